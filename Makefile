@@ -1,0 +1,55 @@
+# `make demo`: set-up and the main job. `make test`: set-up and the whole suite. Both work on a fresh machine.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help setup demo test lint format bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    set up, then clean, convert and check two networks exported from PyTorch"
+	@echo "make test    set up, then run every test"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  let ruff rewrite the layout"
+	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
+	@echo "make clean   remove the virtual environment and everything that was made"
+
+setup: $(INSTALLED)
+	@$(BIN)/onnx-bridge runtime doctor >/dev/null 2>&1 || $(BIN)/onnx-bridge runtime install
+
+demo: setup
+	@$(BIN)/python -m fixtures.demo
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	.venv-bench/bin/python -m benchmarks.traps
+	.venv-bench/bin/python -m benchmarks.clean
+	.venv-bench/bin/python -m benchmarks.convert
+
+clean:
+	rm -rf .venv .venv-bench bench-models demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "Python's venv module is missing; on Debian: apt install python3-venv" >&2; exit 2; }
+	@command -v g++ >/dev/null || { echo "A C++ compiler is missing; on Debian: apt install g++" >&2; exit 2; }
+	@echo "Setting up .venv (once, some minutes) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,58 @@
+"""The traps of `fixtures.traps` through every tool: ``python -m benchmarks.traps``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from benchmarks.tools import TOOLS, program
+from fixtures.traps import TRAPS, Trap
+from onnx_bridge import inputs
+from onnx_bridge import model as models
+from onnx_bridge.parity.reference import Reference
+from passes.errors import BridgeError
+
+
+def verdict(tool: str, trap: Trap, folder: Path) -> str:
+    """What a tool makes of a trap, in a word or two."""
+    before, after = folder / "before.onnx", folder / f"{tool}.onnx"
+    onnx.save(trap.model, before)
+    code = program(tool, str(before), str(after), large=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
+    if done.returncode < 0:
+        return "crash"
+    if done.returncode or not after.exists():
+        return "error"
+    try:
+        cleaned = onnx.load(after)
+        onnx.checker.check_model(cleaned, full_check=True)
+        if not trap.holds(cleaned):
+            return "lost"
+        if trap.deterministic:
+            (sample,) = inputs.generate(models.load(before))
+            expected, actual = Reference(before).run(sample), Reference(after).run(sample)
+            if any(not np.array_equal(actual[name], array) for name, array in expected.items()):
+                return "wrong"
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, BridgeError):
+        return "invalid"
+    return "ok"
+
+
+def main() -> int:
+    """Print one row a trap."""
+    tools = [tool for tool in TOOLS if tool != "cp"]
+    print(f"{'':18}" + "".join(f"{tool:>15}" for tool in tools))
+    with tempfile.TemporaryDirectory() as name:
+        for trap, case in TRAPS.items():
+            verdicts = [verdict(tool, case, Path(name)) for tool in tools]
+            print(f"{trap:18}" + "".join(f"{each:>15}" for each in verdicts), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""ONNX Bridge: any ONNX model, cleaned, compiled by MIGraphX, and proven to compute the same thing.
+
+    import onnx_bridge
+
+    bundle = onnx_bridge.convert("model.onnx", "out", dims={"batch": 1})
+    outputs = bundle({"x": array})
+    assert onnx_bridge.check(bundle).passed
+
+Everything is imported on first use: ``import onnx_bridge`` itself is quick and loads no heavy library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from onnx_bridge.checking import check
+    from onnx_bridge.cleaning import clean
+    from onnx_bridge.conversion.bundle import Bundle, load
+    from onnx_bridge.conversion.convert import convert
+    from onnx_bridge.difference import diff
+    from onnx_bridge.explanation import explain
+    from onnx_bridge.inspection import inspect
+    from onnx_bridge.parity.report import Report
+
+__all__ = ["Bundle", "Report", "__version__", "check", "clean", "convert", "diff", "explain", "inspect", "load"]
+
+_HOMES = {
+    "Bundle": "onnx_bridge.conversion.bundle",
+    "Report": "onnx_bridge.parity.report",
+    "check": "onnx_bridge.checking",
+    "clean": "onnx_bridge.cleaning",
+    "convert": "onnx_bridge.conversion.convert",
+    "diff": "onnx_bridge.difference",
+    "explain": "onnx_bridge.explanation",
+    "inspect": "onnx_bridge.inspection",
+    "load": "onnx_bridge.conversion.bundle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

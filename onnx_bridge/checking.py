@@ -1,0 +1,170 @@
+"""Parity with the reference: the verb ``check``."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge import inputs as samplers
+from onnx_bridge import model as models
+from onnx_bridge.conversion.bundle import Bundle, is_bundle
+from onnx_bridge.conversion.convert import convert
+from onnx_bridge.errors import InputError
+from onnx_bridge.parity.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
+from onnx_bridge.parity.reference import Reference
+from onnx_bridge.parity.report import Leg, Report
+
+
+def check(
+    model: str | os.PathLike[str] | ir.Model | Bundle,
+    *,
+    reference: str | os.PathLike[str] | None = None,
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, samplers.Array]] | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    rtol: float | None = None,
+    atol: float | None = None,
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
+    """Compare with the reference: the original model on ONNX Runtime's CPU provider, all graph optimizations off.
+
+    Two things are compared: the cleaned model on ONNX Runtime, and MIGraphX. So a difference that a pass makes is told
+    from one that MIGraphX makes.
+
+    Args:
+        model: a model, which is converted first (into a temporary folder), or a bundle.
+        reference: the original model of a bundle; default: the file that it was converted from.
+        inputs: samples, or where to read them from: an ``.npz``, or a folder of ``.pb``; default: seeded samples that
+            make sense for the model.
+        seed: of generated samples.
+        samples: how many to generate.
+        rtol: relative tolerance of floats: |actual − expected| ≤ atol + rtol·|expected|; default: by dtype.
+        atol: absolute tolerance of floats; default: by dtype and the size of the values.
+        target: as for `convert`, for a model.
+        pipeline: likewise.
+        dims: likewise.
+        input_shapes: likewise (its ``inputs``).
+        timeout: most seconds for each of MIGraphX's steps.
+        memory: most GiB that MIGraphX's process may take.
+        progress: told each stage as it begins.
+
+    Raises:
+        InputError: the model or the inputs are wrong, or the original of a bundle is gone or was changed.
+        RuntimeFailure: MIGraphX failed.
+    """
+    tell = progress or (lambda _stage: None)
+
+    def compared(actual: Mapping[str, samplers.Array], expected: Mapping[str, samplers.Array]) -> Comparison:
+        return compare(actual, expected, _tolerances(expected, rtol, atol))
+
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        if isinstance(model, Bundle):
+            bundle = model
+        elif not isinstance(model, ir.Model) and is_bundle(model):
+            bundle = Bundle(model, timeout=timeout, memory=memory)
+        else:
+            bundle = convert(
+                model,
+                Path(folder) / "bundle",
+                target=target,
+                pipeline=pipeline,
+                dims=dims,
+                inputs=input_shapes,
+                timeout=timeout,
+                memory=memory,
+                progress=progress,
+            )
+            if isinstance(model, ir.Model):
+                reference = Path(folder) / "original.onnx"
+                models.save(model, reference)
+        original, notes = _original(bundle, reference)
+        tell("reference")
+        expected = Reference(original)
+        given = _samples(bundle, original, inputs, seed, samples)
+        truth = [expected.run(sample) for sample in given]
+        legs = []
+        if bundle.model_path is not None:
+            tell("cleaned model on ONNX Runtime")
+            cleaned = Reference(bundle.model_path)
+            pairs = [(cleaned.run(sample), right) for sample, right in zip(given, truth, strict=True)]
+            legs.append(Leg("cleaned on ONNX Runtime", tuple(compared(got, right) for got, right in pairs)))
+        name = f"MIGraphX {bundle.manifest.target}"
+        tell(name)
+        pairs = [(bundle(sample), right) for sample, right in zip(given, truth, strict=True)]
+        legs.append(Leg(name, tuple(compared(got, right) for got, right in pairs)))
+    return Report(
+        model=bundle.manifest.name,
+        legs=tuple(legs),
+        samples=tuple(given),
+        seed=seed if inputs is None else None,
+        versions={
+            "ONNX Runtime": metadata.version("onnxruntime"),
+            "MIGraphX": bundle.manifest.versions["migraphx"],
+        },
+        notes=(*bundle.manifest.notes, *bundle.notes, *notes),
+    )
+
+
+def _original(bundle: Bundle, reference: str | os.PathLike[str] | None) -> tuple[Path, list[str]]:
+    """The reference model's file, and what the user should know about it."""
+    if reference is not None:
+        return Path(reference), []
+    source = bundle.manifest.source
+    path = Path(source["path"]) if source["path"] else None
+    if path is not None and path.exists():
+        if models.digest(path) != source["sha256"]:
+            raise InputError(
+                "the model was changed since it was converted",
+                where=str(path),
+                hint="convert again, or name the original with --reference",
+            )
+        return path, []
+    if bundle.model_path is None:
+        raise InputError(
+            "the model that it was converted from is gone",
+            where=str(path or bundle.path),
+            hint="name the original with --reference",
+        )
+    return bundle.model_path, [
+        "the model that it was converted from is gone: the reference is the cleaned model; --reference names another"
+    ]
+
+
+def _samples(
+    bundle: Bundle,
+    original: Path,
+    given: str | os.PathLike[str] | Sequence[Mapping[str, samplers.Array]] | None,
+    seed: int,
+    count: int,
+) -> list[samplers.Sample]:
+    """Samples in the shapes that the bundle takes; what they are for is best seen in the original."""
+    if given is None:
+        specs, dims = samplers.fixed(
+            samplers.specs(models.load(original)), {each.name: each.shape for each in bundle.inputs}
+        )
+        return samplers.generate(specs, seed=seed, samples=count, dims=dims)
+    if isinstance(given, (str, os.PathLike)):
+        return samplers.read(Path(given), bundle.specs)
+    return [samplers.validate(sample, bundle.specs) for sample in given]
+
+
+def _tolerances(expected: Mapping[str, samplers.Array], rtol: float | None, atol: float | None) -> dict[str, Tolerance]:
+    """What was asked for, and for the rest the default of each output; what is exact stays exact."""
+    tolerances = {}
+    for name, array in expected.items():
+        default = default_tolerance(array)
+        if default != EXACT:
+            default = Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
+        tolerances[name] = default
+    return tolerances

@@ -1,0 +1,316 @@
+"""The command line: each verb reads its options, calls the API function of the same name, and renders the result.
+
+Exit codes: 0 good, 1 the answer is no, 2 usage or bad input, 3 the runtime failed. With ``--json`` exactly one JSON
+document goes to standard output, an error too; everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import io
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from onnx_bridge import cli_passes, cli_runtime
+from onnx_bridge.terminal import Json, progress, show
+from passes.errors import BridgeError, InputError
+
+app = typer.Typer(
+    name="onnx-bridge",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Clean ONNX models, compile them with AMD MIGraphX, and prove that they still compute the same.",
+)
+app.add_typer(cli_passes.app, name="passes")
+app.add_typer(cli_runtime.app, name="runtime")
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+ModelOrBundle = Annotated[
+    Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
+]
+Pipeline = Annotated[
+    str, typer.Option("--pipeline", metavar="SPEC", help="Passes, as 'a,b{option=value}', or a pipeline's name.")
+]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
+]
+Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
+Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
+Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
+
+
+class Verify(enum.Enum):
+    """When `clean` compares numbers."""
+
+    none = "none"
+    each = "each"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from onnx_bridge import __version__
+
+        print(f"onnx-bridge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
+    files: Annotated[
+        list[Path] | None, typer.Option("--passes", metavar="FILE.py", help="Passes of your own; repeatable.")
+    ] = None,
+) -> None:
+    import passes
+
+    for path in files or ():
+        passes.load_file(path)
+
+
+@app.command()
+def clean(
+    model: Model,
+    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The cleaned model.")] = None,
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
+    verify: Annotated[
+        Verify, typer.Option(help="'each' runs the model on ONNX Runtime before and after each pass.")
+    ] = Verify.none,
+    max_rewrites: Annotated[int | None, typer.Option(min=0, help="Stop after so many rewrites.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show every rewrite, with its nodes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rewrite a model with the passes of a pipeline. Exit code 1 where `--verify` finds that numbers moved."""
+    if (out is None) != dry_run:
+        raise InputError("say where the cleaned model goes with -o OUT.onnx, or only look with --dry-run (not both)")
+    import onnx_bridge
+
+    with progress(as_json) as tell:
+        cleaned = onnx_bridge.clean(
+            model,
+            out,
+            pipeline=pipeline,
+            dims=_dims(dim),
+            inputs=_shapes(input_),
+            verify=verify.value,
+            max_rewrites=max_rewrites,
+            progress=tell,
+        )
+    if trace and not as_json:
+        print(cleaned.trace())
+    show(cleaned, as_json)
+    if not cleaned.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def convert(
+    model: Model,
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="OUT", help="A folder, or a name ending in .mxr.", show_default=False),
+    ],
+    target: Target = "auto",
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    timeout: Timeout = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Clean a model, compile it with MIGraphX, and write the bundle."""
+    import onnx_bridge
+    from onnx_bridge.inspection import describe_bundle
+
+    with progress(as_json) as tell:
+        bundle = onnx_bridge.convert(
+            model,
+            out,
+            target=target,
+            pipeline=pipeline,
+            dims=_dims(dim),
+            inputs=_shapes(input_),
+            timeout=timeout,
+            memory=memory,
+            progress=tell,
+        )
+    show(describe_bundle(bundle), as_json)
+
+
+@app.command()
+def check(
+    model: ModelOrBundle,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", metavar="FILE.npz|DIR", help="Inputs: an .npz, or a folder of .pb.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="How many samples to generate.")] = 1,
+    rtol: Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")] = None,
+    atol: Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")] = None,
+    target: Target = "auto",
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    timeout: Timeout = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
+
+    Compared are the cleaned model on ONNX Runtime, and MIGraphX. Exit code 1 where either differs.
+    """
+    import onnx_bridge
+
+    with progress(as_json) as tell:
+        report = onnx_bridge.check(
+            model,
+            reference=reference,
+            inputs=inputs,
+            seed=seed,
+            samples=samples,
+            rtol=rtol,
+            atol=atol,
+            target=target,
+            pipeline=pipeline,
+            dims=_dims(dim),
+            input_shapes=_shapes(input_),
+            timeout=timeout,
+            memory=memory,
+            progress=tell,
+        )
+    show(report, as_json)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
+    inputs: Annotated[Path, typer.Option("--inputs", metavar="X.npz", help="One array an input.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("-o", "--output", metavar="Y.npz", help="One array an output.", show_default=False)
+    ],
+    timeout: Timeout = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Run a bundle on arrays from a file."""
+    from onnx_bridge.running import run_files
+
+    with progress(as_json) as tell:
+        result = run_files(bundle, inputs, out, timeout=timeout, memory=memory, progress=tell)
+    show(result, as_json)
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A.onnx", help="The model before.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model after.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show which nodes were removed, added and changed between two models, and by which passes."""
+    import onnx_bridge
+
+    show(onnx_bridge.diff(first, second), as_json)
+
+
+@app.command()
+def inspect(model: ModelOrBundle, as_json: Json = False) -> None:
+    """Show inputs, outputs, operators, parameters and quantization at a glance."""
+    import onnx_bridge
+
+    show(onnx_bridge.inspect(model), as_json)
+
+
+def main() -> NoReturn:
+    """The console script: runs a command and turns errors into one message and an exit code."""
+    arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
+    debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and signs that the terminal cannot show are no error
+            stream.reconfigure(errors="backslashreplace")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # or what is half written would stay
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, _terminated)
+    try:
+        code = app(arguments, standalone_mode=False)
+    except BridgeError as error:
+        if debug:
+            raise
+        _fail(error, as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        _leave(0)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own, whose class typer does not export
+            _fail(InputError(error.format_message(), hint="`onnx-bridge --help` shows verbs and options"), as_json)
+        if debug:
+            raise
+        what = f"unexpected {type(error).__name__}: {error}"
+        _fail(BridgeError(what, hint="this is a defect; `onnx-bridge --debug …` shows where"), as_json, code=3)
+    if code == 130:  # typer's own for Ctrl-C, too
+        print("interrupted", file=sys.stderr)
+    _leave(code if isinstance(code, int) else 0)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoReturn:
+    code = error.exit_code if code is None else code
+    if as_json:
+        kind = type(error).__name__
+        fields = {"kind": kind, "what": error.what, "where": error.where, "hint": error.hint, "exit_code": code}
+        with contextlib.suppress(OSError):  # a full disk may be what it is about
+            print(json.dumps({"error": fields}, indent=2))
+    print(f"onnx-bridge: {error}", file=sys.stderr)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    sys.exit(code)
+
+
+def _dims(values: list[str] | None) -> dict[str, int]:
+    dims = {}
+    for value in values or ():
+        name, _, size = value.rpartition("=")
+        if not name or not size.isdecimal():
+            raise InputError(f"{value!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
+        dims[name] = int(size)
+    return dims
+
+
+def _shapes(values: list[str] | None) -> dict[str, list[int]]:
+    shapes = {}
+    for value in values or ():
+        name, _, dims = value.rpartition(":")
+        sizes = [each.strip() for each in dims.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
+        if not name or not all(each.isdecimal() for each in sizes):
+            hint = "for example --input x:[1,3,224,224]"
+            raise InputError(f"{value!r} is not NAME:[SIZES]", where="--input", hint=hint)
+        shapes[name] = [int(each) for each in sizes]
+    return shapes

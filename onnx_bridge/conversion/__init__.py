@@ -1,0 +1,1 @@
+"""From a model to a bundle, and what a bundle is."""

@@ -1,0 +1,238 @@
+"""The interface to MIGraphX: what a loaded library offers, whichever way it was loaded.
+
+Names and meaning follow MIGraphX's official Python API. Three things offer it: the official Python module
+(``module.py``), the C library (``capi.py``), and a worker process that holds either of them (``worker.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+TYPES: tuple[str, ...] = (
+    "tuple_type",
+    "fp4x2_type",
+    "bool_type",
+    "half_type",
+    "float_type",
+    "double_type",
+    "uint8_type",
+    "int8_type",
+    "uint16_type",
+    "int16_type",
+    "int32_type",
+    "int64_type",
+    "uint32_type",
+    "uint64_type",
+    "fp8e4m3fnuz_type",
+    "fp8e4m3fn_type",
+    "fp8e5m2_type",
+    "bf16_type",
+    "fp8e5m2fnuz_type",
+)
+"""MIGraphX's element types, in the order of ``migraphx_shape_datatype_t`` in migraphx.h."""
+
+STORAGE: dict[str, str] = {
+    "fp4x2_type": "uint8",
+    "bool_type": "bool",
+    "half_type": "float16",
+    "float_type": "float32",
+    "double_type": "float64",
+    "uint8_type": "uint8",
+    "int8_type": "int8",
+    "uint16_type": "uint16",
+    "int16_type": "int16",
+    "int32_type": "int32",
+    "int64_type": "int64",
+    "uint32_type": "uint32",
+    "uint64_type": "uint64",
+    "fp8e4m3fnuz_type": "uint8",
+    "fp8e4m3fn_type": "uint8",
+    "fp8e5m2_type": "uint8",
+    "bf16_type": "uint16",
+    "fp8e5m2fnuz_type": "uint8",
+}
+"""The plain numpy dtype that holds one element of each type, bit for bit (two elements for ``fp4x2_type``)."""
+
+ML_DTYPES: dict[str, str] = {
+    "fp8e4m3fnuz_type": "float8_e4m3fnuz",
+    "fp8e4m3fn_type": "float8_e4m3fn",
+    "fp8e5m2_type": "float8_e5m2",
+    "bf16_type": "bfloat16",
+    "fp8e5m2fnuz_type": "float8_e5m2fnuz",
+}
+"""The types whose values numpy knows only through the package ml_dtypes, by their name there."""
+
+
+def dtype_of(type_name: str) -> np.dtype[Any]:
+    """The numpy dtype whose values are those of a MIGraphX type.
+
+    ``fp4x2_type`` stays packed: uint8, two elements a byte.
+    """
+    if type_name in ML_DTYPES:
+        import ml_dtypes  # the worker process, which never asks for these, starts faster without it
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ML_DTYPES[type_name]))
+        return dtype
+    return np.dtype(STORAGE[type_name])
+
+
+def type_of(dtype: np.dtype[Any]) -> str | None:
+    """The MIGraphX type of a numpy dtype (ml_dtypes included); None where it has none (strings, complex)."""
+    for name in TYPES[2:]:
+        if ML_DTYPES.get(name, STORAGE[name]) == dtype.name:
+            return name
+    return None
+
+
+@dataclass(frozen=True)
+class DynamicDimension:
+    """A dimension that may take any size from ``min`` to ``max``; ``optimals`` are the sizes to tune for."""
+
+    min: int
+    max: int
+    optimals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Type, sizes and strides (in elements) of a tensor; a dynamic one has ``dyn_dims`` and no ``lens``."""
+
+    type: str
+    lens: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dyn_dims: tuple[DynamicDimension, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of its values."""
+        return dtype_of(self.type)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a dimension is not fixed."""
+        return bool(self.dyn_dims)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Elements as MIGraphX holds them: ``data`` is contiguous and has the type's storage dtype (`STORAGE`)."""
+
+    type: str
+    data: np.ndarray[Any, np.dtype[Any]]
+
+    @classmethod
+    def of(cls, array: np.ndarray[Any, np.dtype[Any]], type_name: str | None = None) -> Tensor:
+        """Wrap an array without copying it where it is contiguous already.
+
+        Args:
+            array: of any dtype that MIGraphX has (`type_of`), or packed uint8 for ``fp4x2_type``.
+            type_name: the MIGraphX type, where the dtype alone does not tell.
+
+        Raises:
+            TypeError: the dtype has no MIGraphX type.
+        """
+        name = type_name or type_of(array.dtype)
+        if name is None:
+            raise TypeError(f"MIGraphX has no element type for numpy's {array.dtype}")
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)
+        return cls(name, contiguous.view(STORAGE[name]))
+
+    def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """The same bytes as an array of the type's own dtype (`dtype_of`)."""
+        return self.data.view(dtype_of(self.type))
+
+
+@dataclass(frozen=True)
+class OnnxOptions:
+    """How ``parse_onnx`` reads a model; the fields are those of the official API.
+
+    Attributes:
+        default_dim_value: the size of every unknown dimension.
+        default_dyn_dim_value: the range of every unknown dimension, instead of one size.
+        map_input_dims: whole shapes by input name.
+        map_dyn_input_dims: whole dynamic shapes by input name.
+        max_loop_iterations: turns of a Loop without a trip count.
+        limit_max_iterations: most turns of any Loop.
+        external_data_path: folder of the external data, for a model parsed from memory.
+    """
+
+    default_dim_value: int | None = None
+    default_dyn_dim_value: DynamicDimension | None = None
+    map_input_dims: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    map_dyn_input_dims: Mapping[str, Sequence[DynamicDimension]] = field(default_factory=dict)
+    max_loop_iterations: int | None = None
+    limit_max_iterations: int | None = None
+    external_data_path: Path | None = None
+
+
+class Program(Protocol):
+    """One MIGraphX program: parsed, then perhaps quantized, compiled, run and saved.
+
+    Every method raises `onnx_bridge.errors.RuntimeFailure` with MIGraphX's own message when it is refused.
+    """
+
+    def get_parameter_names(self) -> list[str]:
+        """The names of the inputs."""
+
+    def get_parameter_shapes(self) -> dict[str, Shape]:
+        """The inputs' shapes by name."""
+
+    def get_output_shapes(self) -> list[Shape]:
+        """The outputs' shapes, in the order of the model; scalars have the shape (1,)."""
+
+    def compile(
+        self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
+    ) -> None:
+        """Compile for ``target``, ``ref`` or ``gpu``.
+
+        Args:
+            target: what to compile for.
+            offload_copy: copy inputs and outputs between host and device within ``run``.
+            fast_math: allow faster approximations of functions such as exp and GELU.
+            exhaustive_tune: measure every known kernel instead of guessing.
+        """
+
+    def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the compiled program; outputs are in the model's order, dense whatever MIGraphX's strides."""
+
+    def save(self, path: Path) -> None:
+        """Write the program in MIGraphX's msgpack format (``.mxr``)."""
+
+    def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
+        """Convert the named operators (MIGraphX's names) to float16."""
+
+    def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
+        """Convert the named operators to bfloat16."""
+
+    def quantize_int8(
+        self, target: str, calibration: Sequence[Mapping[str, Tensor]], ins_names: Sequence[str] = ()
+    ) -> None:
+        """Quantize to int8, with ranges measured on ``calibration`` (one dict of inputs a sample)."""
+
+    def quantize_fp8(self, target: str, calibration: Sequence[Mapping[str, Tensor]]) -> None:
+        """Quantize to fp8, with ranges measured on ``calibration``."""
+
+
+class Library(Protocol):
+    """MIGraphX loaded into a process."""
+
+    version: str
+    features: frozenset[str]
+    """What this build can do beyond the common API, found by symbol, never by version number."""
+
+    def parse_onnx(self, path: Path, options: OnnxOptions = ...) -> Program:
+        """Parse an ONNX file."""
+
+    def parse_onnx_buffer(self, data: bytes, options: OnnxOptions = ...) -> Program:
+        """Parse an ONNX model from memory."""
+
+    def load(self, path: Path) -> Program:
+        """Read a saved program (``.mxr``)."""
+
+    def has_target(self, name: str) -> bool:
+        """Whether this build can load the target's library (``gpu`` also needs a GPU to run)."""

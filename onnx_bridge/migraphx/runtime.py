@@ -1,0 +1,362 @@
+"""Which MIGraphX there is on this machine, and how a worker process for it is started."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Literal, get_args
+
+import platformdirs
+
+from onnx_bridge.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.migraphx.record import Record
+
+Kind = Literal["module", "system", "private"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+VARIABLE = "ONNX_BRIDGE_RUNTIME"
+LIBRARY = "libmigraphx_c.so.3"
+
+_PRIVATE_LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
+_LOADER = "ld-linux-x86-64.so.2"
+_INSTALL = "install one with: onnx-bridge runtime install"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One installation of MIGraphX.
+
+    Attributes:
+        kind: ``module`` (the official Python module), ``system`` (a system's libmigraphx_c), ``private`` (what
+            ``onnx-bridge runtime install`` unpacked).
+        path: the module file, the library file, or the private runtime's root folder.
+        origin: how it was found, for people ("ONNX_BRIDGE_RUNTIME", "/opt/rocm-7.1/lib", …).
+        version: MIGraphX's version ("2.14.0").
+        targets: the targets whose libraries are there; ``gpu`` says nothing about a GPU being there.
+        identity: short text that changes when the installation does (version and checksums): a cache key.
+    """
+
+    kind: Kind
+    path: Path
+    origin: str
+    version: str
+    targets: tuple[str, ...]
+    identity: str
+    library_path: tuple[Path, ...] = field(default=())
+    """Folders for the dynamic loader."""
+    loader: Path | None = None
+    """The dynamic loader to start the worker with, where the system's own is too old for the libraries."""
+
+    @property
+    def library(self) -> Path | None:
+        """The C library to load with ctypes; None for the official module."""
+        if self.kind == "module":
+            return None
+        return self.path / _PRIVATE_LIBRARIES / LIBRARY if self.kind == "private" else self.path
+
+    def command(self, python: Path, arguments: list[str]) -> list[str]:
+        """The command line that runs ``python arguments…`` so that this runtime's libraries load in it.
+
+        Children that the process starts by ``sys.executable`` run under the system's own loader again.
+        """
+        if self.loader is None:
+            return [str(python), *arguments]
+        # The interpreter's own libraries are found relative to its real path, its virtual environment by argv[0].
+        inherited = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+        folders = [*map(str, self.library_path), *filter(None, inherited)]
+        loader = [str(self.loader), "--argv0", str(python), "--library-path", ":".join(folders)]
+        return [*loader, str(python.resolve()), *arguments]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where `find` looks: everything that it takes from outside.
+
+    Attributes:
+        environment: the environment variables.
+        search_path: where Python looks for modules.
+        root: the root of the file system.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    search_path: Sequence[str] = field(default_factory=lambda: tuple(sys.path))
+    root: Path = Path("/")
+
+    def rocm_libraries(self) -> list[Path]:
+        """ROCm's library folders: the machine's chosen one, then the newest first."""
+
+        def version(folder: Path) -> list[int]:
+            return [int(number) for number in re.findall(r"\d+", folder.name)]
+
+        others = sorted((self.root / "opt").glob("rocm-*"), key=version, reverse=True)
+        return [folder / "lib" for folder in (self.root / "opt/rocm", *others)]
+
+    def library_folders(self) -> list[Path]:
+        """The folders of the system's libraries, in the order of the dynamic loader."""
+        said = self.environment.get("LD_LIBRARY_PATH", "").split(":")
+        usual = ("usr/local/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
+        return [
+            *map(Path, filter(None, said)),
+            *(path.parent for path in self._cached()),
+            *self.rocm_libraries(),
+            *(self.root / folder for folder in usual),
+        ]
+
+    def _cached(self) -> list[Path]:
+        """Where the dynamic loader's cache has the C library."""
+        cache = self.root / "etc/ld.so.cache"
+        search = f"{self.environment.get('PATH', '')}:/usr/sbin:/sbin"
+        program = shutil.which("ldconfig", path=search)
+        if program is None or not cache.is_file():
+            return []
+        done = subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False)
+        return [Path(path) for path in re.findall(rf"{re.escape(LIBRARY)} .*=> (.+)", done.stdout)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A runtime, whether `find` takes it, and why or why not."""
+
+    runtime: Runtime
+    used: bool
+    why: str
+
+
+def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
+    chosen = environment.get("ONNX_BRIDGE_CACHE")
+    return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
+
+
+def find(which: str | None = None, machine: Machine | None = None) -> Runtime:
+    """The runtime to use: the first of `installed`, or the one that ``which`` names.
+
+    Args:
+        which: a path (module, library, private root) or a kind; default: the environment's
+            ``ONNX_BRIDGE_RUNTIME``, else the first that is there.
+        machine: where to look.
+
+    Raises:
+        RuntimeNotFound: there is none, or not that one; says how to install one.
+    """
+    machine = machine or Machine()
+    if which is not None:
+        return _named(which, which, machine)
+    if named := machine.environment.get(VARIABLE):
+        return _named(named, VARIABLE, machine)
+    for runtime in _search(machine):
+        return runtime
+    raise RuntimeNotFound("there is no MIGraphX on this machine", hint=_INSTALL)
+
+
+def installed(machine: Machine | None = None) -> list[Runtime]:
+    """All runtimes on this machine, in the order in which `find` would take them."""
+    machine = machine or Machine()
+    found = list(_search(machine))
+    if named := machine.environment.get(VARIABLE):
+        with suppress(RuntimeNotFound):  # `find` says so
+            found.insert(0, _named(named, VARIABLE, machine))
+    unique: dict[Path, Runtime] = {}
+    for runtime in found:
+        unique.setdefault(runtime.path.resolve(), runtime)
+    return list(unique.values())
+
+
+def choices(machine: Machine | None = None) -> list[Choice]:
+    """All of `installed`, each with the reason why it is used or not."""
+    machine = machine or Machine()
+    everything = installed(machine)
+    named = machine.environment.get(VARIABLE)
+    try:
+        used = find(machine=machine)
+    except RuntimeNotFound as error:
+        return [Choice(runtime, False, str(error)) for runtime in everything]
+    why = f"{VARIABLE} is {named}" if named else "the order is: module, system, private (the last installed)"
+    return [
+        Choice(runtime, runtime == used, why if runtime == used else f"{used.path} comes first: {why}")
+        for runtime in everything
+    ]
+
+
+def gpu(root: Path = Path("/")) -> str | None:
+    """The architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
+    architectures = gpus_listed(root)
+    return architectures[0] if architectures and os.access(root / "dev/kfd", os.R_OK | os.W_OK) else None
+
+
+def gpus_listed(root: Path = Path("/")) -> list[str]:
+    """The architectures of all AMD GPUs that the kernel's driver lists, usable by this process or not."""
+    found = []
+    for properties in sorted((root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")):
+        try:
+            said = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
+        except OSError:  # a container may not read the nodes of the GPUs it was not given
+            continue
+        if said and (number := int(said.group(1))):  # processors have 0
+            major, rest = divmod(number, 10000)
+            found.append(f"gfx{major}{rest // 100:x}{rest % 100:x}")
+    return found
+
+
+def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str:
+    """The target to compile for: ``ref`` or ``gpu``.
+
+    Args:
+        target: ``ref``, ``gpu``, or ``auto``: ``gpu`` where there are an AMD GPU and the library for it, else ``ref``.
+        runtime: the runtime that will compile.
+        root: the root of the file system.
+
+    Raises:
+        InputError: the target is unknown.
+        RuntimeNotFound: ``gpu`` was asked for and cannot be had; says what is missing.
+    """
+    known = ("auto", "ref", "gpu")
+    if target not in known:
+        raise InputError(
+            "there is no such target",
+            where=f"target {target!r}",
+            hint=nearest(target, known) or f"one of: {', '.join(known)}",
+        )
+    if target == "ref":
+        return target
+    architecture = gpu(root)
+    if architecture and "gpu" in runtime.targets:
+        return "gpu"
+    if target == "auto":
+        return "ref"
+    if architecture:
+        raise RuntimeNotFound(
+            f"the {architecture} is there, but this runtime lacks libmigraphx_gpu or the ROCm libraries under it",
+            where=str(runtime.path),
+            hint="onnx-bridge runtime install --gpu, or AMD's official ROCm packages",
+        )
+    if listed := gpus_listed(root):
+        raise RuntimeNotFound(
+            f"there is an AMD GPU ({listed[0]}), but this user may not open it",
+            where=str(root / "dev/kfd"),
+            hint="add the user to the groups render and video; in a container: --device /dev/kfd --device /dev/dri",
+        )
+    raise RuntimeNotFound(
+        "this machine has no AMD GPU, or its driver (amdgpu) is not loaded",
+        where="target gpu",
+        hint="use the target ref, or auto",
+    )
+
+
+def fits(module: Path) -> bool:
+    """Whether a file is named like MIGraphX's Python module, for this very interpreter."""
+    return any(module.name == f"migraphx{suffix}" for suffix in EXTENSION_SUFFIXES)
+
+
+def _search(machine: Machine) -> Iterator[Runtime]:
+    """Every runtime in the usual places; one that is reached by two ways comes twice."""
+    for folder in (*map(Path, machine.search_path), *machine.rocm_libraries()):
+        # by file name: a package that is merely called migraphx (as PyPI's placeholder is) has no such file
+        for module in sorted(folder.glob("migraphx*.so")):
+            if fits(module):
+                yield _of_file("module", module, str(folder))
+    for folder in machine.library_folders():
+        if (folder / LIBRARY).is_file():
+            yield _of_file("system", folder / LIBRARY, str(folder))
+    for root in _private_roots(cache_dir(machine.environment) / "runtimes"):
+        if unpacked := _of_root(root):
+            yield unpacked
+
+
+def _private_roots(folder: Path) -> list[Path]:
+    """What `install` has put into ``folder``: the current one, then the newest first."""
+    records = {path: Record.read(path) for path in folder.glob("[!.]*") if not path.is_symlink()}
+    dated = {path: record.date for path, record in records.items() if record}
+    current = (folder / "current").resolve()
+    return sorted(dated, key=lambda path: (path.resolve() == current, dated[path]), reverse=True)
+
+
+def _named(name: str, by: str, machine: Machine) -> Runtime:
+    """The runtime that a kind's name or a path stands for; ``by`` is what error messages and `origin` call it."""
+    where, origin = (name, None) if by == name else (f"{by}={name}", by)
+    if name in KINDS:
+        for runtime in _search(machine):
+            if runtime.kind == name:
+                return runtime
+        raise RuntimeNotFound(f"there is no {name} runtime on this machine", where=where, hint=_INSTALL)
+    path = Path(name).expanduser().absolute()
+    if not path.exists():
+        hint = nearest(name, KINDS) or f"give a path, or one of: {', '.join(KINDS)}"
+        raise RuntimeNotFound("no such file or folder", where=where, hint=hint)
+    if path.is_dir():
+        if unpacked := _of_root(path, origin):
+            return unpacked
+        inside = (file for folder in (path, path / "lib") for file in sorted(folder.glob("*migraphx*.so*")))
+        candidates = [file for file in inside if fits(file) or file.name == LIBRARY]
+        candidates.sort(key=lambda file: not fits(file))  # the official module before the C library
+    else:
+        candidates = [path]
+    for file in candidates:
+        if fits(file):
+            return _of_file("module", file, by)
+        if file.name.startswith("libmigraphx_c.so"):
+            root = Path(*file.parts[:-4])
+            private = root != machine.root and root / _PRIVATE_LIBRARIES == file.parent
+            return (_of_root(root, origin) if private else None) or _of_file("system", file, by)
+    raise RuntimeNotFound(
+        f"this is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
+        f"nor {LIBRARY}, nor a folder with one of them, nor a private runtime",
+        where=where,
+        hint=_INSTALL,
+    )
+
+
+def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
+    """The private runtime in ``root``, installed or unpacked by hand; None where there is none."""
+    folder = root / _PRIVATE_LIBRARIES
+    library, loader = folder / LIBRARY, folder / _LOADER
+    if not library.is_file() or not loader.is_file():
+        return None
+    folders = (folder, folder / "migraphx/lib")
+    targets = _targets(folders)
+    if not any(folder.glob("libamdhip64.so*")):  # unpacked without what the GPU's library stands on
+        targets = tuple(name for name in targets if name != "gpu")
+    record = Record.read(root)
+    version = _version(library)
+    identity = f"{version}-{record.identity}" if record else _identity(version, folders)
+    said = f"onnx-bridge runtime install ({record.suite})" if record else str(root)
+    return Runtime("private", root, origin or said, version, targets, identity, folders, loader)
+
+
+def _of_file(kind: Kind, file: Path, origin: str) -> Runtime:
+    """The runtime of a module or a C library."""
+    beside = dict.fromkeys((file.parent, file.resolve().parent))
+    folders = tuple(folder / below for folder in beside for below in ("", "migraphx/lib"))
+    version = _version(file)
+    identity = _identity(version, (*folders, file))
+    return Runtime(kind, file, origin, version, _targets(folders), identity, folders)
+
+
+def _targets(folders: Iterable[Path]) -> tuple[str, ...]:
+    listed = list(folders)
+    return tuple(t for t in ("ref", "gpu") if any(any(f.glob(f"libmigraphx_{t}.so*")) for f in listed))
+
+
+def _version(file: Path) -> str:
+    """MIGraphX's version, from the core library that ``file`` is linked to: libmigraphx.so.2014000 is 2.14.0."""
+    linked = re.search(rb"libmigraphx\.so\.(\d{7,})\0", file.read_bytes())
+    if linked is None:
+        return "unknown"
+    major, rest = divmod(int(linked.group(1)), 1_000_000)
+    return f"{major}.{rest // 1000}.{rest % 1000}"
+
+
+def _identity(version: str, places: Iterable[Path]) -> str:
+    """Changes when MIGraphX's libraries in ``places`` (folders, or files themselves) do."""
+    files = [file for place in places for file in (place.glob("libmigraphx*.so*") if place.is_dir() else [place])]
+    states = sorted({(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()})
+    return f"{version}-{hashlib.sha256(repr(states).encode()).hexdigest()[:10]}"

@@ -1,0 +1,198 @@
+"""The reference: ONNX Runtime on the CPU with all graph optimizations off.
+
+Graph optimizations fuse and reorder, which moves results (by a whole quantization step on a QDQ convolution), so the
+reference does without them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+
+from onnx_bridge import model as models
+from onnx_bridge.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SILENT = 4
+"""ONNX Runtime's severity "fatal": errors come as exceptions, so its log has nothing to add."""
+_PLAIN = re.compile(r"(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)\)?")
+"""The types that ONNX Runtime itself turns into numpy arrays rightly (float8e4m3fn would become uint8)."""
+
+
+class Reference:
+    """A model, ready to be run by ONNX Runtime."""
+
+    def __init__(self, model: ir.Model | Path | bytes, *, custom_op_libraries: Sequence[Path] = ()) -> None:
+        """Load a model.
+
+        Args:
+            model: a file is read by ONNX Runtime itself, which maps its external data; the weights of a model in memory
+                are used where they are; bytes are a serialized model.
+            custom_op_libraries: libraries of custom operators (``.so``) that the model needs.
+
+        Raises:
+            InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
+        """
+        self._where = str(model) if isinstance(model, Path) else "the model"
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = _SILENT
+        options.use_deterministic_compute = True
+        for library in custom_op_libraries:
+            try:
+                options.register_custom_ops_library(str(library))
+            except Exception as error:
+                raise _explained(error, str(library)) from error
+        self._source: models.SessionSource | None = None
+        try:
+            self._session = self._load(model, options)
+        except InputError as error:
+            # A newer IR version stores the same computation: the reference need not refuse it.
+            newest = re.search(r"max supported IR version: (\d+)", error.what)
+            if newest is None or not isinstance(model, Path):
+                raise
+            loaded = models.load(model)
+            loaded.ir_version = int(newest[1])
+            self._session = self._load(loaded, options)
+        self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
+        outputs = self._session.get_outputs()
+        self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
+        self._plain = all(_PLAIN.fullmatch(value.type) for value in outputs)
+        for value in outputs:
+            if "map(" in value.type or "sparse" in value.type:
+                what = f"the output {value.name!r} is no tensor but {value.type}"
+                raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
+
+    def run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs.
+
+        Args:
+            sample: arrays by input name; bfloat16, float8 and 4-bit and 2-bit integers as ml_dtypes have them, strings
+                as object arrays.
+
+        Returns:
+            Arrays by output name, in the model's order, of the dtypes above. The elements of a sequence of tensors
+            ``s`` are ``s[0]``, ``s[1]``, …
+
+        Raises:
+            InputError: the sample does not fit the model, ONNX Runtime fails, or an output is an optional without a
+                value.
+        """
+        feeds = {name: _feed(array, name) for name, array in sample.items()}
+        if not self._plain:
+            feeds = {name: _ort_value(feed, name) for name, feed in feeds.items()}
+        try:
+            run = self._session.run if self._plain else self._session.run_with_ort_values
+            found = run(None, feeds)
+        except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
+            raise _explained(error, self._where) from error
+        outputs: dict[str, Array] = {}
+        for name, result in zip(self.output_names, found, strict=True):
+            value = result if self._plain else _array(result, name)
+            if value is None:
+                raise InputError(f"the output {name!r} is an optional without a value", where=self._where)
+            if isinstance(value, list):
+                outputs |= {f"{name}[{index}]": item for index, item in enumerate(value)}
+            else:
+                outputs[name] = value
+        return outputs
+
+    def _load(self, model: ir.Model | Path | bytes, options: Any) -> Any:
+        if isinstance(model, ir.Model):
+            self._source = models.session_source(model)
+            self._source.add_to(options)
+        source = self._source.model if self._source else model
+        try:
+            return onnxruntime.InferenceSession(
+                source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise _explained(error, self._where) from error
+
+
+def _feed(array: Array, name: str) -> Any:
+    """What a session takes for an array: itself, or an OrtValue where numpy alone does not know the dtype.
+
+    Such an OrtValue wraps memory as if it were contiguous, and packs nothing: both are seen to here.
+    """
+    if array.dtype.kind in "OUST":
+        return array.astype(object)
+    try:
+        element = ir.DataType.from_numpy(array.dtype)
+    except TypeError:
+        raise InputError(f"ONNX has no element type for {array.dtype}", where=f"input {name!r}") from None
+    if hasattr(np, array.dtype.name):
+        return array
+    if element.bitwidth < 8:
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(element))
+        packed = ir.tensor(array, dtype=element).tobytes()
+        ctypes.memmove(value.data_ptr(), packed, len(packed))
+        return value
+    dense = np.ascontiguousarray(array).reshape(array.shape)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(dense, int(element))
+
+
+def _ort_value(feed: Any, name: str) -> Any:
+    if not isinstance(feed, np.ndarray):
+        return feed
+    if feed.dtype == np.dtype(object):
+        what = "strings cannot be fed to a model with bfloat16, float8 or sub-byte outputs"
+        raise InputError(what, where=f"input {name!r}", hint="cast those outputs to float32 in the model")
+    return onnxruntime.OrtValue.ortvalue_from_numpy(feed)
+
+
+def _array(value: Any, name: str) -> Array | None:
+    """An output as an array; None for an optional without a value."""
+    if not value.has_value():
+        return None
+    if not value.is_tensor():
+        what = "a sequence that is optional, or beside bfloat16, float8 or sub-byte outputs, cannot be fetched"
+        raise InputError(what, where=f"output {name!r}", hint="make it, or those outputs, plain in the model")
+    if _PLAIN.fullmatch(value.data_type()):
+        return np.asarray(value.numpy())
+    element, shape = ir.DataType(value.element_type()), value.shape()
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), dtype=np.uint8)
+    if element.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(raw, element, shape=shape).numpy())
+    return raw.view(element.numpy()).reshape(shape)
+
+
+_SOURCE = re.compile(
+    r"/\S+\.(?:cc|h|cpp):\d+ [^()]*(?:\((?:[^()]|\([^()]*\))*\))+"
+    r"(?:::<lambda\([^()]*\)>)?(?: const)?(?: \[with [^\]]*\])? "
+    r"|\b\w+\.(?:cc|h|cpp):\d+ \w+ "
+)
+"""Where in its own source ONNX Runtime noticed: a file and a line, then a function with or without its signature."""
+_RUNNING = re.compile(r"Non-zero status code returned while running (\S+) node\. Name:'(.*?)' Status Message: ")
+
+_HINTS = (
+    ("No Op registered|is not a registered function/op", "custom operators need their library"),
+    (
+        "NOT_IMPLEMENTED|Failed to find kernel",
+        "ONNX Runtime's CPU provider cannot run this operator here, so there is no reference for it",
+    ),
+    ("INVALID_PROTOBUF|No graph was found", "is it an ONNX file, and whole?"),
+    ("External data path", "external data must lie beside the model"),
+    ("Unsupported model IR version|released onnx opset", "convert it to an older version, or update onnxruntime"),
+    ("invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name", "see its inputs"),
+    ("while running", "do the inputs suit the model? give inputs of its real use"),
+)
+
+
+def _explained(error: Exception, where: str) -> InputError:
+    """ONNX Runtime's exception in one line, without its error codes and source locations."""
+    raw = str(error)
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", raw)
+    text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
+    text = _RUNNING.sub(lambda found: f"{found[1]} node {found[2]!r}: ", text)
+    text = " ".join(_SOURCE.sub("", text).split())
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, raw)), None)
+    return InputError(f"ONNX Runtime: {text}", where=where, hint=hint)

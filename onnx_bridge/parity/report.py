@@ -1,0 +1,165 @@
+"""The answer of a check: legs × samples × outputs, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnx_bridge.parity.compare import Array, Comparison, OutputComparison
+
+_LISTED = 20
+"""Differences that are told one by one."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One thing that was compared with the reference.
+
+    Attributes:
+        name: what it is ("cleaned on ONNX Runtime", "MIGraphX ref").
+        comparisons: one for each sample.
+        error: why it could not be run (to the end).
+    """
+
+    name: str
+    comparisons: tuple[Comparison, ...] = ()
+    error: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran and every output of every sample agrees; without a sample nothing was shown."""
+        return self.error is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `onnx_bridge.check` found.
+
+    Attributes:
+        model: what was checked, for people.
+        legs: what was compared with the reference.
+        seed: of the generated samples; None where samples were given.
+        versions: by name, of what took part ("onnxruntime", "MIGraphX").
+        notes: what people should know besides ("the reference is the cleaned model").
+        samples: what was fed, in order; not part of the JSON.
+    """
+
+    model: str
+    legs: tuple[Leg, ...]
+    seed: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    samples: tuple[Mapping[str, Array], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every leg passed; without any leg nothing was shown, so that is a failure."""
+        return bool(self.legs) and all(leg.passed for leg in self.legs)
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest |actual − expected| of all outputs; None where no numbers were compared."""
+        return max((output.max_abs for *_, output in self._all() if output.max_abs is not None), default=None)
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        outputs = [output for *_, output in self._all()]
+        differing = sum(not output.passed for output in outputs)
+        largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
+        if self.passed:
+            return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}"
+        causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
+        causes += [f"{leg.name} could not be run" for leg in self.legs if leg.error is not None]
+        return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
+        return {
+            "model": self.model,
+            "passed": self.passed,
+            "seed": self.seed,
+            "versions": dict(self.versions),
+            "notes": list(self.notes),
+            "legs": [
+                {
+                    "name": leg.name,
+                    "passed": leg.passed,
+                    "error": leg.error,
+                    "samples": [
+                        {"passed": found.passed, "outputs": [output.to_json() for output in found.outputs]}
+                        for found in leg.comparisons
+                    ],
+                }
+                for leg in self.legs
+            ],
+        }
+
+    def render(self) -> RenderableType:
+        """A table of the outputs, each with its worst sample, then every difference and a sentence, for rich."""
+        table = Table("leg", "output", "type", box=None, pad_edge=False)
+        for heading in ("max error", "cosine", "SQNR dB"):
+            table.add_column(heading, justify="right")
+        table.add_column("")
+        for leg in self.legs:
+            for output in _worst_samples(leg):
+                table.add_row(
+                    Text(leg.name),
+                    Text(output.name),
+                    Text(f"{output.dtype}{list(output.shape)}"),
+                    *(_figure(number) for number in (output.max_abs, output.cosine, output.sqnr_db)),
+                    _verdict(output),
+                )
+        parts: list[RenderableType] = [table] if table.row_count else []
+        differences = list(self._differences())
+        parts += [Text(line, style="red") for line in differences[:_LISTED]]
+        if len(differences) > _LISTED:
+            parts.append(Text(f"… and {len(differences) - _LISTED} more"))
+        parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
+        about = [f"{name} {version}" for name, version in self.versions.items()]
+        about += [] if self.seed is None else [f"seed {self.seed}"]
+        parts += [Text(", ".join(about), style="dim")] if about else []
+        parts.append(Text(self.summary, style="bold green" if self.passed else "bold red"))
+        return Group(*parts)
+
+    def _all(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
+        for leg in self.legs:
+            for sample, comparison in enumerate(leg.comparisons):
+                for output in comparison.outputs:
+                    yield leg, sample, output
+
+    def _differences(self) -> Iterator[str]:
+        for leg in self.legs:
+            if leg.error is not None:
+                yield f"{leg.name}: {leg.error}"
+        for leg, sample, output in self._all():
+            if not output.passed:
+                yield f"{leg.name}, sample {sample}, output {output.name}: {output.reason}"
+
+
+def _worst_samples(leg: Leg) -> list[OutputComparison]:
+    """For each output the sample in which it is off most, differences first."""
+    worst: dict[str, OutputComparison] = {}
+    for comparison in leg.comparisons:
+        for output in comparison.outputs:
+            known = worst.setdefault(output.name, output)
+            if (not output.passed, output.max_abs or 0.0) > (not known.passed, known.max_abs or 0.0):
+                worst[output.name] = output
+    return list(worst.values())
+
+
+def _figure(number: float | None) -> Text:
+    return Text("–" if number is None else f"{number:.6g}")
+
+
+def _verdict(output: OutputComparison) -> Text:
+    if not output.passed:
+        return Text("differs", style="red")
+    if output.nonfinite:
+        return Text(f"agrees ({output.nonfinite} of {output.elements} NaN or Inf)", style="yellow")
+    return Text("agrees", style="green")

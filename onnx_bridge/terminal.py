@@ -1,0 +1,37 @@
+"""What the verbs of the command line share: printing a result, and progress while it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+def show(result: Any, as_json: bool) -> None:
+    """Print a result of the API: everything that commands print has ``to_json`` and ``render``."""
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2, allow_nan=False))
+        return
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120))
+    Console(width=width, highlight=False, soft_wrap=False).print(result.render())
+
+
+@contextlib.contextmanager
+def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
+    """A spinner with the present stage, on a terminal; silence elsewhere."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield lambda stage: status.update(stage)

@@ -1,0 +1,177 @@
+"""Graph rewrites, one pass a file, and the registry that knows them by name.
+
+Importing this package is cheap: a pass is imported when it is asked for, so that names can be listed and completed
+without waiting for onnx.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from passes.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from passes.base import Pass
+
+__all__ = ["PIPELINES", "describe", "get", "load_file", "names", "register"]
+
+_P = TypeVar("_P", bound="Pass")
+
+_BUILT_IN = {
+    "convert-opset": "passes.convert_opset:ConvertOpset",
+    "eliminate-common-subexpressions": "passes.eliminate_common_subexpressions:EliminateCommonSubexpressions",
+    "fold-batch-norm": "passes.fold_batch_norm:FoldBatchNorm",
+    "fold-constants": "passes.fold_constants:FoldConstants",
+    "fold-pad": "passes.fold_pad:FoldPad",
+    "fold-qdq": "passes.fold_qdq:FoldQdq",
+    "freeze-inputs": "passes.freeze_inputs:FreezeInputs",
+    "freeze-shapes": "passes.freeze_shapes:FreezeShapes",
+    "fuse-gelu": "passes.fuse_gelu:FuseGelu",
+    "fuse-layer-norm": "passes.fuse_layer_norm:FuseLayerNorm",
+    "infer-shapes": "passes.infer_shapes:InferShapes",
+    "inline-constant-if": "passes.inline_constant_if:InlineConstantIf",
+    "inline-functions": "passes.inline_functions:InlineFunctions",
+    "lift-constant-nodes": "passes.lift_constant_nodes:LiftConstantNodes",
+    "merge-reshapes": "passes.merge_reshapes:MergeReshapes",
+    "merge-transposes": "passes.merge_transposes:MergeTransposes",
+    "remove-dead": "passes.remove_dead:RemoveDead",
+    "remove-identity": "passes.remove_identity:RemoveIdentity",
+    "set-ir-version": "passes.set_ir_version:SetIrVersion",
+    "share-constants": "passes.share_constants:ShareConstants",
+    "surgeon": "passes.surgeon:Surgeon",
+    "unshadow-names": "passes.unshadow_names:UnshadowNames",
+}
+
+PIPELINES = {
+    "none": "",
+    # What changes no operator: only structure that says nothing about the computation goes.
+    "minimal": "inline-functions,remove-dead,infer-shapes",
+    # Functions first, since inference and folding do not look into them; then every value gets a name of its own, so
+    # that nothing that moves between graphs is caught by another of its name. What quantization leaves to be folded
+    # comes before the second folding of constants, which goes on from there. Nodes that do nothing, repeat, or can be
+    # merged or fused are found once shapes are known; what all of that left unused goes last.
+    "default": "inline-functions,unshadow-names,fold-constants,inline-constant-if,fold-qdq,fold-constants,infer-shapes,"
+    "remove-identity,lift-constant-nodes,share-constants,eliminate-common-subexpressions,merge-reshapes,"
+    "merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,fuse-layer-norm,remove-dead,infer-shapes",
+}
+"""Named pipelines, as specifications."""
+
+_registered: dict[str, type[Pass]] = {}
+
+
+def names() -> list[str]:
+    """The names of all passes, sorted: built in, registered, and offered by installed packages."""
+    return sorted({*_BUILT_IN, *_registered, *_offered()})
+
+
+def get(name: str) -> type[Pass]:
+    """The class of a pass.
+
+    Raises:
+        InputError: no pass has this name.
+    """
+    if name in _registered:
+        return _registered[name]
+    if name not in _BUILT_IN and name in _offered():
+        return _load_offered(name)
+    module, _, cls = _location(name).partition(":")
+    found: type[Pass] = getattr(importlib.import_module(module), cls)
+    return found
+
+
+def describe(name: str) -> str:
+    """One line on what a pass does: the first of its class's docstring, read without importing a built-in pass.
+
+    Raises:
+        InputError: no pass has this name.
+    """
+    if name not in _BUILT_IN and name in (*_registered, *_offered()):
+        return (get(name).__doc__ or "").strip().partition("\n")[0]
+    import ast
+
+    module, _, cls = _location(name).partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    found = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == cls)
+    return (ast.get_docstring(found) or "").partition("\n")[0]
+
+
+def register(cls: type[_P]) -> type[_P]:
+    """Make a pass of your own known by its name; use it as a decorator.
+
+    Raises:
+        InputError: another pass, or a pipeline, has this name.
+    """
+    name = cls.name
+    if name in _BUILT_IN or name in PIPELINES or _registered.get(name, cls) is not cls:
+        raise InputError(f"there is already a pass or a pipeline {name}", hint="give your pass another name")
+    _registered[name] = cls
+    return cls
+
+
+def load_file(path: str | os.PathLike[str]) -> list[str]:
+    """Run a Python file whose classes `register` themselves as passes.
+
+    Returns:
+        The names of the passes that are new.
+
+    Raises:
+        InputError: there is no such file, it fails, or it registers nothing.
+    """
+    path = Path(path)
+    before = set(_registered)
+    spec = importlib.util.spec_from_file_location(f"passes_of_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise InputError("there is no such Python file", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for the annotations' names
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"it fails: {type(error).__name__}: {error}", where=str(path)) from error
+    new = sorted(set(_registered) - before)
+    if not new:
+        raise InputError("it registers no pass", where=str(path), hint="decorate the class with @passes.register")
+    return new
+
+
+@functools.cache
+def _offered() -> dict[str, EntryPoint]:
+    """The passes of installed packages: entry points of the group ``onnx_bridge.passes``, pass name = module:Class."""
+    from importlib.metadata import entry_points  # slow to import
+
+    return {each.name: each for each in entry_points(group="onnx_bridge.passes")}
+
+
+def _load_offered(name: str) -> type[Pass]:
+    from passes.base import Pass
+
+    entry = _offered()[name]
+    where = f"entry point {entry.value} of {entry.dist.name if entry.dist else 'a package'}"
+    try:
+        found = entry.load()
+    except Exception as error:
+        raise InputError(f"it fails: {type(error).__name__}: {error}", where=where) from error
+    if not (isinstance(found, type) and issubclass(found, Pass)) or found.name != name:
+        raise InputError(f"it is no pass of the name {name}", where=where)
+    return found
+
+
+def _location(name: str) -> str:
+    """Module and class of a built-in pass, as ``module:class``."""
+    if name not in _BUILT_IN:
+        hint = nearest(name, [*names(), *PIPELINES]) or f"there are {', '.join(names())}"
+        raise InputError(f"there is no pass or pipeline {name}", hint=hint)
+    return _BUILT_IN[name]

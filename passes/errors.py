@@ -1,0 +1,49 @@
+"""What can go wrong, said once and clearly.
+
+Every error that a user can meet says *what* happened, *where*, and what to do about it (*hint*), and knows the exit
+code of a command that ends with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class BridgeError(Exception):
+    """The base of all errors that users are meant to read.
+
+    Args:
+        what: one sentence: what is wrong.
+        where: the file, node or option that it is about.
+        hint: what to do next.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class InputError(BridgeError):
+    """Bad input or usage: a broken file, an unknown name, a shape that does not fit."""
+
+
+class PassError(BridgeError):
+    """A pass met something that it should have handled: a defect of the pass, not of the input."""
+
+    exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The hint "did you mean …?" for an unknown ``word``, or None where nothing known resembles it."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else None

@@ -1,0 +1,318 @@
+"""What passes need to know of a graph besides what `onnx_ir` says: scopes, constants, names, and who made what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+PASS = "onnx_bridge.pass"
+"""The node property that names the pass that made a node."""
+ORIGIN = "onnx_bridge.origin"
+"""The node property that lists, as JSON, the names of the nodes of the source model that a node stands for."""
+DISPUTED = "onnx_bridge.disputed"
+"""Set in a value's ``meta`` where its declared shape contradicts inference: neither is a ground to rewrite on."""
+
+
+class Names:
+    """The names of values and nodes within a scope, for new ones that clash with none."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._values: dict[str, int] = {}
+        self._nodes: dict[str, int] = {}
+        for graph in scope.graphs():
+            self._values |= dict.fromkeys((value.name for value in graph.inputs if value.name), 1)
+            self._values |= dict.fromkeys(graph.initializers, 1)
+            for node in graph:
+                self._nodes[node.name or ""] = 1
+                self._values |= dict.fromkeys((value.name for value in node.outputs if value.name), 1)
+
+    def value(self, base: str) -> str:
+        """``base``, or ``base_2`` and so on where that is taken."""
+        return _unique(base, self._values)
+
+    def node(self, base: str) -> str:
+        """``base``, or ``base_2`` and so on where that is taken."""
+        return _unique(base, self._nodes)
+
+
+def _unique(base: str, taken: dict[str, int]) -> str:
+    """``base`` or a numbered one; ``taken`` also says how far each base has been numbered."""
+    if base not in taken:
+        taken[base] = 1
+        return base
+    count = taken[base] + 1
+    while (name := f"{base}_{count}") in taken:
+        count += 1
+    taken[base], taken[name] = count, 1
+    return name
+
+
+@dataclass(eq=False)
+class Scope:
+    """The main graph or a function, with all subgraphs in it: the range of one opset, and of one set of names.
+
+    Attributes:
+        model: the whole.
+        graph: the main graph, or the function's.
+        function: the function; None for the main graph. Functions have no initializers.
+    """
+
+    model: ir.Model
+    graph: ir.Graph
+    function: ir.Function | None = None
+
+    @cached_property
+    def names(self) -> Names:
+        """All names within, collected when first asked for; whoever names something must take the name from here."""
+        return Names(self)
+
+    @property
+    def opset_imports(self) -> Mapping[str, int]:
+        """Versions by domain; that of the standard operators is always ``""``."""
+        imports = self.graph.opset_imports
+        return {"" if domain == "ai.onnx" else domain: version for domain, version in imports.items()}
+
+    def opset(self, domain: str = "") -> int:
+        """The version of a domain; 1 where it is not imported."""
+        return self.opset_imports.get(domain, 1)
+
+    def nodes(self) -> Iterator[ir.Node]:
+        """All nodes, each followed by those of its subgraphs."""
+        return ir.traversal.RecursiveGraphIterator(self.graph)
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """The graph and all its subgraphs."""
+        yield self.graph
+        for node in self.nodes():
+            yield from subgraphs(node)
+
+    def is_parameter(self, value: ir.Value) -> bool:
+        """Whether it is an initializer that callers cannot override.
+
+        Before IR version 4 every initializer had to be listed among the inputs; that said nothing.
+        """
+        return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor that a value always is: a parameter's, or a Constant node's; None for all others."""
+        if value is None:
+            return None
+        if self.is_parameter(value):
+            return value.const_value
+        node = value.producer()
+        return constant_of(node) if node is not None else None
+
+    def shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape that may be relied on; None where it is unknown, disputed, or differs from call to call."""
+        tensor = self.constant(value)
+        if tensor is not None:
+            return ir.Shape(tensor.shape.numpy())
+        return value.shape if value is not None and self._is_reliable(value) else None
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The dtype that may be relied on, likewise."""
+        tensor = self.constant(value)
+        if tensor is not None:
+            return tensor.dtype
+        return value.dtype if value is not None and self._is_reliable(value) else None
+
+    def _is_reliable(self, value: ir.Value) -> bool:
+        return self.function is None and DISPUTED not in value.meta
+
+    def new_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+        """Make an initializer of ``graph``; this is not for functions."""
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
+        graph.initializers.add(value)
+        if self.model.ir_version < 4 and graph is self.graph:
+            graph.inputs.append(value)
+        return value
+
+    def drop_constant(self, value: ir.Value) -> bool:
+        """Take a parameter that nothing uses out of its graph; False where it is not one, or is used."""
+        graph = value.graph
+        if graph is None or not self.is_parameter(value) or value.is_graph_output() or value.uses():
+            return False
+        del graph.initializers[str(value.name)]
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+        return True
+
+
+def scopes(model: ir.Model) -> Iterator[Scope]:
+    """The main graph, then every function."""
+    yield Scope(model, model.graph)
+    for function in list(model.functions.values()):
+        yield Scope(model, function.graph, function)
+
+
+def values(model: ir.Model) -> Iterator[ir.Value]:
+    """All values of the main graph and its subgraphs."""
+    for graph in Scope(model, model.graph).graphs():
+        yield from graph.inputs
+        yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+        for node in graph:
+            yield from node.outputs
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that are attributes of a node, without those nested in them."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Nodes, each followed by those of its subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from with_nested(graph)
+
+
+def captures(node: ir.Node) -> dict[ir.Value, None]:
+    """The values from outside that a node's subgraphs use, at any depth, in order."""
+    inner: set[ir.Graph | None] = set()
+    used: dict[ir.Value, None] = {}
+    pending = list(subgraphs(node))
+    while pending:
+        graph = pending.pop()
+        inner.add(graph)
+        for each in graph:
+            used.update(dict.fromkeys(value for value in each.inputs if value is not None))
+            pending.extend(subgraphs(each))
+    return {value: None for value in used if value.graph not in inner}
+
+
+def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
+    """The tensor of a Constant node; None for other nodes, sparse tensors and attributes that a caller supplies."""
+    if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
+        return None
+    attribute = next(iter(node.attributes.values()))
+    if attribute.is_ref():
+        return None
+    match attribute.name:
+        case "value":
+            tensor: ir.TensorProtocol = attribute.value  # as_tensor() would check the protocol, which is slow
+            return tensor
+        case "value_float" | "value_floats":
+            return ir.Tensor(np.array(attribute.value, np.float32))
+        case "value_int" | "value_ints":
+            return ir.Tensor(np.array(attribute.value, np.int64))
+        case "value_string":
+            return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+        case "value_strings":
+            strings = [each.encode() for each in attribute.as_strings()]
+            return ir.StringTensor(strings, shape=ir.Shape([len(strings)]))
+    return None
+
+
+def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+    """A tensor with its elements, wherever they are kept."""
+    if tensor.dtype == ir.DataType.STRING:
+        proto = ir.serde.serialize_tensor(tensor)
+        proto.name = name
+        return proto
+    return onnx.TensorProto(
+        name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy(), raw_data=tensor.tobytes()
+    )
+
+
+def ints(tensor: ir.TensorProtocol | None) -> list[int] | None:
+    """The elements of a small integer tensor; None for no tensor, floats, and more than 64 elements."""
+    if tensor is None or tensor.size > 64 or not tensor.dtype.is_integer():
+        return None
+    return [int(each) for each in tensor.numpy().ravel()]
+
+
+def name_nodes(scope: Scope) -> None:
+    """Give a name to every node that has none: reports and origins need them."""
+    for node in scope.nodes():
+        if not node.name:
+            node.name = scope.names.node(node.op_type)
+
+
+def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> None:
+    """Write into new nodes which pass made them and which nodes of the source model they stand for."""
+    names: dict[str, None] = {}
+    for source in sources:
+        names.update(dict.fromkeys(origin(source)))
+    text = json.dumps(list(names))
+    for node in with_nested(nodes):
+        node.metadata_props[PASS] = maker
+        node.metadata_props[ORIGIN] = text
+
+
+def origin(node: ir.Node) -> list[str]:
+    """The names of the nodes of the source model that a node stands for: its own where no pass made it."""
+    text = node.metadata_props.get(ORIGIN)
+    return list(map(str, json.loads(text))) if text else [node.name or ""]
+
+
+def detach(nodes: Iterable[ir.Node]) -> None:
+    """Let nodes, and those of their subgraphs, use nothing any more."""
+    for node in nodes:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+        for graph in subgraphs(node):
+            remove(graph, list(graph))
+
+
+def remove(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
+    """Take nodes out of a graph, with their subgraphs: what of these shall live on must have been cloned."""
+    nodes = list(nodes)
+    detach(nodes)
+    graph.remove(nodes)
+
+
+def can_take_name(value: ir.Value, graph: ir.Graph | None) -> bool:
+    """Whether ``value`` could be an output of ``graph`` under the name of another.
+
+    Not a graph input or initializer, whose names are promises and which make poor outputs; not a value of an outer
+    graph; nor one that is an output already, since no value can be two.
+    """
+    producer = value.producer()
+    return producer is not None and producer.graph is graph and not value.is_graph_output()
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Let ``new`` stand for ``old``, which means the same, in all nodes and graph outputs.
+
+    An output keeps its name: ``new`` takes it, for which `can_take_name` must hold. What ``old`` knew of its type and
+    shape ``new`` learns.
+    """
+    if new.type is None:
+        new.type = old.type
+    if old.shape is not None and not new.is_initializer():
+        new.shape = more_known(new.shape, old.shape)
+    if old.is_graph_output():
+        new.name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def more_known(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
+    """``shape``, with what ``other`` knows better; ``shape`` where the two disagree."""
+    if shape is None:
+        return ir.Shape(other)
+    if len(shape) != len(other):
+        return shape
+    return ir.Shape([_better(mine, theirs) for mine, theirs in zip(shape, other, strict=True)])
+
+
+def _better(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    if isinstance(mine, int):
+        return mine
+    if isinstance(theirs, int) or mine.value is None:
+        return theirs
+    return mine

@@ -1,0 +1,37 @@
+"""Infer the types and shapes of all values, by ONNX's inference with propagation of shape arithmetic.
+
+    nothing is computed and no weight is read; what is known already is never lost
+
+Skips: a value whose declared type or shape contradicts what its inputs imply keeps it, and other passes do not rely on
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.base import Context, Pass, Result, Rewrite, Skip
+from passes.inference import infer
+
+
+@dataclass(frozen=True)
+class InferShapes(Pass):
+    """Infer the types and shapes of all values."""
+
+    name = "infer-shapes"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Merge what inference finds into the values of the main graph and its subgraphs."""
+        result = Result(model)
+        inferred = infer(model, commit=context.budget.take)
+        if inferred.error:
+            result.skips.append(Skip(f"ONNX's inference failed: {inferred.error}"))
+        for value, reason in inferred.disputed.items():
+            producer = value.producer()
+            result.skips.append(Skip(reason, (producer.name or "") if producer else ""))
+        if inferred.learned:
+            nodes = {node.name: None for value in inferred.learned if (node := value.producer()) and node.name}
+            result.rewrites.append(Rewrite(tuple(nodes), note=f"{len(inferred.learned)} values known better"))
+        return result

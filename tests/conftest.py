@@ -1,0 +1,46 @@
+"""What every test may use: the installed runtime, a worker for it, and small exported models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+import pytest
+
+from fixtures import models
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.install import install
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Runtime:
+    """The private runtime, installed where it is not yet: a machine that cannot have one fails the suite."""
+    private = [each for each in runtimes.installed() if each.kind == "private"]
+    return private[0] if private else install()
+
+
+@pytest.fixture
+def worker(runtime: Runtime) -> Iterator[Worker]:
+    """A worker process of the test's own."""
+    worker = Worker(runtime)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``exported(name, exporter="dynamo", dynamic_batch=False)``: a model of `fixtures.models`, made once a run."""
+    folder = tmp_path_factory.getbasetemp().parent / "exported"  # shared by the processes of pytest-xdist
+
+    def make(name: str, exporter: models.Exporter = "dynamo", dynamic_batch: bool = False) -> Path:
+        path = folder / f"{name}-{exporter}-{'dynamic' if dynamic_batch else 'static'}.onnx"
+        folder.mkdir(exist_ok=True)
+        with filelock.FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                models.export(name, path, exporter=exporter, dynamic_batch=dynamic_batch)
+        return path
+
+    return make

@@ -1,0 +1,94 @@
+"""The report: its verdict, strict JSON, and what people read."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+from rich.console import Console
+
+from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.report import Leg, Report
+
+
+def compared(actual: float, expected: float, name: str = "y") -> Comparison:
+    return compare({name: np.array([actual], np.float32)}, {name: np.array([expected], np.float32)})
+
+
+def rendered(report: Report) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(report.render())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+GOOD = Leg("cleaned on ONNX Runtime", (compared(1, 1), compared(2, 2 + 2**-10)))
+
+
+def test_all_legs_and_samples_agree() -> None:
+    report = Report("m.onnx", (GOOD,), seed=7, versions={"onnxruntime": "1.31"})
+    assert report.passed
+    assert report.summary == "m.onnx: parity holds in all 2 comparisons; largest error 0.000977"
+    text = rendered(report)
+    assert "cleaned on ONNX Runtime" in text
+    assert "float32[1]" in text
+    assert "onnxruntime 1.31, seed 7" in text
+
+
+def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
+    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1, "y[0]"), compared(1, 2, "y[0]")))))
+    assert not report.passed
+    assert report.largest_error == 1.0
+    assert report.summary == "m.onnx: parity fails: 1 of 4 comparisons differ; largest error 1"
+    text = rendered(report)
+    assert "MIGraphX ref, sample 1, output y[0]: 1 of 1 elements beyond tolerance" in text
+    assert "differs" in text
+
+
+def test_a_leg_that_could_not_be_run_fails() -> None:
+    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", error="was ended by SIGABRT")))
+    assert not report.passed
+    assert "MIGraphX ref could not be run" in report.summary
+    assert "was ended by SIGABRT" in rendered(report)
+
+
+def test_nothing_compared_is_no_parity() -> None:
+    for report in (Report("m", ()), Report("m", (GOOD, Leg("empty"))), Report("m", (Leg("x", (Comparison(()),)),))):
+        assert not report.passed
+        assert "nothing was compared" in report.summary
+        rendered(report)
+
+
+def test_nan_on_both_sides_is_told() -> None:
+    assert "1 of 1 NaN or Inf" in rendered(Report("m", (Leg("x", (compared(math.nan, math.nan),)),)))
+
+
+def test_notes_are_told_and_samples_are_kept_out_of_the_json() -> None:
+    samples = ({"x": np.zeros(1, np.float32)},)
+    report = Report("m", (GOOD,), notes=("the reference is the cleaned model",), samples=samples)
+    assert "note: the reference is the cleaned model" in rendered(report)
+    data = report.to_json()
+    assert data["notes"] == ["the reference is the cleaned model"]
+    assert "samples" not in data
+    assert report.samples is samples
+
+
+def test_many_differences_are_cut_short() -> None:
+    text = rendered(Report("m", (Leg("x", (compared(1, 2),) * 30),)))
+    assert text.count("beyond tolerance") == 20
+    assert "… and 10 more" in text
+
+
+def test_json_is_strict_and_complete() -> None:
+    report = Report("m", (Leg("x", (compared(math.nan, 1), compared(1, 1))), Leg("y", error="no")), 3, {"a": "1"})
+    data = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert (data["model"], data["passed"], data["seed"], data["versions"]) == ("m", False, 3, {"a": "1"})
+    assert [(leg["name"], leg["passed"], leg["error"]) for leg in data["legs"]] == [
+        ("x", False, None),
+        ("y", False, "no"),
+    ]
+    first, second = data["legs"][0]["samples"]
+    assert (first["passed"], second["passed"]) == (False, True)
+    assert first["outputs"][0]["worst_actual"] == "NaN"
+    assert second["outputs"][0]["sqnr_db"] == "Infinity"

@@ -1,0 +1,60 @@
+"""Small models for passes that care what a model imports, and what is known of its shapes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from passes import graphs
+
+
+def tiny(text: str, *, opset: int = 17, ir_version: int = 10, functions: str = "", **constants: Any) -> ir.Model:
+    """A model of ONNX text in which nothing is inferred, whose free names are ``constants``.
+
+    Args:
+        text: the main graph, as in ``(float[2] x) => (float[2] y) { y = Add(x, w) }``.
+        opset: of the standard operators.
+        ir_version: of the model.
+        functions: more text, in the domain ``local``, which is imported where there is any.
+        constants: arrays or tensors, by name.
+    """
+    imports = f'"": {opset}' + (', "local": 1' if functions else "")
+    proto = onnx.parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]> g {text} {functions}")
+    proto.graph.initializer.extend(graphs.tensor_proto(ir.tensor(array), name) for name, array in constants.items())
+    return ir.from_proto(proto)
+
+
+def sealed(*shape: int, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.LazyTensor:
+    """A weight that nobody may read."""
+
+    def read() -> ir.TensorProtocol:
+        raise AssertionError("a weight was read")
+
+    return ir.LazyTensor(read, dtype=dtype, shape=ir.Shape(shape), name="sealed")
+
+
+def weigh(source: ir.Model, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Let the free name of a model be an initializer without any of it being read."""
+    free = {value.name: value for node in source.graph.all_nodes() for value in node.inputs if value is not None}
+    value = free[name]
+    value.const_value, value.type, value.shape = tensor, ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+    source.graph.register_initializer(value)
+    return value
+
+
+def initializers(source: ir.Model) -> dict[str, Any]:
+    """The arrays of the main graph and its subgraphs, by name."""
+    return {
+        str(value.name): value.const_value.numpy()
+        for graph in graphs.Scope(source, source.graph).graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    }
+
+
+def mentioned(text: str, constants: dict[str, Any]) -> dict[str, Any]:
+    """Those constants that a text names."""
+    return {name: array for name, array in constants.items() if re.search(rf"\b{name}\b", text)}
