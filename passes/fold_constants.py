@@ -23,7 +23,7 @@ from passes import graphs
 from passes.base import Context, Pass, Result
 from passes.folding import Folder, Refusal
 from passes.graphs import Scope
-from passes.inference import infer
+from passes.inference import infer, infer_after
 from passes.lift_constant_nodes import lift
 
 _RANDOM = {
@@ -84,8 +84,8 @@ def _fold_with_shapes(folder: Folder, model: ir.Model) -> None:
     """Fold and infer in turn, and only when that comes to an end ask ONNX for what shape arithmetic may still say."""
     infer(model, propagate=False)
     while True:
-        while folder.round():
-            infer(model, declared=False, propagate=False)
+        while constants := folder.round():
+            infer_after(constants, folder.scope)
         if not infer(model, declared=False).learned:
             return
 

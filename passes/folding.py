@@ -73,12 +73,14 @@ class _Folded:
 
     Attributes:
         value: the value that a constant stands for now.
+        constant: that constant.
         node: the node that made it.
         made: the new nodes, where an initializer alone would not do.
         gone: the names of the nodes that went.
     """
 
     value: ir.Value
+    constant: ir.Value
     node: ir.Node
     made: list[ir.Node]
     gone: list[str] = field(default_factory=list)
@@ -120,8 +122,8 @@ class Folder:
         self._unsupported: dict[tuple[object, ...], Refusal] = {}
         self._failures = 0
 
-    def round(self) -> bool:
-        """Fold all that can be folded now; whether that was anything."""
+    def round(self) -> list[ir.Value]:
+        """Fold all that can be folded now; the constants that it made."""
         while True:
             refused = len(self._refused)
             plan = self._plan()
@@ -132,7 +134,7 @@ class Folder:
             if folded or len(self._refused) == refused:  # what leads to a node that was refused may still be folded
                 return folded
 
-    def _fold(self, plan: _Plan, targets: Sequence[ir.Value]) -> bool:
+    def _fold(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[ir.Value]:
         done: list[_Folded] = []
         for value, tensor in self._evaluate(plan, targets):
             if not self._would_grow(value, tensor.nbytes, plan):
@@ -141,7 +143,7 @@ class Folder:
                 done.append(self._commit(value, tensor))
         self._sweep(plan, done)
         self.result.rewrites += [each.rewrite() for each in done]
-        return bool(done)
+        return [each.constant for each in done]
 
     def report(self) -> None:
         """Write down why nodes were left that could have been folded."""
@@ -336,7 +338,7 @@ class Folder:
             new.shape = ir.Shape(tensor.shape.numpy())
         graphs.replace(value, new)
         graphs.stamp(made, self.name, [node])
-        return _Folded(value, node, made)
+        return _Folded(value, new, node, made)
 
     def _sweep(self, plan: _Plan, done: Sequence[_Folded]) -> None:
         """Remove what only led to what has been folded: from the end, so that each node is looked at once."""

@@ -6,7 +6,8 @@ those constants that are small enough to be shapes, axes and the like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
@@ -99,6 +100,23 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
     for value in node.outputs:
         info = onnx.ValueInfoProto(name=value.name or "", type=inferred.get(value.name or ""))
         value.type, value.shape = _update(value, info) or (value.type, value.shape)
+
+
+def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
+    """Learn what newly constant ``values`` imply for the nodes after them, and go no further than anything is learned."""
+    work = deque(use.node for value in values for use in value.uses())
+    while work:
+        node = work.popleft()
+        open_ones = [value for value in node.outputs if value.name and _trusted(value) and not _is_known(value)]
+        if not open_ones:
+            continue
+        before = [(value.type, value.shape) for value in node.outputs]
+        infer_node(node, scope)
+        for value, (kind, shape) in zip(node.outputs, before, strict=True):
+            if value not in open_ones:
+                value.type, value.shape = kind, shape
+            elif (value.type, value.shape) != (kind, shape):
+                work.extend(use.node for use in value.uses())
 
 
 def first_line(error: Exception) -> str:
@@ -199,6 +217,10 @@ def _read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape |
     return kind, shape
 
 
+def _is_known(value: ir.Value) -> bool:
+    return value.type is not None and value.shape is not None and value.shape.is_static()
+
+
 def _is_long(shape: ir.Shape | None) -> bool:
     return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONG
 
@@ -209,7 +231,7 @@ def _made_up(dim: int | ir.SymbolicDim) -> bool:
 
 def _update(value: ir.Value, info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None] | None:
     """The type and shape of a value with what inference adds; None where it adds nothing."""
-    if value.type is not None and value.shape is not None and value.shape.is_static():
+    if _is_known(value):
         return None
     kind, shape = _read(info)
     merged = graphs.more_known(value.shape, shape) if shape is not None else value.shape
