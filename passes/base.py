@@ -10,9 +10,12 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from passes.probes import Probe
 
 
 class Exactness(enum.Enum):
@@ -73,8 +76,9 @@ class Verdict:
 
     Attributes:
         status: its kind.
-        message: the runtime's own words, cleaned; for a crash the signal and the last output.
-        error: largest absolute difference from the reference where the probe was run.
+        message: the runtime's own words, cleaned; for a crash the signal and the last output; for wrong numbers how they
+            differ.
+        error: largest absolute difference from the reference where the probe was run and such a number exists.
     """
 
     status: Status
@@ -87,8 +91,13 @@ class Target(Protocol):
 
     name: str
 
-    def verdicts(self, probes: Sequence[ir.Model]) -> list[Verdict]:
-        """What the runtime makes of each probe (a small model of its own), in one go."""
+    def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
+        """What the runtime makes of each probe, in their order, in one go.
+
+        Args:
+            probes: none of which has a ``problem``.
+            run: also compile them and, where that is cheap, compare what they compute with the reference.
+        """
 
 
 class Budget:

@@ -181,7 +181,7 @@ class Proposal:
         if lost is not None:
             self.discard()
             raise PassError(f"{maker} has nothing for the output {lost.name}, which is used", where=self.node.name)
-        self._prune()
+        self.prune()
         for value in self.constants:
             assert value.const_value is not None
             if value.uses() or value in self.outputs:
@@ -197,12 +197,24 @@ class Proposal:
         graphs.stamp(self.nodes, maker, gone or [self.node])
         return Rewrite(tuple(node.name or "" for node in gone), tuple(node.name or "" for node in self.nodes))
 
+    def substitute(self, node: ir.Node, inner: Proposal) -> None:
+        """Let another proposal, for one of this one's new nodes, take that node's place."""
+        for old, new in zip(node.outputs, inner.outputs, strict=True):
+            if new is not None:
+                old.replace_all_uses_with(new)
+                self.outputs = [new if value is old else value for value in self.outputs]
+        index = self.nodes.index(node)
+        self.nodes[index : index + 1] = inner.nodes
+        self.constants += inner.constants
+        graphs.detach([node])
+        self.prune()
+
     def discard(self) -> None:
         """Forget the replacement; nothing of it remains among the uses of the graph's values."""
         graphs.detach(self.nodes)
         self.nodes = []
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
         """Leave out new nodes that do not contribute to the outputs."""
         kept: list[ir.Node] = []
         for node in reversed(self.nodes):
