@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test conformance lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then clean, convert and check two networks exported from PyTorch"
 	@echo "make test    set up, then run every test"
+	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
@@ -22,6 +23,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+conformance: setup
+	@$(BIN)/python tests/conformance/run.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -21,12 +21,26 @@ if TYPE_CHECKING:
     from onnx_bridge.cleaning import clean
     from onnx_bridge.conversion.bundle import Bundle, load
     from onnx_bridge.conversion.convert import convert
+    from onnx_bridge.diagnosis import Diagnosis, doctor
     from onnx_bridge.difference import diff
     from onnx_bridge.explanation import explain
     from onnx_bridge.inspection import inspect
     from onnx_bridge.parity.report import Report
 
-__all__ = ["Bundle", "Report", "__version__", "check", "clean", "convert", "diff", "explain", "inspect", "load"]
+__all__ = [
+    "Bundle",
+    "Diagnosis",
+    "Report",
+    "__version__",
+    "check",
+    "clean",
+    "convert",
+    "diff",
+    "doctor",
+    "explain",
+    "inspect",
+    "load",
+]
 
 _HOMES = {
     "Bundle": "onnx_bridge.conversion.bundle",
@@ -34,7 +48,9 @@ _HOMES = {
     "check": "onnx_bridge.checking",
     "clean": "onnx_bridge.cleaning",
     "convert": "onnx_bridge.conversion.convert",
+    "Diagnosis": "onnx_bridge.diagnosis",
     "diff": "onnx_bridge.difference",
+    "doctor": "onnx_bridge.diagnosis",
     "explain": "onnx_bridge.explanation",
     "inspect": "onnx_bridge.inspection",
     "load": "onnx_bridge.conversion.bundle",

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge import input_files
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
@@ -18,13 +20,16 @@ from onnx_bridge.errors import InputError
 from onnx_bridge.parity.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.values import Array, Value, flat
+from passes.base import Context
+from passes.freeze_inputs import FreezeInputs
 
 
 def check(
     model: str | os.PathLike[str] | ir.Model | Bundle,
     *,
     reference: str | os.PathLike[str] | None = None,
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, samplers.Array]] | None = None,
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Value]] | None = None,
     seed: int = 0,
     samples: int = 1,
     rtol: float | None = None,
@@ -33,14 +38,18 @@ def check(
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    host: bool = True,
+    cache: bool = True,
     timeout: float | None = None,
     memory: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Compare with the reference: the original model on ONNX Runtime's CPU provider, all graph optimizations off.
 
-    Two things are compared: the cleaned model on ONNX Runtime, and MIGraphX. So a difference that a pass makes is told
-    from one that MIGraphX makes.
+    Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
+    stages on the host. So a difference that a pass makes is told from one that MIGraphX makes. Sequences are compared
+    element by element.
 
     Args:
         model: a model, which is converted first (into a temporary folder), or a bundle.
@@ -55,6 +64,9 @@ def check(
         pipeline: likewise.
         dims: likewise.
         input_shapes: likewise (its ``inputs``).
+        freeze: likewise; given inputs are without them.
+        host: likewise.
+        cache: likewise.
         timeout: most seconds for each of MIGraphX's steps.
         memory: most GiB that MIGraphX's process may take.
         progress: told each stage as it begins.
@@ -65,7 +77,7 @@ def check(
     """
     tell = progress or (lambda _stage: None)
 
-    def compared(actual: Mapping[str, samplers.Array], expected: Mapping[str, samplers.Array]) -> Comparison:
+    def compared(actual: Mapping[str, Value], expected: Mapping[str, Value]) -> Comparison:
         return compare(actual, expected, _tolerances(expected, rtol, atol))
 
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
@@ -81,6 +93,9 @@ def check(
                 pipeline=pipeline,
                 dims=dims,
                 inputs=input_shapes,
+                freeze=freeze,
+                host=host,
+                cache=cache,
                 timeout=timeout,
                 memory=memory,
                 progress=progress,
@@ -92,14 +107,15 @@ def check(
         tell("reference")
         expected = Reference(original)
         given = _samples(bundle, original, inputs, seed, samples)
-        truth = [expected.run(sample) for sample in given]
+        frozen = _frozen(bundle, original)
+        truth = [expected.run({**sample, **frozen}) for sample in given]
         legs = []
         if bundle.model_path is not None:
             tell("cleaned model on ONNX Runtime")
             cleaned = Reference(bundle.model_path)
             pairs = [(cleaned.run(sample), right) for sample, right in zip(given, truth, strict=True)]
             legs.append(Leg("cleaned on ONNX Runtime", tuple(compared(got, right) for got, right in pairs)))
-        name = f"MIGraphX {bundle.manifest.target}"
+        name = _name(bundle)
         tell(name)
         pairs = [(bundle(sample), right) for sample, right in zip(given, truth, strict=True)]
         legs.append(Leg(name, tuple(compared(got, right) for got, right in pairs)))
@@ -112,8 +128,19 @@ def check(
             "ONNX Runtime": metadata.version("onnxruntime"),
             "MIGraphX": bundle.manifest.versions["migraphx"],
         },
-        notes=(*bundle.manifest.notes, *bundle.notes, *notes),
+        notes=(*_stages(bundle), *bundle.manifest.notes, *bundle.notes, *notes),
     )
+
+
+def _stages(bundle: Bundle) -> list[str]:
+    return [f"stages: {bundle.manifest.stage_line}"] if bundle.manifest.stages else []
+
+
+def _name(bundle: Bundle) -> str:
+    """What the bundle runs on."""
+    if not bundle.manifest.programs:
+        return "bundle, on ONNX Runtime alone"
+    return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"
 
 
 def _original(bundle: Bundle, reference: str | os.PathLike[str] | None) -> tuple[Path, list[str]]:
@@ -144,25 +171,37 @@ def _original(bundle: Bundle, reference: str | os.PathLike[str] | None) -> tuple
 def _samples(
     bundle: Bundle,
     original: Path,
-    given: str | os.PathLike[str] | Sequence[Mapping[str, samplers.Array]] | None,
+    given: str | os.PathLike[str] | Sequence[Mapping[str, Value]] | None,
     seed: int,
     count: int,
 ) -> list[samplers.Sample]:
     """Samples in the shapes that the bundle takes; what they are for is best seen in the original."""
     if given is None:
-        specs, dims = samplers.fixed(
-            samplers.specs(models.load(original)), {each.name: each.shape for each in bundle.inputs}
-        )
+        shapes = {each.name: each.shape for each in bundle.inputs if each.shape is not None}
+        names = {each.name for each in bundle.inputs}
+        wanted = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
+        specs, dims = samplers.fixed(wanted, shapes)
         return samplers.generate(specs, seed=seed, samples=count, dims=dims)
     if isinstance(given, (str, os.PathLike)):
-        return samplers.read(Path(given), bundle.specs)
+        return input_files.read(Path(given), bundle.specs)
     return [samplers.validate(sample, bundle.specs) for sample in given]
 
 
-def _tolerances(expected: Mapping[str, samplers.Array], rtol: float | None, atol: float | None) -> dict[str, Tolerance]:
+def _frozen(bundle: Bundle, original: Path) -> samplers.Sample:
+    """The inputs of the original that are constants of the bundle."""
+    frozen = bundle.manifest.options.get("freeze", {})
+    if not frozen:
+        return {}
+    model = models.load(original)
+    FreezeInputs(values=frozen).run(model, Context())
+    tensors = {name: model.graph.initializers[name].const_value for name in frozen}
+    return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
+
+
+def _tolerances(expected: Mapping[str, Value], rtol: float | None, atol: float | None) -> dict[str, Tolerance]:
     """What was asked for, and for the rest the default of each output; what is exact stays exact."""
     tolerances = {}
-    for name, array in expected.items():
+    for name, array in flat(expected).items():
         default = default_tolerance(array)
         if default != EXACT:
             default = Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,8 +14,10 @@ import onnx_ir as ir
 from onnx_bridge import model as models
 from onnx_bridge.explanation import rewrite_line
 from onnx_bridge.parity.compare import Comparison
+from onnx_bridge.values import Array
 from onnx_bridge.verification import Verifier
-from passes.base import Budget, Context
+from passes.base import Budget, Context, Target
+from passes.freeze_inputs import FreezeInputs
 from passes.freeze_shapes import FreezeShapes
 from passes.pipeline import Pipeline, Step
 
@@ -103,7 +106,9 @@ def clean(
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
     default_dim: int | None = None,
+    target: Target | None = None,
     verify: Literal["none", "each"] = "none",
     max_rewrites: int | None = None,
     progress: Callable[[str], None] | None = None,
@@ -117,7 +122,9 @@ def clean(
             pipeline (``default``, ``minimal``, ``none``).
         dims: sizes of symbolic dimensions by name.
         inputs: whole shapes by input name.
+        freeze: inputs that become constant, by name: an array, or a value as JSON.
         default_dim: the size of every dimension of an input that is still open; None leaves it open.
+        target: the runtime that the model is meant for, which passes may ask; None where there is none.
         verify: ``each`` runs the model on ONNX Runtime before and after each pass that changes it, on a seeded sample.
         max_rewrites: how many rewrites all passes together may commit, to find a wrong one by halving.
         progress: told each pass as it begins.
@@ -128,19 +135,26 @@ def clean(
     loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
     passes = Pipeline.parse(pipeline)
     notes = []
+    if freeze:
+        passes = Pipeline([FreezeInputs(values=as_json(freeze))]) + passes
     if dims or inputs or default_dim is not None:
         shapes = {name: tuple(shape) for name, shape in (inputs or {}).items()}
         passes = Pipeline([FreezeShapes(dims=dict(dims or {}), inputs=shapes, default=default_dim)]) + passes
         if default_dim is not None:
-            notes = _left_open(loaded, dims or {}, inputs or {}, default_dim)
+            notes = _left_open(loaded, dims or {}, {*(inputs or ()), *(freeze or ())}, default_dim)
     verifier = Verifier(loaded, dims, inputs) if verify == "each" else None
-    context = Context(budget=Budget(max_rewrites), progress=progress)
+    context = Context(target, budget=Budget(max_rewrites), progress=progress)
     steps = passes.run(loaded, context, between=verifier)
     cleaned = steps[-1].result.model if steps else loaded
     if out is not None:
         models.save(cleaned, out)
     checked = verifier.found if verifier else []
     return Cleaned(cleaned, passes, steps, notes, Path(out) if out is not None else None, checked)
+
+
+def as_json(values: Mapping[str, Array | str]) -> dict[str, str]:
+    """Values of inputs as `passes.freeze_inputs` takes them; texts are taken to be that already."""
+    return {name: each if isinstance(each, str) else json.dumps(each.tolist()) for name, each in values.items()}
 
 
 def _checked(comparison: Comparison | None) -> str:
@@ -152,11 +166,13 @@ def _checked(comparison: Comparison | None) -> str:
     return f"{largest:.1e}" if largest else "equal"
 
 
-def _left_open(model: ir.Model, dims: Mapping[str, int], inputs: Mapping[str, Sequence[int]], size: int) -> list[str]:
+def _left_open(model: ir.Model, dims: Mapping[str, int], given: Collection[str], size: int) -> list[str]:
     """A note on the dimensions that the user left open."""
     names: dict[str, None] = {}
     for value in model.graph.inputs:
-        if value.shape is None or value.name in inputs or value.name in model.graph.initializers:
+        if value.shape is None or value.name in given or value.name in model.graph.initializers:
+            continue
+        if not isinstance(value.type, ir.TensorType):  # the arrays of a sequence may have any sizes
             continue
         for index, dim in enumerate(value.shape):
             if isinstance(dim, ir.SymbolicDim) and dim.value not in dims:

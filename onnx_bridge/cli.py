@@ -46,6 +46,16 @@ Shapes = Annotated[
     typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
 ]
 Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant; its value as JSON; repeatable."),
+]
+Host = Annotated[
+    bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
+]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
+]
 Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
 Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
 
@@ -88,6 +98,7 @@ def clean(
     pipeline: Pipeline = "default",
     dim: Dims = None,
     input_: Shapes = None,
+    freeze: Freeze = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     verify: Annotated[
         Verify, typer.Option(help="'each' runs the model on ONNX Runtime before and after each pass.")
@@ -108,6 +119,7 @@ def clean(
             pipeline=pipeline,
             dims=_dims(dim),
             inputs=_shapes(input_),
+            freeze=_values(freeze),
             verify=verify.value,
             max_rewrites=max_rewrites,
             progress=tell,
@@ -116,6 +128,45 @@ def clean(
         print(cleaned.trace())
     show(cleaned, as_json)
     if not cleaned.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    model: Model,
+    fix: Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The rewritten model.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every node, not every kind of operator.")] = False,
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    freeze: Freeze = None,
+    host: Host = True,
+    cache: Cache = True,
+    as_json: Json = False,
+) -> None:
+    """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
+
+    Exit code 0 where everything will run, which is said only after MIGraphX has parsed the whole; 1 where not.
+    """
+    if fix != (out is not None):
+        raise InputError("say where the rewritten model goes with --fix -o OUT.onnx")
+    import onnx_bridge
+
+    with progress(as_json) as tell:
+        found = onnx_bridge.doctor(
+            model,
+            out,
+            pipeline=pipeline,
+            dims=_dims(dim),
+            inputs=_shapes(input_),
+            freeze=_values(freeze),
+            host=host,
+            cache=cache,
+            progress=tell,
+        )
+    show(found, as_json, verbose=verbose)
+    if not found.passed:
         raise typer.Exit(1)
 
 
@@ -130,11 +181,17 @@ def convert(
     pipeline: Pipeline = "default",
     dim: Dims = None,
     input_: Shapes = None,
+    freeze: Freeze = None,
+    host: Host = True,
+    cache: Cache = True,
     timeout: Timeout = None,
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Clean a model, compile it with MIGraphX, and write the bundle."""
+    """Clean a model, compile it with MIGraphX, and write the bundle.
+
+    What MIGraphX cannot run becomes stages that ONNX Runtime runs, unless --no-host forbids it.
+    """
     import onnx_bridge
     from onnx_bridge.inspection import describe_bundle
 
@@ -146,6 +203,9 @@ def convert(
             pipeline=pipeline,
             dims=_dims(dim),
             inputs=_shapes(input_),
+            freeze=_values(freeze),
+            host=host,
+            cache=cache,
             timeout=timeout,
             memory=memory,
             progress=tell,
@@ -170,13 +230,16 @@ def check(
     pipeline: Pipeline = "default",
     dim: Dims = None,
     input_: Shapes = None,
+    freeze: Freeze = None,
+    host: Host = True,
+    cache: Cache = True,
     timeout: Timeout = None,
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
 
-    Compared are the cleaned model on ONNX Runtime, and MIGraphX. Exit code 1 where either differs.
+    Compared are the cleaned model on ONNX Runtime, and the bundle. Exit code 1 where either differs.
     """
     import onnx_bridge
 
@@ -193,6 +256,9 @@ def check(
             pipeline=pipeline,
             dims=_dims(dim),
             input_shapes=_shapes(input_),
+            freeze=_values(freeze),
+            host=host,
+            cache=cache,
             timeout=timeout,
             memory=memory,
             progress=tell,
@@ -302,6 +368,16 @@ def _dims(values: list[str] | None) -> dict[str, int]:
             raise InputError(f"{value!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
         dims[name] = int(size)
     return dims
+
+
+def _values(values: list[str] | None) -> dict[str, str]:
+    found = {}
+    for value in values or ():
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            raise InputError(f"{value!r} is not NAME=VALUE", where="--freeze", hint="for example --freeze k=[5]")
+        found[name] = text
+    return found
 
 
 def _shapes(values: list[str] | None) -> dict[str, list[int]]:

@@ -1,28 +1,26 @@
-"""What a model takes, and samples of it: generated to make sense, read from files, checked before they run.
+"""What a model takes, and samples of it: generated to make sense, checked before they run.
 
-A sample is a dict from input name to array. Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
+A sample is a dict from input name to array (to a list of arrays for a sequence, to None for an optional without a
+value). Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
 """
 
 from __future__ import annotations
 
-import re
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnx_bridge.drawing import Array, draw
 from onnx_bridge.errors import InputError, nearest
 from onnx_bridge.roles import Data, Dim, Role, dims_of, roles
+from onnx_bridge.values import Kind, Value
 
-__all__ = ["Array", "Sample", "TensorSpec", "generate", "read", "specs", "validate"]
+__all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
 
-Sample = dict[str, Array]
+Sample = dict[str, Value]
 
 
 @dataclass(frozen=True)
@@ -31,36 +29,40 @@ class TensorSpec:
 
     Attributes:
         name: its name.
-        dtype: numpy's, or one of ml_dtypes; object for strings.
+        dtype: numpy's, or one of ml_dtypes; object for strings. Of a sequence, that of its arrays.
         shape: each dimension is a size, a symbol (or an expression of symbols), or None where unknown; None where
-            not even the number of dimensions is known.
+            not even the number of dimensions is known. Of a sequence, that of its arrays, among which sizes that are
+            not fixed may differ.
         role: what the model does with it, which decides the values that `generate` makes.
+        kind: a tensor, a sequence, or either optionally.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[Dim, ...] | None
     role: Role = field(default_factory=Data)
+    kind: Kind = Kind.TENSOR
 
 
 def specs(model: ir.Model) -> list[TensorSpec]:
     """The inputs that a model must be given, in order; inputs with an initializer have a default and are left out.
 
     Raises:
-        InputError: an input is not a tensor (sequence, optional, sparse), or has no type.
+        InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
+            type.
     """
     graph = model.graph
     required = [value for value in graph.inputs if value.name not in graph.initializers]
     for value in required:
-        if not isinstance(value.type, ir.TensorType):
-            kind = "has no type" if value.type is None else f"is no tensor but {value.type}"
-            raise InputError(f"{kind}", where=f"input {value.name!r}", hint="only tensor inputs can be fed")
-        if value.type.dtype == ir.DataType.UNDEFINED:
+        if Kind.of(value.type) is None:
+            what = "has no type" if value.type is None else f"is {value.type}"
+            raise InputError(what, where=f"input {value.name!r}", hint="only tensors and sequences can be fed")
+        if value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
             raise InputError("has no element type", where=f"input {value.name!r}", hint="run ONNX shape inference")
     return [
-        TensorSpec(value.name or "", value.type.dtype.numpy(), dims_of(value), role)
+        TensorSpec(value.name or "", value.dtype.numpy(), dims_of(value), role, kind)
         for value, role in zip(required, roles(required), strict=True)
-        if value.type is not None
+        if value.dtype is not None and (kind := Kind.of(value.type)) is not None
     ]
 
 
@@ -69,7 +71,8 @@ def generate(
 ) -> list[Sample]:
     """Make samples whose values suit what the model does with them (see `onnx_bridge.roles`).
 
-    Each array depends on the seed, the number of its sample and the input's name alone.
+    Each array depends on the seed, the number of its sample and the input's name alone. Sequences have two arrays, and
+    optionals a value.
 
     Args:
         model: the model, or its `specs`.
@@ -87,61 +90,35 @@ def generate(
     wanted = _specs(model)
     size = _sizes(wanted, dims or {})
     shapes = {spec.name: _shape(spec, size) for spec in wanted}
-    return [
-        {
-            spec.name: draw(
-                spec.role,
-                [seed, sample, *spec.name.encode()],
-                shapes[spec.name],
-                spec.dtype,
-                lambda dim: size(dim) or 1,
-            )
-            for spec in wanted
-        }
-        for sample in range(samples)
-    ]
+
+    def made(spec: TensorSpec, sample: int) -> Value:
+        def array(name: str) -> Array:
+            key = [seed, sample, *name.encode()]
+            return draw(spec.role, key, shapes[spec.name], spec.dtype, lambda dim: size(dim) or 1)
+
+        return [array(f"{spec.name}[{index}]") for index in range(2)] if spec.kind.sequence else array(spec.name)
+
+    return [{spec.name: made(spec, sample) for spec in wanted} for sample in range(samples)]
 
 
-def fixed(
-    wanted: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[list[TensorSpec], dict[str, int]]:
+def fixed(wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]) -> tuple[list[TensorSpec], dict[str, int]]:
     """The specs and the sizes of symbols with which `generate` makes samples of given shapes.
 
-    Symbols stay where they were, since the values of other inputs may depend on them.
+    Symbols stay where they were, since the values of other inputs may depend on them; sequences stay wholly.
     """
     sizes: dict[str, int] = {}
     fixed_specs = []
     for spec in wanted:
+        if spec.kind is not Kind.TENSOR or spec.name not in shapes:
+            fixed_specs.append(spec)
+            continue
         shape = shapes[spec.name]
         symbolic = spec.shape if spec.shape is not None else (None,) * len(shape)
-        sizes |= {str(dim): size for dim, size in zip(symbolic, shape, strict=True) if _symbols(dim) == {dim}}
+        pairs = zip(symbolic, shape, strict=True)
+        sizes |= {str(dim): size for dim, size in pairs if _symbols(dim) == {dim} and isinstance(size, int)}
         dims = tuple(dim if dim in sizes else size for dim, size in zip(symbolic, shape, strict=True))
         fixed_specs.append(replace(spec, shape=dims))
     return fixed_specs, sizes
-
-
-def read(path: Path, model: ir.Model | Sequence[TensorSpec]) -> list[Sample]:
-    """Read samples from a file or folder, and `validate` them.
-
-    - ``.npz``: arrays by input name. When every array has one dimension more than its input, the first axis of all of
-      them counts samples. Dtypes that numpy does not know come back from files as raw bytes: they are taken for the
-      input's dtype where the size of an element is the same.
-    - a folder with ``input_0.pb``, ``input_1.pb``, … (serialized TensorProto): one sample, inputs by position.
-    - a folder with ``test_data_set_0``, ``test_data_set_1``, … of such folders, as ONNX test suites have them.
-
-    Raises:
-        InputError: nothing of the above, a file is broken, or a sample does not fit the model.
-    """
-    wanted = _specs(model)
-    if path.suffix == ".npz" and path.is_file():
-        found = [(str(path), sample) for sample in _read_npz(path, wanted)]
-    elif path.is_dir():
-        folders = sorted(path.glob("test_data_set_*"), key=_number) or [path]
-        found = [(str(folder), _read_folder(folder, wanted)) for folder in folders]
-    else:
-        what = "is neither a .npz file nor a folder" if path.exists() else "there is no such file or folder"
-        raise InputError(what, where=str(path), hint="inputs come as .npz, or as a folder of input_*.pb")
-    return [_validated(sample, wanted, origin) for origin, sample in found]
 
 
 def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) -> Sample:
@@ -163,18 +140,37 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
                 hint=nearest(name, names) or f"its inputs are {', '.join(names) or 'none'}",
             )
     symbols: dict[str, tuple[int, str]] = {}
-    checked = {}
+    checked: Sample = {}
     for spec in wanted:
         if spec.name not in sample:
-            raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give a {_described(spec)} array")
-        array = _typed(sample[spec.name], spec)
-        _check_shape(array.shape, spec, symbols)
-        checked[spec.name] = array
+            raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
+        checked[spec.name] = _checked(sample[spec.name], spec, symbols)
     return checked
 
 
 def _specs(model: ir.Model | Sequence[TensorSpec]) -> list[TensorSpec]:
     return specs(model) if isinstance(model, ir.Model) else list(model)
+
+
+def _checked(value: Any, spec: TensorSpec, symbols: dict[str, tuple[int, str]]) -> Value:
+    if value is None and spec.kind.optional:
+        return None
+    if not spec.kind.sequence:
+        array = _typed(value, spec)
+        _check_shape(array.shape, spec, symbols)
+        return array
+    if not isinstance(value, (list, tuple)):
+        what = f"is {'None' if value is None else f'a {type(value).__name__}'}, the model takes a sequence"
+        raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
+    arrays = [_typed(item, spec) for item in value]
+    for item in arrays:
+        _check_shape(item.shape, spec, {})
+    return arrays
+
+
+def _wanted(spec: TensorSpec) -> str:
+    what = f"a list of {_described(spec)} arrays" if spec.kind.sequence else f"a {_described(spec)} array"
+    return f"{what}, or None" if spec.kind.optional else what
 
 
 def _described(spec: TensorSpec) -> str:
@@ -238,7 +234,11 @@ def _evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
 
 
 def _typed(value: Any, spec: TensorSpec) -> Array:
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; what torch says of tensors elsewhere
+        what = f"cannot be taken for an array: {error}"
+        raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}") from error
     if spec.dtype == np.dtype(object) and array.dtype.kind in "OUST":
         texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
         if all(isinstance(text, str) for text in texts):
@@ -278,57 +278,3 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
             expected = _evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
             if expected != size:
                 raise InputError(f"{has}, where {dim!r} is {size}", where=where, hint=f"it should be {expected}")
-
-
-def _validated(sample: Mapping[str, Any], wanted: Sequence[TensorSpec], origin: str) -> Sample:
-    try:
-        return validate(sample, wanted)
-    except InputError as error:
-        raise InputError(error.what, where=f"{origin}, {error.where}", hint=error.hint) from None
-
-
-def _read_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
-    dtypes = {spec.name: spec.dtype for spec in wanted}
-    ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: _restored(file[name], dtypes.get(name)) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        hint = "save strings as numpy.str_" if "pickle" in str(error) else "write it with numpy.savez"
-        raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
-    if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in arrays.items()):
-        return [arrays]
-    counts = {name: len(array) for name, array in arrays.items()}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise InputError(f"the numbers of samples differ: {listed}", where=str(path), hint="stack as many of each")
-    return [{name: array[sample] for name, array in arrays.items()} for sample in range(next(iter(counts.values())))]
-
-
-def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
-    """Give raw bytes, which is how numpy saves dtypes that it does not know, the dtype that they had."""
-    raw = array.dtype.type is np.void and array.dtype.names is None
-    return array.view(dtype) if dtype is not None and raw and array.dtype.itemsize == dtype.itemsize else array
-
-
-def _number(path: Path) -> int:
-    digits = re.search(r"(\d+)$", path.stem)
-    return int(digits[1]) if digits else 0
-
-
-def _read_folder(folder: Path, wanted: Sequence[TensorSpec]) -> Sample:
-    files = sorted(folder.glob("input_*.pb"), key=_number)
-    if [_number(file) for file in files] != list(range(len(wanted))):
-        raise InputError(
-            f"has {len(files)} input files ({', '.join(file.name for file in files) or 'none'})",
-            where=str(folder),
-            hint=f"the model takes {len(wanted)} inputs: input_0.pb … in the order of the model",
-        )
-    return {spec.name: _read_tensor(file) for spec, file in zip(wanted, files, strict=True)}
-
-
-def _read_tensor(file: Path) -> Array:
-    try:
-        return np.asarray(ir.from_proto(onnx.TensorProto.FromString(file.read_bytes())).numpy())
-    except Exception as error:  # protobuf's DecodeError, and whatever reading a broken tensor raises
-        raise InputError("is no serialized tensor", where=str(file), hint="write a TensorProto") from error

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_bridge import model as models
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.manifest import TensorInfo
+from onnx_bridge.values import Kind
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -84,7 +85,8 @@ class BundleView:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values: the manifest, and the paths."""
-        paths = {"path": str(self.bundle.path), "program_path": str(self.bundle.program_path)}
+        program = self.bundle.program_path
+        paths = {"path": str(self.bundle.path), "program_path": str(program) if program else None}
         return {"kind": "bundle", **paths, **self.bundle.manifest.to_json()}
 
     def render(self) -> RenderableType:
@@ -94,8 +96,10 @@ class BundleView:
         manifest = self.bundle.manifest
         architecture = f" ({manifest.architecture})" if manifest.architecture else ""
         rewrites = sum(each["rewrites"] for each in manifest.passes)
+        files = zip(self.bundle.program_paths, manifest.programs, strict=True)
+        programs = [f"{path} ({_size(info.bytes)})" for path, info in files]
         facts = {
-            "program": f"{self.bundle.program_path} ({_size(manifest.program.bytes)})",
+            "program": "\n".join(programs) or "none",
             "model": str(self.bundle.model_path or "not kept"),
             "source": manifest.source["path"] or "(in memory)",
             "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
@@ -103,6 +107,7 @@ class BundleView:
             "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
             "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
         }
+        facts |= {"stages": manifest.stage_line} if manifest.stages else {}
         facts |= {"note": "\n".join(manifest.notes)} if manifest.notes else {}
         return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))
 
@@ -183,7 +188,14 @@ def _dtype(dtype: ir.DataType) -> str:
 
 
 def _plain(tensors: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
-    return [{"name": each.name, "dtype": each.dtype, "shape": list(each.shape)} for each in tensors]
+    return [
+        {
+            "name": each.name,
+            "dtype": each.dtype if each.kind == Kind.TENSOR.value else f"{each.kind} of {each.dtype}",
+            "shape": None if each.shape is None else list(each.shape),
+        }
+        for each in tensors
+    ]
 
 
 def _facts(facts: dict[str, str]) -> RenderableType:

@@ -14,15 +14,15 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
-def show(result: Any, as_json: bool) -> None:
-    """Print a result of the API: everything that commands print has ``to_json`` and ``render``."""
+def show(result: Any, as_json: bool, **options: Any) -> None:
+    """Print a result of the API: all that commands print has ``to_json`` and ``render``, which takes ``options``."""
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120))
-    Console(width=width, highlight=False, soft_wrap=False).print(result.render())
+    Console(width=width, highlight=False, soft_wrap=False).print(result.render(**options))
 
 
 @contextlib.contextmanager

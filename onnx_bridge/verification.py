@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge import inputs as samplers
 from onnx_bridge.parity.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
 from onnx_bridge.parity.reference import Reference
+from onnx_bridge.values import Array, flat
 from passes.base import Exactness
 from passes.pipeline import Step
 
@@ -35,7 +37,8 @@ class Verifier:
         specs = samplers.specs(model)
         if shapes:
             (made,) = samplers.generate(specs, dims=dims)
-            wanted = {name: tuple(shapes.get(name, array.shape)) for name, array in made.items()}
+            tensors = {name: each for name, each in made.items() if isinstance(each, np.ndarray)}
+            wanted = {name: tuple(shapes.get(name, array.shape)) for name, array in tensors.items()}
             specs, dims = samplers.fixed(specs, wanted)
         (self._sample,) = samplers.generate(specs, dims=dims)
         self._outputs = Reference(model).run(self._sample)
@@ -46,12 +49,12 @@ class Verifier:
             self.found.append(None)
             return
         outputs = Reference(step.result.model).run(self._sample)
-        tolerances = {name: _tolerance(array, step.exactness) for name, array in self._outputs.items()}
+        tolerances = {name: _tolerance(array, step.exactness) for name, array in flat(self._outputs).items()}
         self.found.append(compare(outputs, self._outputs, tolerances))
         self._outputs = outputs
 
 
-def _tolerance(expected: samplers.Array, exactness: Exactness) -> Tolerance:
+def _tolerance(expected: Array, exactness: Exactness) -> Tolerance:
     default = default_tolerance(expected)
     if exactness is Exactness.BITWISE or default == EXACT:
         return EXACT

@@ -27,6 +27,7 @@ _P = TypeVar("_P", bound="Pass")
 
 _BUILT_IN = {
     "convert-opset": "passes.convert_opset:ConvertOpset",
+    "dissolve-sequences": "passes.dissolve_sequences:DissolveSequences",
     "eliminate-common-subexpressions": "passes.eliminate_common_subexpressions:EliminateCommonSubexpressions",
     "fold-batch-norm": "passes.fold_batch_norm:FoldBatchNorm",
     "fold-constants": "passes.fold_constants:FoldConstants",
@@ -39,6 +40,7 @@ _BUILT_IN = {
     "infer-shapes": "passes.infer_shapes:InferShapes",
     "inline-constant-if": "passes.inline_constant_if:InlineConstantIf",
     "inline-functions": "passes.inline_functions:InlineFunctions",
+    "legalize": "passes.legalize.driver:Legalize",
     "lift-constant-nodes": "passes.lift_constant_nodes:LiftConstantNodes",
     "merge-reshapes": "passes.merge_reshapes:MergeReshapes",
     "merge-transposes": "passes.merge_transposes:MergeTransposes",
@@ -57,10 +59,10 @@ PIPELINES = {
     # Functions first, since inference and folding do not look into them; then every value gets a name of its own, so
     # that nothing that moves between graphs is caught by another of its name. What quantization leaves to be folded
     # comes before the second folding of constants, which goes on from there. Nodes that do nothing, repeat, or can be
-    # merged or fused are found once shapes are known; what all of that left unused goes last.
-    "default": "inline-functions,unshadow-names,fold-constants,inline-constant-if,fold-qdq,fold-constants,infer-shapes,"
-    "remove-identity,lift-constant-nodes,share-constants,eliminate-common-subexpressions,merge-reshapes,"
-    "merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,fuse-layer-norm,remove-dead,infer-shapes",
+    # merged or fused are found once shapes are known. The runtime is asked about what is left of that, if there is one.
+    "default": "inline-functions,unshadow-names,fold-constants,inline-constant-if,dissolve-sequences,fold-qdq,"
+    "fold-constants,infer-shapes,remove-identity,lift-constant-nodes,share-constants,eliminate-common-subexpressions,"
+    "merge-reshapes,merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,fuse-layer-norm,remove-dead,infer-shapes,legalize",
 }
 """Named pipelines, as specifications."""
 

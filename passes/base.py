@@ -76,8 +76,8 @@ class Verdict:
 
     Attributes:
         status: its kind.
-        message: the runtime's own words, cleaned; for a crash the signal and the last output; for wrong numbers how they
-            differ.
+        message: the runtime's own words, cleaned; for a crash the signal and the last output; for wrong numbers how
+            they differ.
         error: largest absolute difference from the reference where the probe was run and such a number exists.
     """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -18,11 +20,26 @@ from passes.inference import first_line
 _INLINE = 4096
 """Constants up to this many bytes go into the session's model; larger ones are fed."""
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
+_RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 _UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")
 
 
 class EvaluationError(Exception):
     """ONNX Runtime could not compute it; the message is its own, cleaned."""
+
+
+@contextlib.contextmanager
+def unreleased_opsets() -> Iterator[None]:
+    """Let ONNX Runtime take opsets that it knows but does not vouch for yet: exporters write them."""
+    before = os.environ.get(_RELEASED_ONLY)
+    os.environ[_RELEASED_ONLY] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_RELEASED_ONLY]
+        else:
+            os.environ[_RELEASED_ONLY] = before
 
 
 def evaluate(
@@ -66,7 +83,8 @@ def evaluate(
     options.intra_op_num_threads = 1
     options.enable_cpu_mem_arena = False
     try:
-        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        with unreleased_opsets():
+            session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found = session.run_with_ort_values([names[value] for value in targets], feeds)
     except Exception as error:  # ONNX Runtime raises a dozen types that share no base of their own
         raise EvaluationError(_clean(error)) from None

@@ -3,7 +3,8 @@
     x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or inputs={x=[1,128,64]}
 
 A symbol stands for one number in the whole model: it is replaced in every value. What has been frozen is written into
-the model's metadata, so that freezing it again to the same sizes is no mistake.
+the model's metadata, so that freezing it again to the same sizes is no mistake. Inputs that are no tensors stay as they
+are: the arrays of a sequence may differ in size.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class FreezeShapes(Pass):
         """Replace symbols everywhere, and shapes of inputs.
 
         Raises:
-            InputError: a dimension or an input is unknown, a size is below 1, or two sizes contradict each other.
+            InputError: a dimension or an input is unknown, a size is too small, or two sizes contradict each other.
         """
         scope = graphs.Scope(model, model.graph)
         inputs = {str(value.name): value for value in model.graph.inputs if not scope.is_parameter(value)}
         before = dict(json.loads(model.metadata_props.get(FROZEN, "{}")))
         sizes = self._sizes(inputs, before)
-        shapes = {name: self._shape(value, sizes) for name, value in inputs.items()}
+        shapes = {name: self._shape(value, sizes) for name, value in inputs.items() if _is_tensor(value)}
         result = Result(model)
         for name, shape in shapes.items():
             value = inputs[name]
@@ -64,7 +65,8 @@ class FreezeShapes(Pass):
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
         """The size of every symbol that is to be frozen."""
-        symbols = {str(dim): None for value in inputs.values() for dim in value.shape or () if _is_named(dim)}
+        tensors = [value for value in inputs.values() if _is_tensor(value)]
+        symbols = {str(dim): None for value in tensors for dim in value.shape or () if _is_named(dim)}
         sizes: dict[str, int] = {}
         for name, size in self.dims.items():
             if before.get(name, size) != size:
@@ -85,8 +87,11 @@ class FreezeShapes(Pass):
         if self.default is not None:
             for symbol in symbols:
                 sizes.setdefault(symbol, self.default)
-        if any(size < 1 for size in (*sizes.values(), *(size for shape in self.inputs.values() for size in shape))):
-            raise InputError("a dimension must be frozen to 1 or more", where=self.name)
+        single = [*self.dims.values(), 1 if self.default is None else self.default]
+        whole = [size for shape in self.inputs.values() for size in shape]
+        if any(size < 1 for size in single) or any(size < 0 for size in whole):
+            hint = "0 only as part of a whole shape"
+            raise InputError("a dimension must be frozen to 1 or more", where=self.name, hint=hint)
         return sizes
 
     def _check(self, name: str, shape: tuple[int, ...], declared: ir.Shape | None) -> None:
@@ -112,6 +117,10 @@ class FreezeShapes(Pass):
         if isinstance(dim, int):
             return dim
         return sizes.get(dim.value, dim) if dim.value is not None else self.default
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return value.type is None or isinstance(value.type, ir.TensorType)
 
 
 def _is_named(dim: int | ir.SymbolicDim) -> bool:

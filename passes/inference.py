@@ -103,7 +103,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
 
 
 def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
-    """Learn what newly constant ``values`` imply for the nodes after them, as far as there is anything to learn."""
+    """Learn what newly known ``values`` imply for the nodes after them, as far as there is anything to learn."""
     work = deque(use.node for value in values for use in value.uses())
     while work:
         node = work.popleft()

@@ -63,7 +63,7 @@ def relu(tmp_path: Path) -> Path:
 
 
 def wait_for_worker(process: subprocess.Popen[str]) -> int:
-    """The id of the program's worker, once it holds 100 MB: it is parsing. Short-lived children (`ldconfig`) are passed over."""
+    """The id of the program's worker, once it holds 100 MB: it is parsing. Other children (`ldconfig`) soon end."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None:
         for pid in map(int, children.read_text().split()):

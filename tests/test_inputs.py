@@ -7,14 +7,16 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge import inputs
+from onnx_bridge import input_files, inputs
 from onnx_bridge.errors import InputError
 from onnx_bridge.inputs import TensorSpec
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.roles import Data, Mask
+from onnx_bridge.values import Kind
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n'
 
@@ -50,13 +52,84 @@ def test_specs_are_the_inputs_without_a_default() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [("seq(float)", "no tensor but Sequence"), ("optional(float[2])", "no tensor but Optional")],
-)
-def test_inputs_that_are_no_tensors_are_refused(kind: str, says: str) -> None:
-    with pytest.raises(InputError, match=f"input 'x': is {says}.*only tensor inputs"):
+@pytest.mark.parametrize("kind", ["seq(seq(float))", "sparse_tensor(float[2])"])
+def test_inputs_that_are_neither_tensors_nor_sequences_are_refused(kind: str) -> None:
+    with pytest.raises(InputError, match="input 'x': is .*only tensors and sequences can be fed"):
         inputs.specs(model(f"g ({kind} x) => ({kind} y) {{ y = Identity(x) }}"))
+
+
+SEQUENCES = {
+    "seq(float[2, ?])": Kind.SEQUENCE,
+    "optional(float[2, ?])": Kind.OPTIONAL,
+    "optional(seq(float[2, ?]))": Kind.OPTIONAL_SEQUENCE,
+}
+
+
+class TestSequencesAndOptionals:
+    @pytest.mark.parametrize(("text", "kind"), SEQUENCES.items())
+    def test_are_made_and_fit(self, text: str, kind: Kind) -> None:
+        made = model(f"g ({text} x) => ({text} y) {{ y = Identity(x) }}")
+        (found,) = inputs.specs(made)
+        assert (found.kind, found.dtype, found.shape) == (kind, np.float32, (2, None))
+        (sample,) = inputs.generate(made)
+        assert inputs.validate(sample, made).keys() == {"x"}
+        arrays = sample["x"] if kind.sequence else [sample["x"]]
+        assert [array.shape for array in arrays] == [(2, 1)] * len(arrays)
+        assert len({array.tobytes() for array in arrays}) == (2 if kind.sequence else 1)
+        Reference(made).run(sample)
+
+    def test_arrays_of_a_sequence_may_differ_in_size(self) -> None:
+        one = TensorSpec("x", np.dtype("f4"), (2, "N"), kind=Kind.SEQUENCE)
+        arrays = [np.zeros((2, 1), "f4"), np.zeros((2, 5), "f4")]
+        assert inputs.validate({"x": arrays}, [one])["x"] == arrays
+        assert inputs.validate({"x": []}, [one])["x"] == []
+
+    @pytest.mark.parametrize(
+        ("value", "kind", "says"),
+        [
+            (None, Kind.SEQUENCE, r"is None, the model takes a sequence.*give a list of float32\[2\] arrays"),
+            (np.zeros((3, 2), "f4"), Kind.SEQUENCE, "is a ndarray, the model takes a sequence"),
+            ([np.zeros(2, "f8")], Kind.OPTIONAL_SEQUENCE, "is float64, the model takes float32"),
+            ([np.zeros(3, "f4")], Kind.SEQUENCE, r"its shape is \[3\]"),
+            (None, Kind.TENSOR, "the model takes float32"),
+        ],
+    )
+    def test_what_does_not_fit(self, value: object, kind: Kind, says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            inputs.validate({"x": value}, [TensorSpec("x", np.dtype("f4"), (2,), kind=kind)])
+
+    def test_what_is_missing(self) -> None:
+        with pytest.raises(InputError, match=r"is missing.*give a list of float32\[2\] arrays, or None"):
+            inputs.validate({}, [TensorSpec("x", np.dtype("f4"), (2,), kind=Kind.OPTIONAL_SEQUENCE)])
+
+    def test_from_npz(self, tmp_path: Path) -> None:
+        wanted = [
+            TensorSpec("s", np.dtype("f4"), None, kind=Kind.SEQUENCE),
+            TensorSpec("t", np.dtype("f4"), None, kind=Kind.OPTIONAL_SEQUENCE),
+            TensorSpec("o", np.dtype("f4"), None, kind=Kind.OPTIONAL),
+            TensorSpec("p", np.dtype(ml_dtypes.bfloat16), None, kind=Kind.OPTIONAL),
+        ]
+        items = {f"s[{index}]": np.full(index, index, "f4") for index in range(11)}
+        np.savez(tmp_path / "x.npz", p=np.ones(2, ml_dtypes.bfloat16), **items)
+        (sample,) = input_files.read(tmp_path / "x.npz", wanted)
+        assert [len(array) for array in sample["s"]] == list(range(11))
+        assert (sample["t"], sample["o"]) == (None, None)
+        assert sample["p"].dtype == ml_dtypes.bfloat16
+
+    def test_from_protos(self, tmp_path: Path) -> None:
+        arrays = [np.ones(2, np.float32), np.zeros((1, 2), np.float32)]
+        sequence = onnx.numpy_helper.from_list(arrays)
+        whole = onnx.numpy_helper.from_optional(arrays)
+        missing = onnx.OptionalProto(elem_type=onnx.OptionalProto.TENSOR)
+        for index, proto in enumerate([sequence, whole, missing]):
+            (tmp_path / f"input_{index}.pb").write_bytes(proto.SerializeToString())
+        kinds = [Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE, Kind.OPTIONAL]
+        wanted = [TensorSpec(name, np.dtype("f4"), None, kind=kind) for name, kind in zip("abc", kinds, strict=True)]
+        (sample,) = input_files.read(tmp_path, wanted)
+        for name in "ab":
+            for array, right in zip(sample[name], arrays, strict=True):
+                np.testing.assert_array_equal(array, right)
+        assert sample["c"] is None
 
 
 # ---- generated values

@@ -1,30 +1,38 @@
 """A bundle: what `convert` writes for one model, and the callable that runs it.
 
 A bundle is a folder (``NAME.mxr``, the cleaned ``NAME.onnx``, ``manifest.json``), or a program alone (``NAME.mxr``)
-with its manifest beside it (``NAME.manifest.json``).
+with its manifest beside it (``NAME.manifest.json``). Where a part of the model runs on the host, it is a list of
+stages: those of MIGraphX have a program each, those of ONNX Runtime are cut out of the cleaned ONNX, whose weights stay
+in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import ml_dtypes
-import numpy as np
+import onnx_ir as ir
 
 from onnx_bridge import inputs as samplers
-from onnx_bridge.conversion.manifest import FileInfo, Manifest, TensorInfo
+from onnx_bridge import model as models
+from onnx_bridge.conversion.manifest import FileInfo, Manifest, StageInfo, TensorInfo
+from onnx_bridge.conversion.parts import parse, part_file
 from onnx_bridge.errors import InputError, MigraphxError, ProgramLost, RuntimeNotFound
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.program import OnnxOptions, Tensor
+from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.values import Array, Kind, Value
+from passes.host_stages import extract
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    from onnx_bridge.parity.reference import Reference
 
 
 def manifest_path(path: Path) -> Path:
@@ -66,8 +74,8 @@ def load(
 class Bundle:
     """A converted model: call it with named arrays to run it.
 
-    The program lives in a worker process, which it shares with other bundles; it is loaded with the first call
-    (`load` does it at once), and again after the process was lost.
+    Programs live in a worker process, which it shares with other bundles; they are loaded with the first call (`load`
+    does it at once), and again after the process was lost. Stages on the host run in this process.
 
     Attributes:
         path: its folder, or its program.
@@ -91,7 +99,8 @@ class Bundle:
         self.manifest = Manifest.read(where)
         self._runtime_name = runtime
         self._limits = Limits.of(timeout, memory)
-        self._program: RemoteProgram | None = None
+        self._stages: list[_Stage] = []
+        self._hosts: dict[int, _HostStage] = {}
         self._worker: Worker | None = None
         self.notes: list[str] = []
 
@@ -108,12 +117,22 @@ class Bundle:
     @property
     def specs(self) -> list[samplers.TensorSpec]:
         """What it takes, as `onnx_bridge.inputs` has it."""
-        return [samplers.TensorSpec(each.name, dtype_named(each.dtype), each.shape) for each in self.inputs]
+        return [samplers.TensorSpec(each.name, each.numpy, each.shape, kind=Kind(each.kind)) for each in self.inputs]
 
     @property
-    def program_path(self) -> Path:
-        """The ``.mxr``."""
-        return manifest_path(self.path).parent / self.manifest.program.file
+    def wholly_on_migraphx(self) -> bool:
+        """Whether nothing of it runs on ONNX Runtime."""
+        return not self.manifest.stages
+
+    @property
+    def program_path(self) -> Path | None:
+        """The ``.mxr`` of a model that runs wholly on MIGraphX."""
+        return self.program_paths[0] if self.wholly_on_migraphx else None
+
+    @property
+    def program_paths(self) -> list[Path]:
+        """Every ``.mxr``."""
+        return [manifest_path(self.path).parent / each.file for each in self.manifest.programs]
 
     @property
     def model_path(self) -> Path | None:
@@ -122,38 +141,34 @@ class Bundle:
         return manifest_path(self.path).parent / files[0].file if files else None
 
     def open(self) -> None:
-        """Load the program into a worker; raises like `load`."""
-        runtime = runtimes.find(self._runtime_name)
-        self._check(runtime)
-        self._worker = workers.shared(runtime)
-        with self._worker.limited(self._limits):
-            try:
-                self._program = self._worker.load(self.program_path)
-            except MigraphxError as error:
-                if self.model_path is None:
-                    raise
-                # Some operators (ref::quant_dot in 2.14) can be saved and not read back.
-                self._program = parse(self._worker, self.model_path, self.inputs)
-                self._program.compile(self.manifest.target)
-                self.notes = [
-                    f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
-                ]
+        """Load the programs into a worker, and the stages on the host into ONNX Runtime; raises like `load`."""
+        self._check_files()
+        if self.manifest.programs:
+            runtime = runtimes.find(self._runtime_name)
+            self._check(runtime)
+            self._worker = workers.shared(runtime, self.manifest.options.get("environment"))
+        self.notes = []
+        cleaned = _Lazy(self.model_path)
+        with self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
+            self._stages = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
 
-    def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.
 
         Args:
-            arrays: one array an input, by the model's names, in its shapes and dtypes.
+            arrays: one array an input, by the model's names, in its shapes and dtypes; strings as an array of objects
+                or of numpy's own kind, a list of arrays for a sequence, None for an optional without a value.
 
         Returns:
-            One array an output, by the model's names.
+            Likewise an output, by the model's names.
 
         Raises:
-            InputError: an array is missing, unknown, or of another shape or dtype.
+            InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime cannot go on with
+                it.
             RuntimeFailure: MIGraphX failed, or its process ended.
         """
         sample = samplers.validate(arrays, self.specs)
-        if self._program is None:
+        if not self._stages:
             self.open()
         try:
             return self._run(sample)
@@ -162,37 +177,64 @@ class Bundle:
             return self._run(sample)
 
     def close(self) -> None:
-        """Let go of the program; the next call loads it again."""
-        self._program = self._worker = None
+        """Let go of all that was loaded; the next call loads it again."""
+        self._stages, self._hosts, self._worker = [], {}, None
 
     def __repr__(self) -> str:
         return f"Bundle({str(self.path)!r}, target={self.manifest.target!r})"
 
-    def _run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        assert self._program is not None
+    def _parts(self) -> tuple[StageInfo, ...]:
+        manifest = self.manifest
+        return manifest.stages or (StageInfo(self.inputs, self.outputs, 0, 0, manifest.program),)
+
+    def _open(self, index: int, info: StageInfo, cleaned: _Lazy) -> _Stage:
+        if info.program is None:
+            from onnx_bridge.parity.reference import Reference  # bundles without such stages do not wait for it
+
+            if index not in self._hosts:
+                self._hosts[index] = _HostStage(info, Reference(cleaned.part(info)))
+            return self._hosts[index]
         assert self._worker is not None
-        shapes = self._program.get_parameter_shapes()
-        # MIGraphX holds int4 in bytes; and it keeps no parameter that nothing uses
-        tensors = {
-            name: Tensor.of(array.astype(shapes[name].dtype) if array.dtype.name in _PACKED else array)
-            for name, array in sample.items()
-            if name in shapes
-        }
-        with self._worker.limited(self._limits):
-            results = self._program.run(tensors)
-        return {
-            info.name: _as_declared(result.numpy(), info) for info, result in zip(self.outputs, results, strict=True)
-        }
+        try:
+            program = self._worker.load(manifest_path(self.path).parent / info.program.file)
+        except MigraphxError as error:
+            if self.model_path is None:
+                raise
+            # Some operators (ref::quant_dot in 2.14) can be saved and not read back.
+            shapes = {each.name: each.shape for each in info.inputs}
+            with cleaned.file(info) if self.manifest.stages else contextlib.nullcontext(self.model_path) as path:
+                program = parse(self._worker, path, shapes)
+            program.compile(self.manifest.target)
+            self.notes.append(
+                f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
+            )
+        return _DeviceStage(info, program, self._worker, self._limits)
+
+    def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        wanted = [info.name for info in self.outputs]
+        values = dict(sample)
+        for index, stage in enumerate(self._stages):
+            values |= stage.run({info.name: values[info.name] for info in stage.info.inputs})
+            later = {info.name for each in self._stages[index + 1 :] for info in each.info.inputs}
+            values = {name: value for name, value in values.items() if name in later or name in wanted}
+        return {name: values[name] for name in wanted}
+
+    def _check_files(self) -> None:
+        """Whether what is to be loaded is what the manifest describes."""
+        manifest = self.manifest
+        files = [(each, "program") for each in manifest.programs]
+        files += [(each, "model") for each in manifest.model if manifest.stages]
+        for info, what in files:
+            path = manifest_path(self.path).parent / info.file
+            if not path.exists():
+                raise InputError(f"the {what} is missing from the bundle", where=str(path), hint="convert again")
+            if FileInfo.of(path) != info:
+                raise InputError(
+                    f"the {what} is not the one that the manifest describes", where=str(path), hint="convert again"
+                )
 
     def _check(self, runtime: Runtime) -> None:
         manifest = self.manifest
-        program = self.program_path
-        if not program.exists():
-            raise InputError("the program is missing from the bundle", where=str(program), hint="convert again")
-        if FileInfo.of(program) != manifest.program:
-            raise InputError(
-                "the program is not the one that the manifest describes", where=str(program), hint="convert again"
-            )
         made, here = manifest.versions["migraphx"], runtime.version
         if _release(made) != _release(here):
             raise RuntimeNotFound(
@@ -211,16 +253,78 @@ class Bundle:
                 )
 
 
-def parse(worker: Worker, path: Path, infos: Iterable[TensorInfo]) -> RemoteProgram:
-    """Let MIGraphX parse a cleaned model that takes ``infos``."""
-    # a size of 0 reads as unknown to MIGraphX, unless it is given like this
-    empty = {info.name: info.shape for info in infos if 0 in info.shape}
-    return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty))
+@dataclass
+class _HostStage:
+    """A stage that ONNX Runtime runs, all optimizations off."""
+
+    info: StageInfo
+    session: Reference
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        return self.session.run(values)
 
 
-def dtype_named(name: str) -> np.dtype[Any]:
-    """The dtype of that name, numpy's or ml_dtypes'."""
-    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
+@dataclass
+class _DeviceStage:
+    """A stage that MIGraphX runs."""
+
+    info: StageInfo
+    program: RemoteProgram
+    worker: Worker
+    limits: Limits
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        shapes = self.program.get_parameter_shapes()
+        tensors = {}
+        for info in self.info.inputs:
+            if info.name in shapes:  # MIGraphX keeps no parameter that nothing uses
+                array = _fitting(values[info.name], info)
+                # it holds int4 in bytes
+                packed = array.dtype.name in _PACKED
+                tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
+        with self.worker.limited(self.limits):
+            results = self.program.run(tensors)
+        pairs = zip(self.info.outputs, results, strict=True)
+        return {info.name: _as_declared(result.numpy(), info) for info, result in pairs}
+
+
+_Stage = _HostStage | _DeviceStage
+
+
+class _Lazy:
+    """The cleaned model, read when a stage is first cut out of it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._model: ir.Model | None = None
+
+    def part(self, info: StageInfo) -> ir.Model:
+        """A stage as a model."""
+        return extract(self._loaded(), *_ends(info))
+
+    def file(self, info: StageInfo) -> contextlib.AbstractContextManager[Path]:
+        """A stage as a file, for a while."""
+        return part_file(self._loaded(), *_ends(info))
+
+    def _loaded(self) -> ir.Model:
+        if self._model is None:
+            assert self._path is not None
+            self._model = models.load(self._path)
+        return self._model
+
+
+def _ends(info: StageInfo) -> tuple[Sequence[str], Sequence[str]]:
+    return [each.name for each in info.inputs], [each.name for each in info.outputs]
+
+
+def _fitting(value: Value, info: TensorInfo) -> Array:
+    """What comes from a stage before, which must be what the model declares it to be."""
+    assert value is not None
+    assert not isinstance(value, list)
+    if value.shape != info.shape or value.dtype != info.numpy:
+        what = f"it is {value.dtype.name}{list(value.shape)}, and the model says {info.dtype}{list(info.shape or ())}"
+        raise InputError(what, where=f"value {info.name!r}", hint="the shapes that the model declares are wrong")
+    return value
 
 
 _PACKED = frozenset({"int4", "uint4"})
@@ -231,7 +335,7 @@ def _as_declared(array: Array, info: TensorInfo) -> Array:
     if info.shape == () and array.shape == (1,):
         array = array.reshape(())
     if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):
-        array = array.astype(dtype_named(info.dtype))
+        array = array.astype(info.numpy)
     return array
 
 

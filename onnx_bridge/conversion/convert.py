@@ -12,8 +12,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -21,14 +22,21 @@ import onnx_ir as ir
 
 import onnx_bridge
 from onnx_bridge import model as models
-from onnx_bridge.cleaning import Cleaned, clean
-from onnx_bridge.conversion.bundle import Bundle, manifest_path, parse
-from onnx_bridge.conversion.manifest import FileInfo, Manifest, TensorInfo, is_manifest
-from onnx_bridge.errors import BridgeError, InputError, MigraphxError, RuntimeFailure
+from onnx_bridge.cleaning import as_json, clean
+from onnx_bridge.conversion.bundle import Bundle, manifest_path
+from onnx_bridge.conversion.keys import conversion_key
+from onnx_bridge.conversion.ladder import Ladder
+from onnx_bridge.conversion.manifest import FileInfo, HostNode, Manifest, StageInfo, TensorInfo, is_manifest
+from onnx_bridge.conversion.staging import Staged, stage
+from onnx_bridge.errors import BridgeError, InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.program import Shape
+from onnx_bridge.migraphx.verdicts import Verdicts
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.values import Array
+from passes.host_stages import Side, Stage
 
 
 def convert(
@@ -39,6 +47,9 @@ def convert(
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    host: bool = True,
+    cache: bool = True,
     timeout: float | None = None,
     memory: float | None = None,
     runtime: str | None = None,
@@ -46,6 +57,7 @@ def convert(
 ) -> Bundle:
     """Clean a model, compile it with MIGraphX, and write the bundle.
 
+    What MIGraphX cannot run becomes stages of the bundle that ONNX Runtime runs; a note says which nodes and why.
     What is in ``out`` changes only once everything is there; an earlier bundle there is replaced as a whole.
 
     Args:
@@ -55,6 +67,9 @@ def convert(
         pipeline: the passes, as a specification or the name of a pipeline.
         dims: sizes of symbolic dimensions by name; those left open become 1, as MIGraphX reads them.
         inputs: whole shapes by input name.
+        freeze: inputs that become constant, by name: an array, or a value as JSON.
+        host: whether nodes may run on ONNX Runtime; if not, one that would have to is an error.
+        cache: whether to use what MIGraphX said of nodes in earlier runs.
         timeout: most seconds that MIGraphX may take for each of parsing, compiling and saving.
         memory: most GiB that MIGraphX's process may take.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
@@ -62,7 +77,8 @@ def convert(
 
     Raises:
         InputError: the model or an argument is wrong, or ``out`` cannot be written.
-        RuntimeFailure: there is no MIGraphX, or it refused, crashed, or ran into a limit.
+        RuntimeFailure: there is no MIGraphX, or it ran into a limit; or a node can be run neither by it nor, if that
+            is allowed, by ONNX Runtime.
     """
     tell = progress or (lambda _stage: None)
     out = Path(out)
@@ -74,23 +90,38 @@ def convert(
     timings: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def stage(name: str) -> Iterator[None]:
+    def timed(name: str) -> Iterator[None]:
         tell(name)
         started = time.perf_counter()
         yield
-        timings[name] = round(time.perf_counter() - started, 4)
+        timings[name] = round(timings.get(name, 0) + time.perf_counter() - started, 4)
 
     name = _name(model)
     alone = out.suffix == ".mxr"
     wanted = [out] if alone else [out / f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
     # hashing goes on beside MIGraphX's work
-    with _staging(out) as folder, worker.limited(limits), ThreadPoolExecutor(1) as beside:
+    with (
+        _staging(out) as folder,
+        worker.limited(limits),
+        Ladder(found, target, limits) as ladder,
+        ThreadPoolExecutor(1) as beside,
+    ):
         _keep_off([*wanted, manifest_path(out)], model, out)
-        with stage("clean"):
-            cleaned = clean(model, pipeline=pipeline, dims=dims, inputs=inputs, default_dim=1, progress=progress)
-            source = beside.submit(_source, model)
+        with timed("clean"):
+            verdicts = Verdicts(found, cache=cache, progress=progress)
+            cleaned = clean(
+                model,
+                pipeline=pipeline,
+                dims=dims,
+                inputs=inputs,
+                freeze=freeze,
+                default_dim=1,
+                target=verdicts,
+                progress=progress,
+            )
             _check_ranks(cleaned.model)
-        with stage("write"):
+            source = beside.submit(_source, model)
+        with timed("write"):
             onnx_path = folder / f"{name}.onnx"
             try:
                 models.save(cleaned.model, onnx_path)
@@ -98,21 +129,40 @@ def convert(
                 raise InputError(error.what, where=str(out), hint=error.hint) from error
             onnx_files = sorted(folder.iterdir())  # the model sorts before its data
             infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
-        with stage("start"):
+        with timed("start"):
             worker.start()
-        with stage("parse"), _naming_the_node(cleaned.model):
-            program = _parse(worker, onnx_path, cleaned)
-        with stage("compile"):
-            program.compile(target)
-        with stage("save"):
-            mxr_path = folder / wanted[0].name
-            program.save(mxr_path)
+        staged = stage(
+            cleaned.model, verdicts, host=host, compile_for=target, path=onnx_path, timed=timed, ladder=ladder
+        )
+        if staged.error is not None:
+            raise staged.error
+        whole = staged.plan.wholly_on_device
+        if not whole and alone:
+            what = f"the model does not fit into a program alone: {staged.notes[0]}"
+            raise InputError(what, where=str(out), hint="give a folder, or --no-host")
+        names = [out.name] if alone else _program_names(name, staged.plan.stages)
+        _keep_off([out.parent / names[0]] if alone else [out / each for each in names], model, out)
+        with timed("save"):
+            for program, file in zip(filter(None, staged.programs), names, strict=True):
+                program.save(folder / file)
+            programs = [FileInfo.of(folder / file) for file in names]
         tell("finish")
+        origin = source.result()
+        key = conversion_key(
+            origin["sha256"],
+            pipeline=pipeline,
+            dims=dims or {},
+            inputs=inputs or {},
+            freeze=as_json(freeze or {}),
+            host=host,
+            target=target,
+            runtime=found,
+        )
         manifest = Manifest(
             name=name,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            source=source.result(),
-            program=FileInfo.of(mxr_path),
+            source=origin,
+            program=programs[0] if whole else None,
             model=tuple(info.result() for info in infos),
             target=target,
             architecture=runtimes.gpu() if target == "gpu" else None,
@@ -120,15 +170,19 @@ def convert(
                 "pipeline": str(cleaned.pipeline),
                 "dims": dict(dims or {}),
                 "inputs": {key: list(value) for key, value in (inputs or {}).items()},
+                **({"freeze": as_json(freeze)} if freeze else {}),
                 "timeout": timeout,
                 "memory": memory,
+                **({"environment": staged.environment} if staged.environment else {}),
+                **({"key": key} if key else {}),
             },
             versions=_versions(worker),
             passes=[step.to_json() for step in cleaned.steps],
-            inputs=tuple(_inputs(cleaned.model)),
-            outputs=tuple(_outputs(cleaned.model, program)),
+            inputs=tuple(map(TensorInfo.of, _required(cleaned.model))),
+            outputs=_outputs(cleaned.model.graph.outputs, staged),
             timings=timings,
-            notes=cleaned.notes,
+            notes=[*cleaned.notes, *staged.notes],
+            stages=() if whole else tuple(_stages(staged, programs)),
         )
         _publish(out, folder, manifest)
     return Bundle(out, runtime=runtime, timeout=timeout, memory=memory)
@@ -154,9 +208,9 @@ def _keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, 
 
 
 def _check_ranks(model: ir.Model) -> None:
-    """MIGraphX needs to know every size."""
-    for value in model.graph.inputs:
-        if value.shape is None and value.name not in model.graph.initializers:
+    """MIGraphX needs to know every size of what it takes."""
+    for value in _required(model):
+        if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
             hint = f"give its shape with --input {value.name}:[…]"
             raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
 
@@ -167,30 +221,48 @@ def _source(model: str | os.PathLike[str] | ir.Model) -> dict[str, str | None]:
     return {"path": str(Path(model).absolute()), "sha256": models.digest(model)}
 
 
-def _parse(worker: Worker, path: Path, cleaned: Cleaned) -> RemoteProgram:
-    program = parse(worker, path, _inputs(cleaned.model))
-    wanted, given = len(cleaned.model.graph.outputs), len(program.get_output_shapes())
-    if given != wanted:
-        names = ", ".join(str(value.name) for value in cleaned.model.graph.outputs)
-        raise RuntimeFailure(f"MIGraphX gives {given} outputs where the model has {wanted} ({names})", where=str(path))
-    return program
+def _required(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
-def _inputs(model: ir.Model) -> Iterator[TensorInfo]:
-    for value in model.graph.inputs:
-        if value.name not in model.graph.initializers:
-            assert value.shape is not None and value.dtype is not None  # clean froze them
-            yield TensorInfo(str(value.name), value.dtype.numpy().name, tuple(int(dim) for dim in value.shape))  # type: ignore[arg-type]
+def _outputs(values: Iterable[ir.Value], staged: Staged) -> tuple[TensorInfo, ...]:
+    """Dtypes and shapes as the model declares them; what it leaves open of MIGraphX's, as that will give it."""
+    given: dict[ir.Value, Shape] = {}
+    for each, program in zip(staged.plan.stages, staged.programs, strict=True):
+        if program is not None:
+            given |= dict(zip(each.outputs, program.get_output_shapes(), strict=True))
+    infos = []
+    for value in values:
+        info, shape = TensorInfo.of(value), given.get(value)
+        if shape is not None and info.dtype == "unknown":
+            info = replace(info, dtype=shape.dtype.name)
+        if shape is not None and (info.shape is None or None in info.shape):
+            info = replace(info, shape=shape.lens)
+        infos.append(info)
+    return tuple(infos)
 
 
-def _outputs(model: ir.Model, program: RemoteProgram) -> Iterator[TensorInfo]:
-    """Dtypes and shapes as the model declares them; what it leaves open, as MIGraphX will give it."""
-    for value, shape in zip(model.graph.outputs, program.get_output_shapes(), strict=True):
-        dtype = value.dtype.numpy() if value.dtype is not None else shape.dtype
-        dims = value.shape
-        known = dims is not None and all(isinstance(dim, int) for dim in dims)
-        lens = tuple(int(dim) for dim in dims) if known and dims is not None else shape.lens  # type: ignore[arg-type]
-        yield TensorInfo(str(value.name), dtype.name, lens)
+def _stages(staged: Staged, programs: Iterable[FileInfo]) -> Iterator[StageInfo]:
+    plan, files = staged.plan, iter(programs)
+    for each in plan.stages:
+        yield StageInfo(
+            inputs=tuple(map(TensorInfo.of, each.inputs)),
+            outputs=_outputs(each.outputs, staged),
+            nodes=len(each.nodes),
+            work=sum(plan.work[node] for node in each.nodes),
+            program=next(files) if each.side is Side.DEVICE else None,
+            host=tuple(
+                HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
+                for node in each.nodes
+                if (reason := plan.reasons.get(node)) is not None
+            ),
+        )
+
+
+def _program_names(name: str, stages: Sequence[Stage]) -> list[str]:
+    """``NAME.mxr``, or, of several programs, ``NAME.stage0.mxr``, ``NAME.stage2.mxr``, by their places."""
+    places = [index for index, each in enumerate(stages) if each.side is Side.DEVICE]
+    return [f"{name}.mxr"] if len(places) == 1 else [f"{name}.stage{index}.mxr" for index in places]
 
 
 def _versions(worker: Worker) -> dict[str, str]:
@@ -202,21 +274,6 @@ def _versions(worker: Worker) -> dict[str, str]:
         "python": platform.python_version(),
         **libraries,
     }
-
-
-@contextlib.contextmanager
-def _naming_the_node(model: ir.Model) -> Iterator[None]:
-    """MIGraphX names the unknown operator and not the node: name the nodes."""
-    try:
-        yield
-    except MigraphxError as error:
-        found = re.search(r"Unknown operator: (\w+)", error.what)
-        names = [str(node.name) for node in model.graph.all_nodes() if found and node.op_type == found.group(1)]
-        if not names:
-            raise
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        where = f"node {', '.join(names[:3])}{more}"
-        raise MigraphxError(error.what, where=where, hint=error.hint, output=error.output) from None
 
 
 @contextlib.contextmanager
@@ -268,18 +325,18 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _publish(out: Path, folder: Path, manifest: Manifest) -> None:
-    """Move the files to their place: the manifest first and the program last.
+    """Move the files to their place: the manifest first and the programs last.
 
-    In between, or after a kill in between, the manifest describes a program that is not there, which `load` refuses.
+    In between, or after a kill in between, the manifest describes a file that is not there, which `load` refuses.
     """
     place = manifest_path(out)
     before: set[str] = set()
     with contextlib.suppress(BridgeError):
         if place.exists():
             old = Manifest.read(place)
-            before = {old.program.file, *(each.file for each in old.model)}
+            before = {each.file for each in (*old.programs, *old.model)}
     manifest.write(folder / place.name)
-    files = [place.name, *(each.file for each in manifest.model), manifest.program.file]
+    files = [place.name, *(each.file for each in (*manifest.model, *manifest.programs))]
     for name in files:
         (folder / name).replace(place.parent / name)
     for name in before.difference(files):

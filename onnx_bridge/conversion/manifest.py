@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.errors import InputError
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
 
-FORMAT = 1
-"""Raised whenever an older reader would misunderstand what a newer writer wrote."""
+from onnx_bridge.errors import InputError
+from onnx_bridge.values import Kind
+
+ONE_PROGRAM, STAGES = 1, 2
+"""The formats: one program that is the whole model; or stages, of which readers of the first know nothing."""
 
 
 def is_manifest(path: Path) -> bool:
@@ -27,11 +32,54 @@ def is_manifest(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, dtype (by its numpy or ml_dtypes name) and shape of an input or output."""
+    """An input or output.
+
+    Attributes:
+        name: the model's.
+        dtype: its numpy or ml_dtypes name; ``string``, or ``unknown`` (only where it is on the host).
+        shape: sizes, None for one that depends on the data; None where not even their number is known.
+        kind: what it is (`Kind`); of a sequence, dtype and shape are those of its arrays.
+    """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...] | None
+    kind: str = Kind.TENSOR.value
+
+    @classmethod
+    def of(cls, value: ir.Value) -> TensorInfo:
+        """What a model declares of a value."""
+        shape = None
+        if value.shape is not None:
+            shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+        kind = Kind.of(value.type) or Kind.TENSOR
+        return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The dtype; object for strings."""
+        if self.dtype == "string":
+            return np.dtype(object)
+        return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; ``kind`` only for what is no tensor."""
+        values = dataclasses.asdict(self)
+        if self.kind == Kind.TENSOR.value:
+            del values["kind"]
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TensorInfo:
+        """What `to_json` gave."""
+        shape = values["shape"]
+        return cls(**{**values, "shape": None if shape is None else tuple(shape)})
+
+
+def _dtype_name(dtype: ir.DataType | None) -> str:
+    if dtype is None or dtype == ir.DataType.UNDEFINED:
+        return "unknown"
+    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
 
 
 @dataclass(frozen=True)
@@ -51,6 +99,60 @@ class FileInfo:
 
 
 @dataclass(frozen=True)
+class HostNode:
+    """A node that runs on the host, and why."""
+
+    node: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageInfo:
+    """A part of the model that runs as a whole: what computes the outputs from the inputs.
+
+    Attributes:
+        inputs: in the order of first use.
+        outputs: in order.
+        nodes: how many it has.
+        work: what they do, estimated, in multiply-adds.
+        program: the ``.mxr``; None for a stage on the host, which is cut out of the cleaned ONNX when it is loaded.
+        host: the nodes of a stage on the host.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    nodes: int
+    work: int
+    program: FileInfo | None = None
+    host: tuple[HostNode, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "runs_on": "MIGraphX" if self.program else "ONNX Runtime",
+            **dataclasses.asdict(self),
+            **{name: [each.to_json() for each in getattr(self, name)] for name in ("inputs", "outputs")},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> StageInfo:
+        """What `to_json` gave."""
+        return cls(
+            inputs=_tensors(values["inputs"]),
+            outputs=_tensors(values["outputs"]),
+            nodes=values["nodes"],
+            work=values["work"],
+            program=None if values["program"] is None else FileInfo(**values["program"]),
+            host=tuple(HostNode(**each) for each in values["host"]),
+        )
+
+
+def _tensors(items: Sequence[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    return tuple(map(TensorInfo.from_json, items))
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that is known of a bundle.
 
@@ -58,23 +160,25 @@ class Manifest:
         name: the model's.
         created: date and time, UTC, ISO 8601.
         source: path and sha256 of the model that was converted (None for a model in memory).
-        program: the ``.mxr``.
+        program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in stages.
         model: the files of the cleaned ONNX, the model first; empty where only the program was kept.
-        target: what the program was compiled for.
+        target: what programs were compiled for.
         architecture: the GPU's ("gfx942"); None for ``ref``.
-        options: of the conversion, as they were used.
+        options: of the conversion, as they were used: ``environment`` has what MIGraphX had to be given to compile, and
+            ``key`` is the content key (see `onnx_bridge.conversion.keys`).
         versions: of everything that had a hand in it.
         passes: what each pass did.
         inputs: in the model's order.
         outputs: in the model's order.
         timings: seconds by stage.
         notes: what the user should know, in sentences.
+        stages: in the order in which they run; empty for a model that runs wholly on MIGraphX.
     """
 
     name: str
     created: str
     source: dict[str, str | None]
-    program: FileInfo
+    program: FileInfo | None
     model: tuple[FileInfo, ...]
     target: str
     architecture: str | None
@@ -85,11 +189,69 @@ class Manifest:
     outputs: tuple[TensorInfo, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
-    format: int = FORMAT
+    stages: tuple[StageInfo, ...] = ()
+
+    @property
+    def format(self) -> int:
+        """Another where an older reader would misunderstand it."""
+        return STAGES if self.stages else ONE_PROGRAM
+
+    @property
+    def key(self) -> str | None:
+        """The content key; None for a model in memory."""
+        key = self.options.get("key")
+        return key if isinstance(key, str) else None
+
+    @property
+    def programs(self) -> tuple[FileInfo, ...]:
+        """All of them."""
+        return tuple(each for each in (self.program, *(stage.program for stage in self.stages)) if each is not None)
+
+    @property
+    def node_share(self) -> float:
+        """Of the nodes, how many run on MIGraphX."""
+        total = sum(stage.nodes for stage in self.stages)
+        if not total:
+            return float(bool(self.programs))
+        return sum(stage.nodes for stage in self.stages if stage.program) / total
+
+    @property
+    def work_share(self) -> float:
+        """Of the estimated work, how much is done on MIGraphX; of the nodes, where nothing is estimated to be work."""
+        total = sum(stage.work for stage in self.stages)
+        return sum(stage.work for stage in self.stages if stage.program) / total if total else self.node_share
+
+    @property
+    def stage_line(self) -> str:
+        """The stages in a line, with the shares; empty for a model that runs wholly on MIGraphX."""
+        if not self.stages:
+            return ""
+        parts = " → ".join(
+            f"{'MIGraphX' if stage.program else 'ONNX Runtime'} ({stage.nodes} node{'s' * (stage.nodes != 1)})"
+            for stage in self.stages
+        )
+        return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
+
+    def host_reasons(self) -> str:
+        """Why nodes run on the host, each reason once with the nodes that it goes for."""
+        nodes: dict[str, list[str]] = {}
+        for each in (node for stage in self.stages for node in stage.host):
+            nodes.setdefault(each.reason, []).append(f"{each.operator} {each.node}")
+        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in nodes.items())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return dataclasses.asdict(self)
+        values = {
+            **dataclasses.asdict(self),
+            "inputs": [each.to_json() for each in self.inputs],
+            "outputs": [each.to_json() for each in self.outputs],
+            "stages": [each.to_json() for each in self.stages],
+            "format": self.format,
+        }
+        if not self.stages:
+            del values["stages"]
+            return values
+        return {**values, "share": {"nodes": round(self.node_share, 6), "work": round(self.work_share, 6)}}
 
     def write(self, path: Path) -> None:
         """Write it; without waiting for the disk, which would first have to take the weights written before."""
@@ -107,32 +269,35 @@ class Manifest:
             found = values["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
-        if found != FORMAT:
+        if found not in (ONE_PROGRAM, STAGES):
             raise InputError(
-                f"the bundle has format {found}, and this version of onnx-bridge reads format {FORMAT}",
+                f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {STAGES}",
                 where=str(path),
-                hint="convert again" if found < FORMAT else "upgrade onnx-bridge, or convert again",
+                hint="upgrade onnx-bridge, or convert again",
             )
         try:
             return cls._of(values)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"the manifest is damaged: {error}", where=str(path), hint="convert again") from None
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Manifest:
-        def tensors(items: list[dict[str, Any]]) -> tuple[TensorInfo, ...]:
-            return tuple(TensorInfo(each["name"], each["dtype"], tuple(each["shape"])) for each in items)
-
-        program, *model = (FileInfo(**each) for each in (values["program"], *values["model"]))
-        for name in (program.file, *(each.file for each in model)):
-            if not name or name == ".." or Path(name).name != name:  # the next conversion would remove it
-                raise TypeError(f"{name!r} is no file in the bundle")
-        return cls(
+        known = {each.name for each in dataclasses.fields(cls)} | {"format", "share"}
+        if unknown := values.keys() - known:
+            raise TypeError(f"{', '.join(sorted(unknown))} are no fields of it")
+        manifest = cls(
             **{
-                **values,
-                "program": program,
-                "model": tuple(model),
-                "inputs": tensors(values["inputs"]),
-                "outputs": tensors(values["outputs"]),
+                **{name: value for name, value in values.items() if name not in ("format", "share")},
+                "program": None if values["program"] is None else FileInfo(**values["program"]),
+                "model": tuple(FileInfo(**each) for each in values["model"]),
+                "inputs": _tensors(values["inputs"]),
+                "outputs": _tensors(values["outputs"]),
+                "stages": tuple(map(StageInfo.from_json, values.get("stages", ()))),
             }
         )
+        for name in (each.file for each in (*manifest.programs, *manifest.model)):
+            if not name or name == ".." or Path(name).name != name:  # the next conversion would remove it
+                raise TypeError(f"{name!r} is no file in the bundle")
+        if (manifest.program is None) != bool(manifest.stages) or (manifest.stages and not manifest.model):
+            raise TypeError("it has neither a program nor stages and the model that they are cut from")
+        return manifest

@@ -133,7 +133,7 @@ class Archive:
     def __init__(self, folder: Path, debs: Path, suite: str, *, gpu: bool) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", suite):
             raise _no_such_suite(suite, "not a suite's name")
-        self.suite = suite
+        self.suite, self.debs = suite, debs
         self.configuration = folder / "apt.conf"
         for partial in (folder / "lists" / "partial", debs / "partial"):
             partial.mkdir(parents=True)
@@ -149,8 +149,8 @@ class Archive:
                 "".join(_PRETENDED.format(name=n, architecture=ARCHITECTURE) for n in self._gpu_libraries())
             )
 
-    def _apt(self, program: str, *arguments: str) -> tuple[int, str, str]:
-        done = run([tool(program), "-c", self.configuration, "-q", *arguments])
+    def _apt(self, program: str, *arguments: str, into: Path | None = None) -> tuple[int, str, str]:
+        done = run([tool(program), "-c", self.configuration, "-q", *arguments], folder=into)
         return done.returncode, done.stdout, done.stderr
 
     def _update(self) -> None:
@@ -216,6 +216,21 @@ class Archive:
             RuntimeNotFound: the network failed, or a checksum did not fit.
         """
         self._install("--download-only")
+
+    def fetch(self, name: str, version: str) -> Path:
+        """Download one more package, without what it depends on, checksum checked.
+
+        Raises:
+            RuntimeNotFound: the suite does not have it in this version, or the network failed.
+        """
+        status, _, said = self._apt("apt-get", "download", f"{name}={version}", into=self.debs)
+        found = list(self.debs.glob(f"{name}_*.deb"))
+        if status or not found:
+            raise RuntimeNotFound(
+                f"{name} {version} cannot be had from Debian's suite {self.suite}: {last_words(said)}",
+                hint="onnx-bridge runtime install --update brings the runtime to the suite's version",
+            )
+        return found[0]
 
 
 def _no_such_suite(suite: str, why: str) -> InputError:

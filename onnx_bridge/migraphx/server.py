@@ -15,11 +15,13 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onnx_bridge.migraphx import wire
+from onnx_bridge.migraphx.forks import in_fork
 from onnx_bridge.migraphx.program import DynamicDimension, Library, OnnxOptions, Program, Shape, Tensor
 
 _LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
@@ -89,6 +91,62 @@ class Server:
             arguments["ins_names"] = request["ins_names"]
         quantize(**arguments)
         return _describe(program), {}
+
+    def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
+        """Many small models in a fork, or each in its own; those after one that ends a common fork go unanswered."""
+        work = []
+        for index, (target, reload, empty, samples) in enumerate(request["probes"]):
+            given = [
+                {name: tensors[f"{index}:{sample}:{name}"] for name in names} for sample, names in enumerate(samples)
+            ]
+            options = OnnxOptions(map_input_dims=empty)
+            work.append(partial(self._probe, tensors[str(index)].data.tobytes(), options, target, reload, given))
+            if target is not None:
+                self._library.has_target(target)  # loaded once, not in every fork
+        groups = [[each] for each in work] if request["alone"] else [work]
+        answers: list[dict[str, Any]] = []
+        outputs: Tensors = {}
+        for group in groups:
+            for answer, found in in_fork(group, request["timeout"]):
+                outputs |= {f"{len(answers)}:{name}": tensor for name, tensor in found.items()}
+                answers.append({"printed": _printed(), **answer} if "died" in answer else answer)
+        return {"answers": answers}, outputs
+
+    def _probe(
+        self, model: bytes, options: OnnxOptions, target: str | None, reload: bool, samples: Sequence[Tensors]
+    ) -> Answer:
+        """Parse a model, compile it if there is a target, perhaps save and load it, and run it on samples.
+
+        Returns:
+            The outputs' shapes after parsing, and the outputs as ``sample:output``; or the error.
+        """
+
+        def work() -> Answer:
+            program = self._library.parse_onnx_buffer(model, options)
+            shapes = _describe(program)["outputs"]
+            if target is not None:
+                program.compile(target)
+                if reload:
+                    program = self._reloaded(program)
+            outputs = {
+                f"{number}:{index}": output
+                for number, sample in enumerate(samples)
+                for index, output in enumerate(program.run(sample))
+            }
+            return {"outputs": shapes}, outputs
+
+        os.ftruncate(2, 0)
+        return _answered(work)
+
+    def _reloaded(self, program: Program) -> Program:
+        """A program as it comes back from its file."""
+        file = os.memfd_create("program")
+        try:
+            path = Path(f"/proc/self/fd/{file}")
+            program.save(path)
+            return self._library.load(path)
+        finally:
+            os.close(file)
 
     def _keep(self, program: Program) -> Answer:
         number, self._next = self._next, self._next + 1
@@ -163,7 +221,6 @@ def main(connection_fd: int, lifeline: int, parent: int, kind: str, path: str) -
     _die_with_parent(lifeline, parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = socket.socket(fileno=connection_fd)
-    libc = ctypes.CDLL(None)
     server: Server | None = None
     while True:
         try:
@@ -171,18 +228,27 @@ def main(connection_fd: int, lifeline: int, parent: int, kind: str, path: str) -
         except EOFError:
             return
         os.ftruncate(2, 0)
-        try:
+
+        def work(request: Mapping[str, Any] = request, tensors: Tensors = tensors) -> Answer:
+            nonlocal server
             if server is None:
                 server = Server(_load_library(kind, Path(path)))
-            message, outputs = server.answer(request, tensors)
-            answer: dict[str, Any] = {"ok": message}
-        except Exception as error:
-            sys.stdout.flush()
-            libc.fflush(None)
-            outputs = {}
-            answer = {"error": _describe_error(error), "printed": _printed() or str(error)}
+            return server.answer(request, tensors)
+
+        answer, outputs = _answered(work)
         wire.send(connection, answer, outputs)
-        del request, tensors, outputs
+        del request, tensors, outputs, work
+
+
+def _answered(work: Callable[[], Answer]) -> Answer:
+    """What ``work`` returns as ``ok``, or the error that it raises."""
+    try:
+        message, outputs = work()
+        return {"ok": message}, outputs
+    except Exception as error:
+        sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)
+        return {"error": _describe_error(error), "printed": _printed() or str(error)}, {}
 
 
 def _describe_error(error: Exception) -> dict[str, str]:

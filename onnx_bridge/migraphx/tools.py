@@ -36,8 +36,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
-def run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end; its status is the caller's to judge.
+def run(command: Sequence[str | Path], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end, in a folder; its status is the caller's to judge.
 
     Raises:
         OSError: it could not be started, or the disk was full (ENOSPC).
@@ -49,6 +49,7 @@ def run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
         errors="replace",
         env=environment(),
+        cwd=folder,
         check=False,
     )
     raise_if_full(done.stderr)

@@ -13,18 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from onnx_bridge.parity.widening import narrowed, widened
+from onnx_bridge.values import Array, Value
+from passes.evaluation import unreleased_opsets
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors come as exceptions, so its log has nothing to add."""
-_PLAIN = re.compile(r"(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)\)?")
+_PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
 """The types that ONNX Runtime itself turns into numpy arrays rightly (float8e4m3fn would become uint8)."""
+
+_ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in ir.DataType}}
+"""Element types by ONNX Runtime's name."""
 
 
 class Reference:
@@ -57,53 +62,80 @@ class Reference:
         except InputError as error:
             # A newer IR version stores the same computation: the reference need not refuse it.
             newest = re.search(r"max supported IR version: (\d+)", error.what)
-            if newest is None or not isinstance(model, Path):
+            if newest is None or isinstance(model, bytes):
                 raise
-            loaded = models.load(model)
+            loaded = models.load(model) if isinstance(model, Path) else model.clone()
             loaded.ir_version = int(newest[1])
             self._session = self._load(loaded, options)
         self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         outputs = self._session.get_outputs()
         self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
+        self._types = {value.name: (str(value.type), list(value.shape or ())) for value in outputs}
         self._plain = all(_PLAIN.fullmatch(value.type) for value in outputs)
+        self._unusual = {
+            name: dtype
+            for name, (dtype, _) in self.output_types().items()
+            if not _PLAIN.fullmatch(self._types[name][0])
+        }
+        self._model, self._libraries = model, custom_op_libraries
+        self._wide: Reference | None = None
         for value in outputs:
             if "map(" in value.type or "sparse" in value.type:
                 what = f"the output {value.name!r} is no tensor but {value.type}"
                 raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
 
-    def run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+    def output_types(self) -> dict[str, tuple[ir.DataType, tuple[int | None, ...]]]:
+        """Dtypes and shapes of those outputs that are tensors, which ONNX Runtime infers for every operator it has."""
+        found = {}
+        for name, (kind, dims) in self._types.items():
+            element = re.fullmatch(r"tensor\((\w+)\)", kind)
+            if element and (dtype := _ELEMENTS.get(element[1])) is not None:
+                found[name] = dtype, tuple(dim if isinstance(dim, int) else None for dim in dims)
+        return found
+
+    def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         """Compute all outputs.
 
         Args:
             sample: arrays by input name; bfloat16, float8 and 4-bit and 2-bit integers as ml_dtypes have them, strings
-                as object arrays.
+                as object arrays. A sequence is a list of arrays, an optional without a value None.
 
         Returns:
-            Arrays by output name, in the model's order, of the dtypes above. The elements of a sequence of tensors
-            ``s`` are ``s[0]``, ``s[1]``, …
+            Likewise by output name, in the model's order.
 
         Raises:
-            InputError: the sample does not fit the model, ONNX Runtime fails, or an output is an optional without a
-                value.
+            InputError: the sample does not fit the model, or ONNX Runtime fails.
         """
-        feeds = {name: _feed(array, name) for name, array in sample.items()}
+        if self._unusual and self._needs_lists(sample):
+            return self._run_widened(sample)
+        feeds = {name: _feed(value, name) for name, value in sample.items()}
         if not self._plain:
-            feeds = {name: _ort_value(feed, name) for name, feed in feeds.items()}
+            feeds = {name: _ort_value(feed, name) for name, feed in feeds.items() if feed is not None}
         try:
             run = self._session.run if self._plain else self._session.run_with_ort_values
             found = run(None, feeds)
         except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
             raise _explained(error, self._where) from error
-        outputs: dict[str, Array] = {}
-        for name, result in zip(self.output_names, found, strict=True):
-            value = result if self._plain else _array(result, name)
-            if value is None:
-                raise InputError(f"the output {name!r} is an optional without a value", where=self._where)
-            if isinstance(value, list):
-                outputs |= {f"{name}[{index}]": item for index, item in enumerate(value)}
-            else:
-                outputs[name] = value
-        return outputs
+        pairs = zip(self.output_names, found, strict=True)
+        return {name: result if self._plain else _array(result, name) for name, result in pairs}
+
+    def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
+        """Whether there are inputs or outputs that cannot be OrtValues."""
+        given = any(
+            isinstance(value, list) or (value is not None and value.dtype.kind in "OUST") for value in sample.values()
+        )
+        return given or any(not kind.startswith("tensor(") for kind, _ in self._types.values())
+
+    def _run_widened(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        if self._wide is None:
+            model = self._model
+            if isinstance(model, bytes):
+                model = ir.from_proto(onnx.ModelProto.FromString(model))
+            loaded = models.load(model) if isinstance(model, Path) else model
+            self._wide = Reference(widened(loaded, self._unusual), custom_op_libraries=self._libraries)
+        found = self._wide.run(sample).values()
+        pairs = zip(self.output_names, found, strict=True)
+        return {name: narrowed(value, self._unusual.get(name)) for name, value in pairs}
 
     def _load(self, model: ir.Model | Path | bytes, options: Any) -> Any:
         if isinstance(model, ir.Model):
@@ -111,14 +143,22 @@ class Reference:
             self._source.add_to(options)
         source = self._source.model if self._source else model
         try:
-            return onnxruntime.InferenceSession(
-                source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
-            )
+            with unreleased_opsets():
+                return onnxruntime.InferenceSession(
+                    source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:
             raise _explained(error, self._where) from error
 
 
-def _feed(array: Array, name: str) -> Any:
+def _feed(value: Value, name: str) -> Any:
+    """What a session takes for a value; a sequence remains a list, and what is missing None."""
+    if isinstance(value, list):
+        return [_feed_array(item, name) for item in value]
+    return None if value is None else _feed_array(value, name)
+
+
+def _feed_array(array: Array, name: str) -> Any:
     """What a session takes for an array: itself, or an OrtValue where numpy alone does not know the dtype.
 
     Such an OrtValue wraps memory as if it were contiguous, and packs nothing: both are seen to here.
@@ -141,10 +181,10 @@ def _feed(array: Array, name: str) -> Any:
 
 
 def _ort_value(feed: Any, name: str) -> Any:
-    if not isinstance(feed, np.ndarray):
+    if isinstance(feed, onnxruntime.OrtValue):
         return feed
-    if feed.dtype == np.dtype(object):
-        what = "strings cannot be fed to a model with bfloat16, float8 or sub-byte outputs"
+    if isinstance(feed, list) or feed.dtype == np.dtype(object):
+        what = "strings and sequences cannot be fed to a model with optional bfloat16, float8 or sub-byte outputs"
         raise InputError(what, where=f"input {name!r}", hint="cast those outputs to float32 in the model")
     return onnxruntime.OrtValue.ortvalue_from_numpy(feed)
 
@@ -154,7 +194,7 @@ def _array(value: Any, name: str) -> Array | None:
     if not value.has_value():
         return None
     if not value.is_tensor():
-        what = "a sequence that is optional, or beside bfloat16, float8 or sub-byte outputs, cannot be fetched"
+        what = "a sequence beside optional bfloat16, float8 or sub-byte outputs cannot be fetched"
         raise InputError(what, where=f"output {name!r}", hint="make it, or those outputs, plain in the model")
     if _PLAIN.fullmatch(value.data_type()):
         return np.asarray(value.numpy())

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnx_bridge.parity.compare import Array, Comparison, OutputComparison
+from onnx_bridge.parity.compare import Comparison, OutputComparison
+from onnx_bridge.values import Value
 
 _LISTED = 20
 """Differences that are told one by one."""
@@ -54,7 +55,7 @@ class Report:
     seed: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    samples: tuple[Mapping[str, Array], ...] = field(default=(), repr=False, compare=False)
+    samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def passed(self) -> bool:

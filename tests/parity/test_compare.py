@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.parity import compare as comparison
+from onnx_bridge.parity import metrics as measures
 from onnx_bridge.parity.compare import OutputComparison, Tolerance, compare, default_tolerance
+from onnx_bridge.values import Value
 
 NUMPY = [
     "bool",
@@ -106,7 +107,7 @@ def test_metrics_are_those_of_numpy(seed: int, dtype: type, chunk: int) -> None:
     expected = (rng.standard_normal((5, 9)) * 50).astype(dtype)
     actual = (expected.astype(np.float64) + rng.standard_normal((5, 9))).astype(dtype)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "_CHUNK", chunk)
+        patch.setattr(measures, "CHUNK", chunk)
         output = one(actual, expected)
 
     a, b = actual.astype(np.float64), expected.astype(np.float64)
@@ -274,9 +275,40 @@ def test_small_floats_may_be_off_by_one_step_of_their_grid_and_no_more(name: str
 
 def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pieces that are converted to float64 never exceed a chunk, and no piece is left out."""
-    monkeypatch.setattr(comparison, "_CHUNK", 10)
+    monkeypatch.setattr(measures, "CHUNK", 10)
     expected = np.arange(95, dtype=np.float32)
     for place in (0, 9, 10, 94):
         actual = expected.copy()
         actual[place] = -5
         assert one(actual, expected).worst_index == (place,)
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "reasons"),
+    [
+        ([f32(1), f32(2, 3)], [f32(1), f32(2, 3)], {"s[0]": None, "s[1]": None}),
+        ([f32(1), f32(2, 4)], [f32(1), f32(2, 3)], {"s[0]": None, "s[1]": "1 of 2 elements"}),
+        ([f32(1)], [f32(1), f32(2)], {"s[0]": None, "s[1]": "missing"}),
+        ([f32(1), f32(2)], [f32(1)], {"s[0]": None, "s[1]": "extra"}),
+        ([], [], {"s": None}),
+        (None, None, {"s": None}),
+        ([], None, {"s": "an empty sequence where no value was expected"}),
+        (f32(1), None, {"s": "extra"}),
+        (None, f32(1), {"s": "missing"}),
+        (f32(1), [f32(1)], {"s": "extra", "s[0]": "missing"}),
+    ],
+)
+def test_sequences_and_optionals(actual: Value, expected: Value, reasons: dict[str, str | None]) -> None:
+    found = compare({"s": actual}, {"s": expected})
+    assert {output.name for output in found.outputs} == reasons.keys()
+    for output in found.outputs:
+        said = reasons[output.name]
+        assert output.reason is None if said is None else said in str(output.reason)
+    assert found.passed == (set(reasons.values()) == {None})
+    json.dumps([output.to_json() for output in found.outputs], allow_nan=False)
+
+
+def test_a_tolerance_for_an_element_of_a_sequence() -> None:
+    wide = {"s[1]": Tolerance(0, 1)}
+    assert compare({"s": [f32(1), f32(2)]}, {"s": [f32(1), f32(2.5)]}, wide).passed
+    assert not compare({"s": [f32(1), f32(2)]}, {"s": [f32(1.5), f32(2.5)]}, wide).passed

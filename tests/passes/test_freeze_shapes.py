@@ -140,3 +140,17 @@ def test_the_budget(limit: int, frozen: list[str]) -> None:
     model = source()
     FreezeShapes(default=2).run(model, Context(budget=Budget(limit)))
     assert [str(value.name) for value in model.graph.inputs[:2] if value.shape and value.shape.is_static()] == frozen
+
+
+def test_a_size_of_0_is_possible_as_part_of_a_whole_shape() -> None:
+    model = source()
+    FreezeShapes(inputs={"m": (0, 3)}).run(model, Context())
+    assert shapes(model)["m"] == "[0,3]"
+
+
+def test_the_arrays_of_a_sequence_may_differ_in_size() -> None:
+    model = tiny("(seq(float[n,4]) s, optional(float[m]) o, float[n] x) => (float[n] y) { y = Relu(x) }")
+    FreezeShapes(default=1).run(model, Context())
+    assert [str(value.shape) for value in model.graph.inputs] == ["[1,4]", "[m]", "[1]"]
+    again = FreezeShapes(default=1).run(model, Context())
+    assert not again.rewrites

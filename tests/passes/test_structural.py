@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from rewriting import model
 
 from passes.structural import structural_inputs
+from tests.passes.rewriting import model
 
 
 def test_operands_of_operators() -> None:

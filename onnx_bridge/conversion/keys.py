@@ -1,0 +1,174 @@
+"""Content keys: what a bundle, or a comparison of one, was made from, in one digest.
+
+Two conversions have the same key exactly where nothing that matters differs: the bytes of the model and of its weights,
+shapes, values that were frozen, the pipeline with the code behind it, the versions of the project and of MIGraphX, what
+MIGraphX reads from the environment, the target and the GPU's architecture. Names, dates and limits do not matter. A key
+is the SHA-256 of a canonical text, in which no two values look alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx_bridge
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.runtime import Runtime
+
+_PASSES = Path(__file__).resolve().parents[2] / "passes"
+_UNHEEDED = ("MIGRAPHX_TRACE_", "MIGRAPHX_TIME_")
+"""Variables that only make MIGraphX talk."""
+
+
+def canonical(value: Any) -> str:
+    """A JSON value as text: the same for equal ones whatever the order of their members, another for any other.
+
+    Raises:
+        TypeError: it is no JSON value, or a key in it is no text, or is not finite.
+    """
+    _check(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _check(value: Any) -> None:
+    """Refuse what JSON would make equal to something else: ``{1: …}`` and ``{"1": …}``."""
+    if isinstance(value, Mapping):
+        if not all(type(key) is str for key in value):
+            raise TypeError(f"keys must be text: {list(value)}")
+        for each in value.values():
+            _check(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _check(each)
+
+
+def key_of(value: Any) -> str:
+    """The digest of a JSON value, in hexadecimal."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def conversion_key(
+    source: str | None,
+    *,
+    pipeline: str,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+    freeze: Mapping[str, str],
+    host: bool,
+    target: str,
+    runtime: Runtime,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    pad: Mapping[str, str] | None = None,
+) -> str | None:
+    """The key of a conversion, from the arguments of `convert`.
+
+    Args:
+        source: the model's digest (`onnx_bridge.model.digest`); None for a model in memory, which has no key.
+        pipeline: its specification or name.
+        dims: sizes of symbolic dimensions.
+        inputs: whole shapes.
+        freeze: values of inputs, as JSON.
+        host: whether nodes may run on ONNX Runtime.
+        target: ``ref`` or ``gpu``.
+        runtime: the MIGraphX.
+        buckets: sizes of the dimensions that have several.
+        pad: what inputs are padded with.
+
+    Raises:
+        InputError: the pipeline is wrong.
+    """
+    if source is None:
+        return None
+    from passes.pipeline import Pipeline
+
+    passes = Pipeline.parse(pipeline)
+    return key_of(
+        {
+            "model": source,
+            "pipeline": str(passes),
+            "files": [_digest(path) for path in _foreign(passes)],
+            "dims": dict(dims),
+            "inputs": {name: list(shape) for name, shape in inputs.items()},
+            "freeze": dict(freeze),
+            "host": host,
+            "buckets": {name: list(sizes) for name, sizes in (buckets or {}).items()},
+            "pad": dict(pad or {}),
+            "target": target,
+            "architecture": runtimes.gpu() if target == "gpu" else None,
+            "onnx_bridge": onnx_bridge.__version__,
+            "passes": _code(),
+            "runtime": runtime.identity,
+            "environment": settings(os.environ),
+        }
+    )
+
+
+def check_key(
+    conversion: str, *, seed: int, samples: int, rtol: float | None, atol: float | None, data: Path | None
+) -> str:
+    """The key of a comparison with the reference.
+
+    Args:
+        conversion: the key of what is compared.
+        seed: of generated samples.
+        samples: how many of them.
+        rtol: relative tolerance, where one was given.
+        atol: absolute tolerance, likewise.
+        data: the file or folder that samples are read from.
+    """
+    return key_of(
+        {
+            "conversion": conversion,
+            "seed": seed,
+            "samples": samples,
+            "rtol": rtol,
+            "atol": atol,
+            "data": None if data is None else {str(path.relative_to(data)): _digest(path) for path in _files(data)},
+            "onnxruntime": metadata.version("onnxruntime"),
+            "onnx_bridge": onnx_bridge.__version__,
+        }
+    )
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which MIGraphX makes another program."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("MIGRAPHX_") and not name.startswith(_UNHEEDED)
+    }
+
+
+@functools.cache
+def _code() -> str:
+    """The digest of the project's own passes."""
+    return key_of({str(path.relative_to(_PASSES)): _digest(path) for path in sorted(_PASSES.rglob("*.py"))})
+
+
+def _foreign(pipeline: Any) -> Iterator[Path]:
+    """The files behind a pipeline that are not the project's: those of users' passes, and those that options name."""
+    from passes.spec import options_of
+
+    for step in pipeline.passes:
+        file = inspect.getsourcefile(type(step))
+        if file is not None and _PASSES not in Path(file).resolve().parents:
+            yield Path(file)
+        for value in options_of(step).values():
+            if isinstance(value, str):
+                yield from (Path(each) for each in (value, value.rpartition(":")[0]) if each and os.path.isfile(each))  # noqa: PTH113
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

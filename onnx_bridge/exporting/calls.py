@@ -1,0 +1,171 @@
+"""A module with one way of calling it, as a function of named tensors.
+
+Exporters see ``forward(*tensors) -> tuple of tensors`` whatever the module's own signature is, so that names, order and
+number of what a graph takes and gives are known before it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from onnx_bridge.errors import InputError
+from onnx_bridge.exporting.structure import Constant, Structure, flatten, flatten_result, leaf_names, rebuild
+
+WRAPPER = "module"
+"""The attribute that the user's module is in an exporter's view: the first part of all its names there."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call, taken apart.
+
+    Attributes:
+        positional: those given by position, in order.
+        keywords: the others, by name.
+        constants: arguments that are no tensors, by name, without those that are None: the graph has them fixed.
+    """
+
+    positional: tuple[Structure, ...]
+    keywords: Mapping[str, Structure]
+    constants: Mapping[str, Any]
+
+    @staticmethod
+    def of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, dict[str, torch.Tensor]]:
+        """The call, and its tensors by name: parameters of ``forward``, and the ways into what is nested in them.
+
+        Raises:
+            InputError: the arguments do not fit the signature.
+        """
+        signature = inspect.signature(module.forward)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            where, hint = f"{type(module).__name__}.forward", f"it takes {_shown(signature)}"
+            raise InputError(f"the arguments do not fit: {error}", where=where, hint=hint) from None
+        leaves: dict[str, torch.Tensor] = {}
+        found: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            match signature.parameters[name].kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    found[name] = tuple(flatten(each, f"{name}.{i}", leaves) for i, each in enumerate(value))
+                case inspect.Parameter.VAR_KEYWORD:
+                    found[name] = {key: flatten(each, key, leaves) for key, each in value.items()}
+                case _:
+                    found[name] = flatten(value, name, leaves)
+        bound.arguments.update(found)
+        fixed = {name: each.value for name, each in found.items() if isinstance(each, Constant)}
+        constants = {name: value for name, value in fixed.items() if value is not None}
+        return Call(bound.args, bound.kwargs, constants), leaves
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors, in order."""
+        return [name for each in (*self.positional, *self.keywords.values()) for name in leaf_names(each)]
+
+    def arguments(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What to call the module with: ``args`` and ``kwargs``."""
+        args = tuple(rebuild(each, tensors) for each in self.positional)
+        return args, {name: rebuild(each, tensors) for name, each in self.keywords.items()}
+
+
+class Flat(nn.Module):
+    """The module as exporters see it."""
+
+    def __init__(self, module: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.module = module
+        self._call, self._names = call, call.names
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The leaves of what the module returns."""
+        _, leaves = flatten_result(self.run(tensors))
+        return tuple(leaves.values())
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What the module itself returns."""
+        args, kwargs = self._call.arguments(dict(zip(self._names, tensors, strict=True)))
+        return self.module(*args, **kwargs)
+
+
+def eager(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> tuple[Structure, dict[str, torch.Tensor]]:
+    """Call the module on copies, so that a module that writes into its arguments does no harm."""
+    with torch.no_grad():
+        return flatten_result(flat.run([each.detach().clone() for each in tensors.values()]))
+
+
+def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse what is not in the CPU's memory.
+
+    Raises:
+        InputError: it names the first parameter, buffer or argument that is elsewhere.
+    """
+    kinds = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()), ("input", tensors.items()))
+    for kind, named in kinds:
+        for name, tensor in named:
+            if tensor.device.type != "cpu":
+                on_cpu = "pass x.cpu()" if kind == "input" else "export a copy: copy.deepcopy(module).cpu()"
+                hint = "load its weights first" if tensor.is_meta else on_cpu
+                raise InputError(
+                    f"is on {tensor.device}, and exports are made on the CPU", where=f"{kind} {name!r}", hint=hint
+                )
+
+
+@contextlib.contextmanager
+def settled(module: nn.Module) -> Iterator[nn.Module]:
+    """A stand-in for the module, in evaluation mode, that may be traced: some modules keep what a trace computes.
+
+    It is a copy that shares parameters and buffers; where the module cannot be copied, it is the module itself, which
+    is put back into its modes afterwards.
+    """
+    module = getattr(module, "_orig_mod", module)  # what torch.compile returns
+    shared = {id(each): each for each in (*module.parameters(), *module.buffers())}
+    modes = {each: each.training for each in module.modules()}
+    try:
+        stand_in = copy.deepcopy(module, shared)
+    except Exception:  # whatever an attribute that cannot be copied raises
+        stand_in = module
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        stand_in.eval()
+        torch.backends.mha.set_fastpath_enabled(False)  # its operators have no ONNX form
+        yield stand_in
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        if stand_in is module:
+            for each, training in modes.items():
+                each.training = training
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence: exporters log, warn and print about what a user can do nothing about."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """A signature without annotations and defaults."""
+    names = []
+    for name, parameter in signature.parameters.items():
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        stars = "*" * (variable.index(parameter.kind) + 1) if parameter.kind in variable else ""
+        optional = "" if parameter.default is inspect.Parameter.empty else "=…"
+        names.append(f"{stars}{name}{optional}")
+    return f"({', '.join(names)})"

@@ -1,0 +1,98 @@
+"""Verdicts on disk: one file for a runtime, lines of JSON that are only ever appended.
+
+Several processes may write at once: whoever appends writes whole lines with one call, which the system does not mix.
+A line that cannot be read is passed over, and a cache that cannot be written is done without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from passes.base import Status, Verdict
+
+
+@dataclass(frozen=True)
+class Known:
+    """A verdict, and whether the probe was also compiled and, where that is cheap, run."""
+
+    verdict: Verdict
+    ran: bool
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more can be learned by running the probe."""
+        return self.ran or self.verdict.status not in (Status.OK, Status.WRONG)
+
+
+class VerdictCache:
+    """What is known, by signature; with a file, also of what other processes learn.
+
+    Args:
+        path: the file, made when there is something to write; None to remember in this process alone.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, Known] = {}
+        self._read_to = 0
+
+    def get(self, signature: str, *, run: bool) -> Verdict | None:
+        """A verdict that is at least as thorough as asked for."""
+        known = self._known.get(signature)
+        return known.verdict if known is not None and (known.final or not run) else None
+
+    def refresh(self) -> None:
+        """Read what has been written since."""
+        if self._path is None:
+            return
+        try:
+            with self._path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._read_to:  # it is another file now
+                    self._read_to = 0
+                file.seek(self._read_to)
+                data = file.read()
+        except OSError:
+            return
+        whole = data.rfind(b"\n") + 1
+        self._read_to += whole
+        for line in data[:whole].split(b"\n"):
+            if line:
+                self._parse(line)
+
+    def add(self, found: Mapping[str, Known]) -> None:
+        """Remember verdicts by signature."""
+        for signature, known in found.items():
+            self._learn(signature, known)
+        if self._path is None or not found:
+            return
+        lines = [
+            json.dumps([signature, known.verdict.status.value, known.verdict.message, known.verdict.error, known.ran])
+            for signature, known in found.items()
+        ]
+        data = "\n".join(["", *lines, ""]).encode()  # a line that somebody left unfinished ends here
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return
+
+    def _parse(self, line: bytes) -> None:
+        try:
+            signature, status, message, error, ran = json.loads(line)
+            verdict = Verdict(Status(status), str(message), None if error is None else float(error))
+        except (ValueError, TypeError):
+            return
+        self._learn(str(signature), Known(verdict, ran is True))
+
+    def _learn(self, signature: str, known: Known) -> None:
+        before = self._known.get(signature)
+        if before is None or not before.final:
+            self._known[signature] = known

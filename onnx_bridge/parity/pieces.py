@@ -1,0 +1,238 @@
+"""Pieces of a model, each a model of its own that is fed with what the reference computes.
+
+What a piece makes of the reference's own values is its local error: what came before it has no part in that.
+
+Where a value is cut through, it becomes an input of the piece, unless it depends on shapes and constants alone: then it
+stays a constant, which is what a runtime would have made of it in the whole. Sequences, strings and optionals cannot be
+given to MIGraphX, so that there nothing is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.inputs import Sample
+from onnx_bridge.migraphx.program import type_of
+from onnx_bridge.parity.reference import Reference
+from onnx_bridge.values import Array, Value
+from passes import graphs
+from passes.host_stages import boundary, extract, is_constant, needed
+from passes.probes import RANDOM
+
+_KEPT_BYTES = 1 << 30
+"""All values are kept where they are foreseen to take no more; else they are computed anew for each piece."""
+PACKED = ("int4", "uint4")
+"""What MIGraphX takes as bytes."""
+
+
+@dataclass
+class Runs:
+    """How often something was run, whatever the number of samples."""
+
+    reference: int = 0
+    migraphx: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A model, what to feed it, and what it should give; the shapes of its inputs are fixed.
+
+    Attributes:
+        model: the nodes.
+        inputs: one sample or more.
+        expected: the outputs of each.
+        numbers: which of the samples of the whole they are.
+    """
+
+    model: ir.Model
+    inputs: list[Sample]
+    expected: list[Sample]
+    numbers: list[int]
+
+
+@dataclass
+class Pieces:
+    """A model that can be cut into pieces.
+
+    Args:
+        model: names of its nodes and values are unique; it is not changed.
+        samples: what it takes.
+        runs: counts those of the reference.
+        nodes: those that pieces are made of, of its main graph; default: all that its outputs depend on.
+    """
+
+    model: ir.Model
+    samples: Sequence[Sample]
+    runs: Runs
+    nodes: Iterable[ir.Node] | None = None
+    _kept: list[Sample] | None = field(default=None, init=False)
+
+    @cached_property
+    def order(self) -> list[ir.Node]:
+        """The nodes, in an order that keeps each close to what it takes, so that few values are cut through."""
+        chosen = needed(self.model.graph) if self.nodes is None else set(self.nodes)
+        return [node for node in _depth_first(self.model.graph) if node in chosen and not is_constant(node)]
+
+    @cached_property
+    def units(self) -> list[tuple[ir.Node, ...]]:
+        """The nodes in order, those together that what cannot be cut through is in between of."""
+        place = {node: index for index, node in enumerate(self.order)}
+        glued = 0
+        groups: list[list[ir.Node]] = []
+        for index, node in enumerate(self.order):
+            if index >= glued or not groups:
+                groups.append([])
+            groups[-1].append(node)
+            for value in node.outputs:
+                if not _can_cut(value):
+                    users = [place[use.node] for use in value.uses() if use.node in place]
+                    glued = max([glued, *(user + 1 for user in users)])
+        return [tuple(group) for group in groups]
+
+    def of(self, nodes: Iterable[ir.Node]) -> list[Piece]:
+        """The piece that some nodes are, for each kind of shapes that samples give it; none where it cannot be cut."""
+        inputs, outputs = boundary(self.model.graph, nodes)
+        if not outputs:
+            return []
+        fixed = [value for value in inputs if value in self._constant]
+        fed = [str(value.name) for value in inputs if value not in self._constant]
+        wanted = [str(value.name) for value in outputs]
+        values = self.values([*fed, *wanted, *(str(value.name) for value in fixed)])
+        if not all(_can_feed(each[name]) for each in values for name in (*fed, *wanted)):
+            return []
+        groups: dict[object, list[int]] = {}
+        for number, each in enumerate(values):
+            constants = [np.asarray(each[str(value.name)]).tobytes() for value in fixed]
+            groups.setdefault((*(np.shape(_array(each[name])) for name in fed), *constants), []).append(number)
+        part = extract(self.model, [*fed, *(str(value.name) for value in fixed)], wanted)
+        pieces = []
+        for numbers in groups.values():
+            sample = values[numbers[0]]
+            whole = part if len(groups) == 1 else part.clone()
+            _fix(whole, {name: _array(sample[name]) for name in fed}, {str(v.name): sample[str(v.name)] for v in fixed})
+            given = [{name: values[number][name] for name in fed} for number in numbers]
+            expected = [{name: values[number][name] for name in wanted} for number in numbers]
+            pieces.append(Piece(whole, given, expected, numbers))
+        return pieces
+
+    def values(self, names: Iterable[str]) -> list[Sample]:
+        """What the reference computes for some values, one dict a sample."""
+        wanted = dict.fromkeys(names)
+        known = {str(value.name): value for value in self.model.graph.inputs}
+        constants = self.model.graph.initializers
+        made = [name for name in wanted if name not in known and name not in constants]
+        if self._kept is None and self._bytes <= _KEPT_BYTES:
+            self._kept = self._compute(self._all)
+        computed = self._compute(made) if self._kept is None else self._kept
+        found = []
+        for sample, results in zip(self.samples, computed, strict=True):
+            each: Sample = {}
+            for name in wanted:
+                if name in results:
+                    each[name] = results[name]
+                elif name in known and name in sample:
+                    each[name] = sample[name]
+                else:  # what cannot be fetched counts as nothing
+                    tensor = constants[name].const_value if name in constants else None
+                    each[name] = None if tensor is None else np.asarray(tensor.numpy())
+            found.append(each)
+        return found
+
+    @cached_property
+    def _all(self) -> list[str]:
+        """All values that the nodes take from each other, and that the model gives."""
+        inside = set(self.order)
+        made = [value for node in self.model.graph if not is_constant(node) for value in node.outputs]
+        wanted = {value for node in inside for value in (*node.inputs, *graphs.captures(node))}
+        wanted |= {*self.model.graph.outputs, *(value for node in inside for value in node.outputs if value.uses())}
+        return [str(value.name) for value in made if value in wanted and _can_fetch(value)]
+
+    @cached_property
+    def _bytes(self) -> int:
+        wanted = set(self._all)
+        made = (value for node in self.model.graph for value in node.outputs if value.name in wanted)
+        return len(self.samples) * sum(map(_size, made))
+
+    def _compute(self, names: Sequence[str]) -> list[Sample]:
+        if not names:
+            return [{} for _ in self.samples]
+        inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+        self.runs.reference += 1
+        session = Reference(extract(self.model, inputs, names))
+        return [session.run({name: sample[name] for name in inputs}) for sample in self.samples]
+
+    @cached_property
+    def _constant(self) -> set[ir.Value]:
+        """The values that depend on shapes and constants alone."""
+        found: set[ir.Value] = set()
+        for node in self.model.graph:
+            used = [value for value in (*node.inputs, *graphs.captures(node)) if value is not None]
+            shape = node.domain == "" and node.op_type in ("Shape", "Size")
+            known = all(value in found or value.is_initializer() for value in used)
+            if shape or (known and (node.domain, node.op_type) not in RANDOM):
+                found.update(node.outputs)
+        return found
+
+
+def _depth_first(graph: ir.Graph) -> list[ir.Node]:
+    """The nodes that outputs depend on, each after what it takes, and that as late as possible."""
+    found: dict[ir.Node, None] = {}
+    for output in graph.outputs:
+        pending = [(output.producer(), False)]
+        while pending:
+            node, ready = pending.pop()
+            if node is None or node in found or node.graph is not graph:
+                continue
+            if ready:
+                found[node] = None
+                continue
+            pending.append((node, True))
+            used = (value for value in (*node.inputs, *graphs.captures(node)) if value is not None)
+            pending += [(value.producer(), False) for value in reversed([*used])]
+    return list(found)
+
+
+def _can_cut(value: ir.Value) -> bool:
+    plain = value.type is None or isinstance(value.type, ir.TensorType)
+    return plain and value.dtype != ir.DataType.STRING
+
+
+def _can_fetch(value: ir.Value) -> bool:
+    """Whether the reference gives it: no maps, and no optionals, which may stand for them."""
+    return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
+
+
+def _can_feed(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and (type_of(value.dtype) is not None or value.dtype.name in PACKED)
+
+
+def _array(value: Value) -> Array:
+    assert isinstance(value, np.ndarray)
+    return value
+
+
+def _size(value: ir.Value) -> int:
+    if value.dtype is None or value.shape is None:
+        return 0
+    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)
+
+
+def _fix(model: ir.Model, fed: dict[str, Array], constants: dict[str, Value]) -> None:
+    """Give inputs the shapes of their arrays, and make constants of others."""
+    graph = model.graph
+    for value in list(graph.inputs):
+        name = str(value.name)
+        array = fed[name] if name in fed else _array(constants[name])
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+        if name not in fed:
+            graph.inputs.remove(value)
+            value.const_value = ir.Tensor(array, name=name)
+            graph.initializers.add(value)

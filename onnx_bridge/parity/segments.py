@@ -1,0 +1,240 @@
+"""A model in segments: runs of nodes whose values fit into memory together, each a model of its own.
+
+    x ─ A ─ B ─┊─ C ─ D ─► y         the segment (C, D) in its place:   b ─► C ─► D ─►  c, d
+                                     its nodes apart:                   b ─► C ─► c   and   c ─► D ─► d
+
+*In its place* a segment takes what the segments before it gave. *Apart*, each of its nodes takes what it is given, so
+that the error of one is not fed to the next. What depends on shapes and constants alone stays a constant where it is
+cut through, as it would have been in the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.migraphx.program import type_of
+from onnx_bridge.values import Kind, Value
+from passes import graphs
+from passes.host_stages import Plan, Side, extract, is_constant
+from passes.probes import RANDOM
+
+PACKED = ("int4", "uint4")
+"""What MIGraphX takes and gives as bytes."""
+COPIES = 4
+"""How often a segment's values are there at a time: of the original, the reference, in their place, and apart."""
+_APART = "/apart"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that are run together.
+
+    Attributes:
+        side: where.
+        nodes: in topological order, without constants.
+    """
+
+    side: Side
+    nodes: tuple[ir.Node, ...]
+
+
+@dataclass
+class Segments:
+    """A model to be cut into segments.
+
+    Args:
+        model: names of its values are unique; it is not changed.
+        plan: its stages.
+    """
+
+    model: ir.Model
+    plan: Plan
+    _values: dict[str, ir.Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.model.graph
+        self._values = {str(each.name): each for each in (*graph.inputs, *graph.initializers.values())}
+        self._values |= {str(each.name): each for node in graph for each in node.outputs if each.name}
+
+    def cut(self, limit: int) -> Iterator[Segment]:
+        """The segments, in order; their values, in `COPIES`, take no more than ``limit`` bytes where that can be.
+
+        What later segments need of earlier ones counts twice: of the reference, and in its place. A node alone is
+        never cut, nor is where something would have to be handed over that MIGraphX does not take.
+        """
+        for stage in self.plan.stages:
+            start: list[ir.Node] = []
+            taken = 0
+            for index, node in enumerate(stage.nodes):
+                size = COPIES * sum(map(_bytes, node.outputs))
+                if start and taken + size > limit and self._can_cut(stage.side, stage.nodes[index:]):
+                    yield Segment(stage.side, tuple(start))
+                    start, taken = [], 0
+                if not start:
+                    taken = 2 * sum(map(_bytes, self._held(node)))
+                start.append(node)
+                taken += size
+            if start:
+                yield Segment(stage.side, tuple(start))
+
+    def made(self, nodes: Sequence[ir.Node]) -> list[str]:
+        """The values of nodes that anything uses, and that can be looked at."""
+        values = (value for node in nodes for value in node.outputs if value.name)
+        return [
+            str(value.name)
+            for value in values
+            if (value.uses() or value.is_graph_output()) and (value.type is None or Kind.of(value.type) is not None)
+        ]
+
+    def taken(self, nodes: Sequence[ir.Node]) -> list[str]:
+        """The values that nodes take from others and from the caller, without initializers and constant nodes."""
+        inside = {value for node in nodes for value in node.outputs}
+        return [name for name in self._used(nodes) if self._values[name] not in inside]
+
+    def last_uses(self) -> dict[str, ir.Node]:
+        """For each value the last node, in the order of the stages, that uses it."""
+        return {name: node for stage in self.plan.stages for node in stage.nodes for name in self._used([node])}
+
+    def in_place(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
+        """The model of a segment, or a part of one, that takes the values that it needs of ``values``."""
+        part = extract(self.model, self.taken(nodes), outputs)
+        return self._fixed(part, values)
+
+    def apart(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
+        """The model of nodes that each take ``values``; its outputs are in order, their names are others."""
+        used = self._used(nodes)
+        copy = self.model.clone()
+        graph = copy.graph
+        known = {str(each.name): each for each in (*graph.inputs, *graph.initializers.values())}
+        known |= {str(each.name): each for node in graph for each in node.outputs if each.name}
+        graph.outputs.clear()
+        graph.inputs.clear()
+        twins = []
+        for name in used:
+            old = known[name]
+            twin = ir.Value(name=name, type=old.type, shape=old.shape)
+            old.replace_all_uses_with(twin, replace_graph_outputs=True)
+            twins.append(twin)
+        for name, old in known.items():
+            if not old.is_initializer():
+                old.name = f"{name}{_APART}"
+                while old.name in known:
+                    old.name += "_"
+        graph.inputs.extend(twins)
+        graph.outputs.extend(known[name] for name in outputs)
+        return self._fixed(extract(copy, used, [str(known[name].name) for name in outputs]), values)
+
+    @cached_property
+    def random(self) -> frozenset[str]:
+        """The values that depend on chance."""
+        return frozenset(self._reached({node for node in self.model.graph if (node.domain, node.op_type) in RANDOM}))
+
+    @cached_property
+    def quantized(self) -> dict[str, str]:
+        """The values that depend on quantized ones, and to what: ``int8`` or ``fp8``."""
+        coarse = {node for node in self.model.graph if is_quantizer(node) and _is_float8(node.outputs[0])}
+        fine = {node for node in self.model.graph if is_quantizer(node)} - coarse
+        return dict.fromkeys(self._reached(fine), "int8") | dict.fromkeys(self._reached(coarse), "fp8")
+
+    def _reached(self, starts: Collection[ir.Node]) -> set[str]:
+        found: set[str] = set()
+        for node in self.model.graph:
+            if node in starts or any(value.name in found for value in _operands(node)):
+                found |= {str(value.name) for value in node.outputs}
+        return found
+
+    @cached_property
+    def constant(self) -> frozenset[str]:
+        """The values that depend on shapes and constants alone."""
+        found: set[str] = set()
+        for node in self.model.graph:
+            used = _operands(node)
+            shape = node.domain == "" and node.op_type in ("Shape", "Size")
+            known = all(value.name in found or value.is_initializer() for value in used)
+            if shape or (known and (node.domain, node.op_type) not in RANDOM):
+                found |= {str(value.name) for value in node.outputs}
+        return frozenset(found)
+
+    def _used(self, nodes: Sequence[ir.Node]) -> list[str]:
+        values = dict.fromkeys(value for node in nodes for value in _operands(node))
+        return [str(value.name) for value in values if not _is_fixed(value)]
+
+    def _held(self, node: ir.Node) -> list[ir.Value]:
+        """The values that are there before a node, and are used by it or later."""
+        return self._alive[node]
+
+    @cached_property
+    def _alive(self) -> dict[ir.Node, list[ir.Value]]:
+        last, found = self.last_uses(), {}
+        alive: dict[ir.Value, None] = {}
+        for stage in self.plan.stages:
+            for node in stage.nodes:
+                found[node] = list(alive)
+                for value in node.outputs:
+                    if str(value.name) in last:
+                        alive[value] = None
+                for value in _operands(node):
+                    if last.get(str(value.name)) is node:
+                        alive.pop(value, None)
+        return found
+
+    def _can_cut(self, side: Side, rest: Sequence[ir.Node]) -> bool:
+        return side is Side.HOST or all(value.name in self.constant or can_feed(value) for value in self._held(rest[0]))
+
+    def _fixed(self, part: ir.Model, values: Mapping[str, Value]) -> ir.Model:
+        """Give inputs the types and shapes of their arrays; what is constant becomes so."""
+        graph = part.graph
+        for value in list(graph.inputs):
+            name = str(value.name)
+            array = values[name]
+            if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
+                continue
+            value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+            value.shape = ir.Shape(array.shape)
+            if name in self.constant:
+                graph.inputs.remove(value)
+                value.const_value = ir.Tensor(array, name=name)
+                graph.initializers.add(value)
+        return part
+
+
+def is_quantizer(node: ir.Node) -> bool:
+    """Whether a node rounds to a grid."""
+    return node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") or node.op_type.startswith(("QLinear", "QGemm"))
+
+
+def can_feed(value: ir.Value) -> bool:
+    """Whether MIGraphX takes a value as an input, and gives it as an output, as far as its type tells."""
+    if value.type is None:
+        return True
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return False
+    dtype = value.dtype.numpy()
+    return type_of(dtype) is not None or dtype.name in PACKED
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    return [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and is_constant(producer))
+
+
+def _is_float8(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.name.startswith("FLOAT8")
+
+
+def _bytes(value: ir.Value) -> int:
+    """How much a value takes; unknown sizes count as 1."""
+    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING) or value.shape is None:
+        return 8
+    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)

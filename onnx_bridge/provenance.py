@@ -1,0 +1,21 @@
+"""Where a node comes from: its operator's full name, and the PyTorch module that an exporter wrote down."""
+
+from __future__ import annotations
+
+import ast
+
+import onnx_ir as ir
+
+
+def operator(node: ir.Node) -> str:
+    """The operator, with its domain where that is not ONNX's own."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def module(node: ir.Node) -> str:
+    """The innermost named module of PyTorch's exporter; its last scope is the operator itself. Empty without one."""
+    try:
+        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+        return str(scopes[-2]) if len(scopes) > 1 else ""
+    except (SyntaxError, ValueError, TypeError):
+        return ""

@@ -1,0 +1,58 @@
+"""What an input or output may be: a tensor, a sequence of tensors, or either of them optionally.
+
+A tensor is an array, a sequence a list of arrays, and an optional without a value None.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Value = Array | list[Array] | None
+
+
+class Kind(enum.Enum):
+    """What a value is, by the name that files have for it."""
+
+    TENSOR = "tensor"
+    SEQUENCE = "sequence"
+    OPTIONAL = "optional"
+    OPTIONAL_SEQUENCE = "optional sequence"
+
+    @classmethod
+    def of(cls, kind: ir.TypeProtocol | None) -> Kind | None:
+        """The kind of an ONNX type; None for those that have none here (sparse tensors, sequences of sequences)."""
+        optional = isinstance(kind, ir.OptionalType)
+        if isinstance(kind, ir.OptionalType):
+            kind = kind.elem_type
+        if isinstance(kind, ir.TensorType):
+            return cls.OPTIONAL if optional else cls.TENSOR
+        if isinstance(kind, ir.SequenceType) and isinstance(kind.elem_type, ir.TensorType):
+            return cls.OPTIONAL_SEQUENCE if optional else cls.SEQUENCE
+        return None
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be None."""
+        return self in (Kind.OPTIONAL, Kind.OPTIONAL_SEQUENCE)
+
+    @property
+    def sequence(self) -> bool:
+        """Whether it is a list."""
+        return self in (Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE)
+
+
+def flat(values: Mapping[str, Value]) -> dict[str, Array]:
+    """The arrays within; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …, and what is empty gives none."""
+    arrays: dict[str, Array] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            arrays |= {f"{name}[{index}]": item for index, item in enumerate(value)}
+        elif value is not None:
+            arrays[name] = value
+    return arrays

@@ -1,0 +1,124 @@
+"""The ONNX standard's own backend tests, with their data, of one pinned version of the ONNX package.
+
+The package of this version still has the data of all node tests in it; later ones generate them, with other numbers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+VERSION = "1.22.0"
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+ROOT = Path(__file__).parents[2] / "build" / f"onnx-{VERSION}"
+
+RTOL, ATOL = 1e-3, 1e-7
+"""What the suite's own runner allows."""
+NARROW = {"float16": (2e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
+"""Two roundings of these types are already more than what the suite allows: 2⁻¹⁰ and 2⁻⁷ of the value each, and as
+much of the largest term where a sum cancels. The suite's expectations are computed in other orders, or in float32."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test of the suite: a model and samples with what is expected of them."""
+
+    name: str
+    kind: str
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """The ONNX file."""
+        return self.folder / "model.onnx"
+
+    def samples(self) -> list[tuple[dict[str, Any], list[Any]]]:
+        """Inputs by name and the expected outputs in order: arrays, lists for sequences, None for empty optionals."""
+        model = onnx.load(self.model)
+        defaults = {each.name for each in model.graph.initializer}
+        wanted = [each for each in model.graph.input if each.name not in defaults]
+        found = []
+        for folder in sorted(self.folder.glob("test_data_set_*")):
+            inputs = {each.name: _read(folder / f"input_{i}.pb", each.type) for i, each in enumerate(wanted)}
+            outputs = [_read(folder / f"output_{i}.pb", each.type) for i, each in enumerate(model.graph.output)]
+            found.append((inputs, outputs))
+        return found
+
+
+def cases() -> list[Case]:
+    """All of them, in a stable order; fetches the package where it is not there yet."""
+    return [
+        Case(folder.name, kind, folder)
+        for kind in KINDS
+        for folder in sorted((_fetched() / kind).iterdir())
+        if (folder / "model.onnx").exists()
+    ]
+
+
+def difference(actual: Any, expected: Any) -> str | None:
+    """How an output differs from what is expected; None where it does not."""
+    if isinstance(expected, list):
+        if not isinstance(actual, Sequence) or len(actual) != len(expected):
+            return f"{len(expected)} elements are expected"
+        return next(filter(None, map(difference, actual, expected)), None)
+    if expected is None or actual is None:
+        return None if expected is actual else "one of the two is empty"
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if expected.dtype.kind in "OSU":
+        return (
+            None
+            if actual.shape == expected.shape and actual.astype(str).tolist() == expected.astype(str).tolist()
+            else "other strings"
+        )
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
+    if expected.dtype.kind in "biu":
+        wrong = int((actual != expected).sum())
+        return f"{wrong} of {expected.size} elements differ" if wrong else None
+    rtol, atol = NARROW.get(expected.dtype.name, (RTOL, ATOL))
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    actual, expected = actual.astype(wide), expected.astype(wide)
+    if np.allclose(actual, expected, rtol, atol, equal_nan=True):
+        return None
+    with np.errstate(invalid="ignore"):
+        return f"largest difference {np.nanmax(np.abs(actual - expected)):.3g}"
+
+
+def _fetched() -> Path:
+    data = ROOT / "onnx/backend/test/data"
+    if not data.exists():
+        ROOT.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*command, "--dest", ROOT, f"onnx=={VERSION}"], check=True)
+        (wheel,) = ROOT.glob("*.whl")
+        staging = ROOT / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(
+                staging, [name for name in archive.namelist() if name.startswith("onnx/backend/test/data/")]
+            )
+        (staging / "onnx").rename(ROOT / "onnx")
+    return data
+
+
+def _read(path: Path, kind: onnx.TypeProto) -> Any:
+    data = path.read_bytes()
+    match kind.WhichOneof("value"):
+        case "sequence_type":
+            return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        case "optional_type":
+            return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+def shapes(sample: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a sample's tensors."""
+    return {name: each.shape for name, each in sample.items() if isinstance(each, np.ndarray)}

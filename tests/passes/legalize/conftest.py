@@ -1,0 +1,18 @@
+"""One worker for all tests of a module: they are many, and starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+
+
+@pytest.fixture(scope="module")
+def worker(runtime: Runtime) -> Iterator[Worker]:
+    """A worker process, which starts anew by itself where a test made it crash."""
+    worker = Worker(runtime)
+    yield worker
+    worker.close()
