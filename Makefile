@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 conformance: setup
-	@$(BIN)/python tests/conformance/run.py
+	@$(BIN)/python -m tests.conformance.run
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from onnx_bridge import model as models
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.errors import InputError
-from onnx_bridge.parity.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
+from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.layer_report import Layers
+from onnx_bridge.parity.layers import MEMORY, compare_layers
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.tolerances import Part, Tolerance, Tolerances
 from onnx_bridge.values import Array, Value, flat
 from passes.base import Context
 from passes.freeze_inputs import FreezeInputs
@@ -29,11 +33,15 @@ def check(
     model: str | os.PathLike[str] | ir.Model | Bundle,
     *,
     reference: str | os.PathLike[str] | None = None,
-    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Value]] | None = None,
+    inputs: input_files.Given | None = None,
     seed: int = 0,
-    samples: int = 1,
+    samples: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    tolerance: str | None = None,
+    tolerances: Mapping[str, Tolerance | Part] | None = None,
+    layers: bool = False,
+    layers_memory: float | None = None,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -54,12 +62,18 @@ def check(
     Args:
         model: a model, which is converted first (into a temporary folder), or a bundle.
         reference: the original model of a bundle; default: the file that it was converted from.
-        inputs: samples, or where to read them from: an ``.npz``, or a folder of ``.pb``; default: seeded samples that
-            make sense for the model.
+        inputs: samples, a function that gives them, or where to read them from (`onnx_bridge.input_files`): an
+            ``.npz``, a folder of ``.pb``, a Polygraphy ``.json`` or loader script; default: seeded samples that make
+            sense for the model.
         seed: of generated samples.
-        samples: how many to generate.
+        samples: how many to generate (default: one), or to take of those given (default: all).
         rtol: relative tolerance of floats: |actual − expected| ≤ atol + rtol·|expected|; default: by dtype.
         atol: absolute tolerance of floats; default: by dtype and the size of the values.
+        tolerance: the precision that MIGraphX computes in (`onnx_bridge.parity.tolerances.PRESETS`), which decides on
+            the tolerances of its outputs instead of their dtypes.
+        tolerances: by output, which goes before all of these; with ``layers``, of other values too.
+        layers: also compare every value within the model, on the first sample that differs, or the first.
+        layers_memory: most GiB of values that this may hold at a time; default: 1.
         target: as for `convert`, for a model.
         pipeline: likewise.
         dims: likewise.
@@ -76,10 +90,9 @@ def check(
         RuntimeFailure: MIGraphX failed.
     """
     tell = progress or (lambda _stage: None)
-
-    def compared(actual: Mapping[str, Value], expected: Mapping[str, Value]) -> Comparison:
-        return compare(actual, expected, _tolerances(expected, rtol, atol))
-
+    named = {name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()}
+    wanted = Tolerances(tolerance, Part(rtol, atol), named)
+    same = replace(wanted, preset=None)  # passes compute in the dtypes of the model
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         if isinstance(model, Bundle):
             bundle = model
@@ -113,12 +126,18 @@ def check(
         if bundle.model_path is not None:
             tell("cleaned model on ONNX Runtime")
             cleaned = Reference(bundle.model_path)
-            pairs = [(cleaned.run(sample), right) for sample, right in zip(given, truth, strict=True)]
-            legs.append(Leg("cleaned on ONNX Runtime", tuple(compared(got, right) for got, right in pairs)))
+            found = [cleaned.run(sample) for sample in given]
+            legs.append(Leg("cleaned on ONNX Runtime", _compared(found, truth, same, layers)))
         name = _name(bundle)
         tell(name)
-        pairs = [(bundle(sample), right) for sample, right in zip(given, truth, strict=True)]
-        legs.append(Leg(name, tuple(compared(got, right) for got, right in pairs)))
+        legs.append(Leg(name, _compared([bundle(sample) for sample in given], truth, wanted, layers)))
+        looked = None
+        if layers:
+            number = next((i for leg in legs for i, each in enumerate(leg.comparisons) if not each.passed), 0)
+            source = None if original == bundle.model_path else original
+            looked = _layers(bundle, source, given[number], frozen, wanted, layers_memory, progress)
+            looked = replace(looked, sample=number)
+            wanted.check([*flat(truth[number]), *(row.tensor for row in looked.rows)])
     return Report(
         model=bundle.manifest.name,
         legs=tuple(legs),
@@ -128,7 +147,52 @@ def check(
             "ONNX Runtime": metadata.version("onnxruntime"),
             "MIGraphX": bundle.manifest.versions["migraphx"],
         },
-        notes=(*_stages(bundle), *bundle.manifest.notes, *bundle.notes, *notes),
+        notes=(*_stages(bundle), *bundle.manifest.notes, *bundle.notes, *notes, *input_files.doubts(given)),
+        layers=looked,
+    )
+
+
+def _compared(
+    found: Sequence[Mapping[str, Value]],
+    truth: Sequence[Mapping[str, Value]],
+    tolerances: Tolerances,
+    layers: bool,
+) -> tuple[Comparison, ...]:
+    """Outputs sample by sample; where layers are looked at, tolerances may be of other values too."""
+    comparisons = []
+    for got, right in zip(found, truth, strict=True):
+        here = tolerances
+        if layers:
+            outputs = flat(right)
+            here = replace(tolerances, named={name: each for name, each in here.named.items() if name in outputs})
+        comparisons.append(compare(got, right, here))
+    return tuple(comparisons)
+
+
+def _layers(
+    bundle: Bundle,
+    original: Path | None,
+    sample: Mapping[str, Value],
+    frozen: Mapping[str, Value],
+    tolerances: Tolerances,
+    memory: float | None,
+    progress: Callable[[str], None] | None,
+) -> Layers:
+    if bundle.model_path is None:
+        what = "layers are those of the cleaned model, which a program alone does not have"
+        raise InputError(what, where=str(bundle.path), hint="convert into a folder")
+    return compare_layers(
+        bundle.model_path,
+        sample,
+        bundle.worker,
+        limits=bundle.limits,
+        target=bundle.manifest.target,
+        original=original,
+        original_sample={**sample, **frozen},
+        host={each.node: each.reason for stage in bundle.manifest.stages for each in stage.host},
+        memory_limit=MEMORY if memory is None else int(memory * 2**30),
+        tolerances=tolerances,
+        progress=progress,
     )
 
 
@@ -171,9 +235,9 @@ def _original(bundle: Bundle, reference: str | os.PathLike[str] | None) -> tuple
 def _samples(
     bundle: Bundle,
     original: Path,
-    given: str | os.PathLike[str] | Sequence[Mapping[str, Value]] | None,
+    given: input_files.Given | None,
     seed: int,
-    count: int,
+    count: int | None,
 ) -> list[samplers.Sample]:
     """Samples in the shapes that the bundle takes; what they are for is best seen in the original."""
     if given is None:
@@ -181,10 +245,8 @@ def _samples(
         names = {each.name for each in bundle.inputs}
         wanted = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
         specs, dims = samplers.fixed(wanted, shapes)
-        return samplers.generate(specs, seed=seed, samples=count, dims=dims)
-    if isinstance(given, (str, os.PathLike)):
-        return input_files.read(Path(given), bundle.specs)
-    return [samplers.validate(sample, bundle.specs) for sample in given]
+        return samplers.generate(specs, seed=seed, samples=1 if count is None else count, dims=dims)
+    return input_files.given(given, bundle.specs, count=count)
 
 
 def _frozen(bundle: Bundle, original: Path) -> samplers.Sample:
@@ -196,14 +258,3 @@ def _frozen(bundle: Bundle, original: Path) -> samplers.Sample:
     FreezeInputs(values=frozen).run(model, Context())
     tensors = {name: model.graph.initializers[name].const_value for name in frozen}
     return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
-
-
-def _tolerances(expected: Mapping[str, Value], rtol: float | None, atol: float | None) -> dict[str, Tolerance]:
-    """What was asked for, and for the rest the default of each output; what is exact stays exact."""
-    tolerances = {}
-    for name, array in flat(expected).items():
-        default = default_tolerance(array)
-        if default != EXACT:
-            default = Tolerance(default.rtol if rtol is None else rtol, default.atol if atol is None else atol)
-        tolerances[name] = default
-    return tolerances

@@ -13,13 +13,16 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from onnx_bridge import cli_passes, cli_runtime
 from onnx_bridge.terminal import Json, progress, show
 from passes.errors import BridgeError, InputError
+
+if TYPE_CHECKING:
+    from onnx_bridge.parity.tolerances import Part
 
 app = typer.Typer(
     name="onnx-bridge",
@@ -217,15 +220,36 @@ def convert(
 def check(
     model: ModelOrBundle,
     inputs: Annotated[
-        Path | None, typer.Option("--inputs", metavar="FILE.npz|DIR", help="Inputs: an .npz, or a folder of .pb.")
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+            help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+        ),
     ] = None,
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
-    samples: Annotated[int, typer.Option(min=1, help="How many samples to generate.")] = 1,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
+    ] = None,
     rtol: Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")] = None,
     atol: Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(metavar="PRECISION", help="What MIGraphX computes in: float32, fp16, bf16, int8 or fp8."),
+    ] = None,
+    tol: Annotated[
+        list[str] | None,
+        typer.Option("--tol", metavar="NAME:rtol=R,atol=A", help="Tolerance of one output; repeatable."),
+    ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Compare every value within the model, and say where it begins to differ.")
+    ] = False,
+    layers_memory: Annotated[
+        float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of the values compared at a time (1).")
+    ] = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -252,6 +276,10 @@ def check(
             samples=samples,
             rtol=rtol,
             atol=atol,
+            tolerance=tolerance,
+            tolerances=_tolerances(tol),
+            layers=layers,
+            layers_memory=layers_memory,
             target=target,
             pipeline=pipeline,
             dims=_dims(dim),
@@ -358,6 +386,12 @@ def _leave(code: int) -> NoReturn:
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     sys.exit(code)
+
+
+def _tolerances(values: list[str] | None) -> dict[str, Part]:
+    from onnx_bridge.parity.tolerances import parse_tolerance
+
+    return dict(map(parse_tolerance, values or ()))
 
 
 def _dims(values: list[str] | None) -> dict[str, int]:

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 import passes
 from onnx_bridge import model as models
-from onnx_bridge.errors import InputError, nearest
-from passes.base import Context, Exactness, Rewrite, Skip
+from onnx_bridge.errors import InputError, RuntimeNotFound, nearest
+from passes.base import Context, Exactness, Rewrite, Skip, Target
+from passes.legalize.driver import Legalize
 from passes.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -122,10 +123,23 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
         names |= {str(each.name) for function in loaded.functions.values() for each in function.all_nodes()}
         if node not in names:
             raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
-    steps = Pipeline.parse(name).run(loaded, Context())
+    pipeline = Pipeline.parse(name)
+    target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
+    steps = pipeline.run(loaded, Context(target))
     rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
     skips = [each for step in steps for each in step.result.skips if node in (None, each.node)]
     return Explanation(name, rewrites, skips, node)
+
+
+def _runtime() -> Target | None:
+    """The runtime that legalization asks; None where there is none."""
+    from onnx_bridge.migraphx import runtime as runtimes
+    from onnx_bridge.migraphx.verdicts import Verdicts
+
+    try:
+        return Verdicts(runtimes.find())
+    except RuntimeNotFound:
+        return None
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

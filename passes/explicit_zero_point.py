@@ -63,4 +63,3 @@ class ExplicitZeroPoint(NodeRewrite[_Found]):
         if is_quantize(node):
             attributes.pop("output_dtype", None)
         return [edit.op(node.op_type, [*node.inputs[:2], zero], attributes, domain=node.domain)]
-

@@ -1,5 +1,7 @@
 """Infer the types and shapes of all values, by ONNX's inference with propagation of shape arithmetic.
 
+Behind operators that are not ONNX's, ONNX Runtime tells.
+
     nothing is computed and no weight is read; what is known already is never lost
 
 Skips: a value whose declared type or shape contradicts what its inputs imply keeps it, and other passes do not rely on
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.base import Context, Pass, Result, Rewrite, Skip
+from passes.foreign_inference import infer_foreign
 from passes.inference import infer
 
 
@@ -26,6 +29,8 @@ class InferShapes(Pass):
         """Merge what inference finds into the values of the main graph and its subgraphs."""
         result = Result(model)
         inferred = infer(model, commit=context.budget.take)
+        if foreign := infer_foreign(model) if context.budget.left != 0 else []:
+            inferred.learned += [*foreign, *infer(model, declared=False).learned]
         if inferred.error:
             result.skips.append(Skip(f"ONNX's inference failed: {inferred.error}"))
         for value, reason in inferred.disputed.items():

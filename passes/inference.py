@@ -132,12 +132,19 @@ def _run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[
     )
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    _skeleton(model.graph, proto.graph, declared=declared)
+    skeleton(model.graph, proto.graph, declared=declared)
     inferred = onnx.shape_inference.infer_shapes(proto.SerializeToString(), data_prop=propagate)
     yield from _pairs(model.graph, inferred.graph)
 
 
-def _skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None:
+def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None:
+    """Write a graph with its structure, types, and small constants; of others ``value_info`` has the types.
+
+    Args:
+        graph: with its subgraphs.
+        proto: what to write it into.
+        declared: with what is known of the types and shapes of results.
+    """
     proto.name = graph.name or "graph"
     for value in graph.inputs:
         ir.serde.serialize_value_into(proto.input.add(), value)
@@ -183,7 +190,7 @@ def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
-            _skeleton(attribute.as_graph(), graph, declared=declared)
+            skeleton(attribute.as_graph(), graph, declared=declared)
         else:
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
 

@@ -154,7 +154,10 @@ def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
         return which
     if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
         return which
-    if node.op_type == "Resize" and node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize":
+    if (
+        node.op_type == "Resize"
+        and node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
         return which
     if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
         given = node.inputs[2] if len(node.inputs) > 2 else None

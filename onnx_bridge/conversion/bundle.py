@@ -125,6 +125,16 @@ class Bundle:
         return not self.manifest.stages
 
     @property
+    def worker(self) -> Worker | None:
+        """The process that its programs live in; None before they are loaded, and where there are none."""
+        return self._worker
+
+    @property
+    def limits(self) -> Limits:
+        """What each of MIGraphX's steps may take."""
+        return self._limits
+
+    @property
     def program_path(self) -> Path | None:
         """The ``.mxr`` of a model that runs wholly on MIGraphX."""
         return self.program_paths[0] if self.wholly_on_migraphx else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +24,17 @@ from onnx_bridge.errors import (
     ProgramLost,
     RuntimeFailure,
     RuntimeNotFound,
+    WorkerCrashed,
     WorkerTimeout,
 )
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
 from onnx_bridge.parity.reference import Reference
-from passes.base import Status
+from passes.base import Context, Status
 from passes.graphs import Scope, name_nodes
 from passes.host_stages import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
-from passes.inference import infer
+from passes.infer_shapes import InferShapes
 from passes.probes import Probe, suspects
 from passes.units import units
 
@@ -134,8 +136,8 @@ def stage(
                 continue
             builder.worker = workers.shared(target.runtime)
             failed, first_failed = first_failed, None
-            if isinstance(failed.error, _LIMITS):
-                raise failed.error
+            if _by_chance(failed.error):
+                raise failed.error from None
             piece = builder.smallest(failed)
             if not piece and not made_only:  # it may be an output that is a constant, which no node accounts for
                 made_only = True
@@ -156,26 +158,8 @@ def stage(
 
 
 def _learn(model: ir.Model) -> None:
-    """Infer types and shapes: the pipeline need not have done so, and about unknown ones nothing can be asked.
-
-    ONNX infers nothing behind an operator that it does not know. ONNX Runtime knows more of them.
-    """
-    infer(model)
-    values = {str(each.name): each for node in model.graph for each in node.outputs if each.name}
-    unknown = {name: each for name, each in values.items() if each.type is None or each.shape is None}
-    if not unknown:
-        return
-    try:
-        inputs = [str(each.name) for each in model.graph.inputs if not each.is_initializer()]
-        found = Reference(extract(model, inputs, list(unknown))).output_types()
-    except InputError:
-        return
-    for name, (dtype, shape) in found.items():
-        value = values[name]
-        if value.type is None:
-            value.type = ir.TensorType(dtype)
-        if value.shape is None and shape:  # for an unknown shape it gives that of a scalar
-            value.shape = ir.Shape(shape)
+    """Infer types and shapes: the pipeline need not have done so, and about unknown ones nothing can be asked."""
+    InferShapes().run(model, Context())
 
 
 def judged(model: ir.Model, target: Verdicts) -> dict[ir.Node, str]:
@@ -211,6 +195,11 @@ def _may_try(probe: Probe) -> bool:
     tensors = all(value.type is None or isinstance(value.type, ir.TensorType) for value in values)
     plain = tensors and all(value.dtype != ir.DataType.STRING for value in values)
     return plain and not all(map(can_cross, probe.inputs))
+
+
+def _by_chance(error: RuntimeFailure) -> bool:
+    """Whether it says nothing about a node; the system, or somebody, ends processes by SIGKILL."""
+    return isinstance(error, _LIMITS) or (isinstance(error, WorkerCrashed) and error.signal is signal.SIGKILL)
 
 
 class _Failed(Exception):

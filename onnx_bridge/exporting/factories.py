@@ -100,7 +100,7 @@ def _called(name: str) -> Any:
             hint = nearest(part, [each for each in vars(found) if not each.startswith("_")]) or _HOW
             raise InputError(f"{home} has no {part!r}", where=name, hint=hint)
         found = getattr(found, part)
-    if not callable(found) or hasattr(found, "forward") and not isinstance(found, type):
+    if not callable(found) or (hasattr(found, "forward") and not isinstance(found, type)):
         return found
     try:
         return found()

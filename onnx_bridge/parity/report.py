@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_bridge.parity.compare import Comparison, OutputComparison
+from onnx_bridge.parity.layer_report import Layers
 from onnx_bridge.values import Value
 
 _LISTED = 20
@@ -48,6 +49,7 @@ class Report:
         versions: by name, of what took part ("onnxruntime", "MIGraphX").
         notes: what people should know besides ("the reference is the cleaned model").
         samples: what was fed, in order; not part of the JSON.
+        layers: what was found within the model, where that was asked for. The verdict is that of the outputs.
     """
 
     model: str
@@ -56,6 +58,7 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
+    layers: Layers | None = field(default=None, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -82,6 +85,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
         return {
+            **({} if self.layers is None else {"layers": self.layers.to_json()}),
             "model": self.model,
             "passed": self.passed,
             "seed": self.seed,
@@ -116,7 +120,8 @@ class Report:
                     *(_figure(number) for number in (output.max_abs, output.cosine, output.sqnr_db)),
                     _verdict(output),
                 )
-        parts: list[RenderableType] = [table] if table.row_count else []
+        parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]
+        parts += [table] if table.row_count else []
         differences = list(self._differences())
         parts += [Text(line, style="red") for line in differences[:_LISTED]]
         if len(differences) > _LISTED:

@@ -115,6 +115,9 @@ class Segments:
         known |= {str(each.name): each for node in graph for each in node.outputs if each.name}
         graph.outputs.clear()
         graph.inputs.clear()
+        chosen = {id(node) for node in nodes}
+        pairs = zip(list(graph), self.model.graph, strict=True)
+        graphs.remove(graph, [new for new, old in pairs if id(old) not in chosen and not is_constant(old)])
         twins = []
         for name in used:
             old = known[name]

@@ -32,13 +32,16 @@ Precision = Literal["fp16", "bf16", "int8", "fp8"]
 
 
 class Kind(enum.Enum):
-    """What can be wrong, as a word that follows the name of what is at fault."""
+    """What can be wrong with a model on a runtime."""
 
-    WRONG = "computes something else"
-    REJECTED = "is rejected"
+    WRONG = "wrong"
+    """It computes something else, or gives other outputs."""
+    REJECTED = "rejected"
     CRASHES = "crashes"
-    HANGS = "does not end"
-    MEMORY = "runs out of memory"
+    HANGS = "hangs"
+    """It ran into the limit of time."""
+    MEMORY = "memory"
+    """It ran into the limit of memory."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Device:
                 for number, inputs, expected in zip(piece.numbers, piece.inputs, piece.expected, strict=True):
                     compared = compare(run(program, inputs, expected), expected, self.tolerances)
                     if not compared.passed:
-                        each = Symptom(Kind.WRONG, step, _reasons(compared), number, compared)
+                        each = Symptom(Kind.WRONG, step, reasons(compared), number, compared)
                         found = each if found is None or (each.error or 0) > (found.error or 0) else found
                 return found
         except tuple(_KINDS) as error:
@@ -189,7 +192,8 @@ def _tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, T
     }
 
 
-def _reasons(compared: Comparison) -> str:
+def reasons(compared: Comparison) -> str:
+    """How outputs differ, in words."""
     return "; ".join(f"{each.name}: {each.reason}" for each in compared.outputs if each.reason)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from onnx_bridge.reporting.evidence import Network, NetworkNode
 
@@ -149,16 +150,16 @@ class _Layout:
                 number += 1
             chain.append(edge[1])
             self.chains[edge] = chain
-            for upper, lower in zip(chain, chain[1:], strict=False):
+            for upper, lower in pairwise(chain):
                 below.setdefault(upper, []).append(lower)
                 above.setdefault(lower, []).append(upper)
         self._place()
         for sweep in range(_SWEEPS):
             downward = sweep % 2 == 0
-            for layer in self.layers if downward else reversed(self.layers):
-                neighbours = above if downward else below
-                layer.sort(key=lambda box: _mean([self.x[each] for each in neighbours.get(box, [])], self.x[box]))  # noqa: B023
-                self._spread(layer, neighbours)
+            neighbours = above if downward else below
+            for boxes in self.layers if downward else self.layers[::-1]:
+                boxes.sort(key=lambda box: _mean([self.x[each] for each in neighbours.get(box, [])], self.x[box]))
+                self._spread(boxes, neighbours)
         left = min(self.x.values())
         self.x = {box: place - left + MARGIN for box, place in self.x.items()}
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import suite
 
 import onnx_bridge
 from onnx_bridge import model as models
@@ -32,6 +31,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.parity.reference import Reference
 from passes.structural import structural_inputs
+from tests.conformance import suite
 
 OUTCOMES = ("wholly", "frozen", "host", "wrong", "refused", "crashed")
 TIMEOUT = 60.0

@@ -1,0 +1,189 @@
+"""What was found of a model's layers, for people and as JSON; and which of them is to blame."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnx_bridge.parity.compare import OutputComparison
+
+_LISTED, _EXAMPLES = 60, 10
+"""The most rows that people are shown where values differ, and where all agree: those that are off most."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One value of the cleaned model.
+
+    Attributes:
+        node: that makes it.
+        operator: with its domain, where that is not ONNX's own.
+        module: the PyTorch module that it comes from, where the exporter wrote that down.
+        tensor: its name.
+        takes: the names of what the node takes.
+        runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a stage on the host.
+        cleaning: the cleaned model against the original, on ONNX Runtime; None where the original has no such value.
+        accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be had.
+        local: MIGraphX against ONNX Runtime, fed with the same values; likewise.
+        reason: why one of the two is missing.
+        by: the pass that made the node; empty where it is as it was.
+        origins: the nodes of the original that it stands for.
+    """
+
+    node: str
+    operator: str
+    module: str
+    tensor: str
+    takes: tuple[str, ...]
+    runs_on: str
+    cleaning: OutputComparison | None
+    accumulated: OutputComparison | None
+    local: OutputComparison | None
+    reason: str
+    by: tuple[str, ...]
+    origins: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of its errors that there are lie within the tolerance."""
+        return all(each is None or each.passed for each in (self.cleaning, self.accumulated, self.local))
+
+    @property
+    def severity(self) -> float:
+        """The largest of its errors, as a multiple of the tolerance."""
+        errors = (each.severity for each in (self.cleaning, self.accumulated, self.local) if each is not None)
+        return max(errors, default=0.0)
+
+    @property
+    def title(self) -> str:
+        """Operator, node, and where that comes from."""
+        said = [f"of {self.module}"] if self.module else []
+        said += [f"made by {', '.join(self.by)} from {', '.join(self.origins)}"] if self.by else []
+        return f"{self.operator} {self.node}" + (f" ({', '.join(said)})" if said else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        errors = {name: getattr(self, name) for name in ("cleaning", "accumulated", "local")}
+        plain = {name: list(each) if isinstance(each, tuple) else each for name, each in _plain(self).items()}
+        return plain | {name: each and each.to_json() for name, each in errors.items()} | {"passed": self.passed}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """All values of a cleaned model, in the order in which they are computed.
+
+    Attributes:
+        rows: one a value.
+        segments: how many parts it was run in.
+        notes: what the user should know, in sentences.
+        together: the nodes that make the first difference together, where none of them alone does.
+        sample: the number of the sample that was run.
+    """
+
+    rows: tuple[Layer, ...]
+    segments: int = 1
+    notes: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    sample: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every value agrees; without any nothing was shown, so that is no agreement."""
+        return bool(self.rows) and all(row.passed for row in self.rows)
+
+    @property
+    def first(self) -> Layer | None:
+        """The layer to look at: the first that differs on MIGraphX, or that cleaning changed if that comes first."""
+        return next((row for row in self.rows if not row.passed), None)
+
+    @property
+    def culprit(self) -> Layer | None:
+        """The first layer that makes an error of its own on MIGraphX; None where there is none."""
+        return next((row for row in self.rows if row.local is not None and not row.local.passed), None)
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in a sentence."""
+        first = self.first
+        if first is None:
+            unknown = sum(row.accumulated is None for row in self.rows)
+            missing = f"; {unknown} could not be compared" if unknown else ""
+            return f"no layer differs: {len(self.rows) - unknown} values agree{missing}"
+        if first.cleaning is not None and not first.cleaning.passed:
+            who = f"{', '.join(first.by)}, which made it," if first.by else "cleaning"
+            return f"{first.title} is the first that differs, and {who} changed it: {_error(first.cleaning)}"
+        if first.local is not None and not first.local.passed:
+            return f"{first.title} is the first that differs, and makes the error itself: {_error(first.local)}"
+        assert first.accumulated is not None
+        said = f"{first.title} is the first that differs: {_error(first.accumulated)}"
+        if self.together:
+            return f"{said}. Fed with the right values it is right alone, and wrong with {', '.join(self.together)}"
+        if first.local is None:
+            return f"{said}; its own part in that is not known: {first.reason}"
+        most = max(self.rows, key=lambda row: row.local.severity if row.local is not None else 0.0)
+        assert most.local is not None
+        share = f"the largest of a node's own is {most.local.severity:.2g} of the tolerance, of {most.title}"
+        return f"{said}. Fed with the right values it is right: the error has grown; {share}"
+
+    def blaming(self, nodes: list[str]) -> Layers:
+        """The same, with the nodes that make the first difference together; the last of them is where it shows."""
+        first = self.first
+        others = tuple(node for node in nodes if first is None or node != first.node)
+        return replace(self, together=others)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "passed": self.passed,
+            "sentence": self.sentence,
+            "first": self.first.tensor if self.first else None,
+            "culprit": self.culprit.tensor if self.culprit else None,
+            "together": list(self.together),
+            "sample": self.sample,
+            "segments": self.segments,
+            "notes": list(self.notes),
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+    def render(self) -> RenderableType:
+        """The sentence, and a table of the layers."""
+        worst = sorted(self.rows, key=lambda row: (row.passed, -row.severity))[: _EXAMPLES if self.passed else _LISTED]
+        chosen = {row.tensor for row in worst}
+        shown = [row for row in self.rows if row.tensor in chosen]
+        cleaning = any(row.cleaning is not None and not row.cleaning.passed for row in self.rows)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("node", "operator", "module"):
+            table.add_column(heading, overflow="fold")
+        for heading in (*(["cleaning"] if cleaning else []), "accumulated", "local"):
+            table.add_column(heading, justify="right")
+        table.add_column("made by", overflow="fold")
+        table.add_column("")
+        for row in shown:
+            errors = (*([row.cleaning] if cleaning else []), row.accumulated, row.local)
+            names = map(Text, (row.node, row.operator, row.module))
+            table.add_row(*names, *map(_cell, errors), Text(", ".join(row.by)), Text(row.reason, style="yellow"))
+        parts: list[RenderableType] = [Text(self.sentence, style="bold green" if self.passed else "bold red"), table]
+        if len(shown) < len(self.rows):
+            parts.append(Text(f"these are the {len(shown)} of {len(self.rows)} that are off most; --json has them all"))
+        parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
+        return Group(*parts)
+
+
+def _plain(layer: Layer) -> dict[str, Any]:
+    return {name: each for name, each in asdict(layer).items() if not isinstance(each, dict)}
+
+
+def _error(output: OutputComparison) -> str:
+    largest = "" if output.max_abs is None else f"largest error {output.max_abs:.3g}, "
+    return f"{largest}{output.reason}"
+
+
+def _cell(output: OutputComparison | None) -> Text:
+    if output is None:
+        return Text("–")
+    number = output.reason if output.max_abs is None and output.reason else f"{output.max_abs or 0.0:.3g}"
+    return Text(str(number), style="" if output.passed else "red")

@@ -1,0 +1,111 @@
+"""Error along the graph: a point for each node, its height the error as a multiple of what is allowed.
+
+Heights are logarithmic, so that an error of 10⁻³ of the tolerance and one of 10⁶ times it can both be seen; no error at
+all lies on the lowest line, and what is beyond all numbers (a NaN on one side) on the highest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEFT, TOP, ROOM = 64, 14, 220
+"""The place of the plot in its frame, and its height, in pixels."""
+_LOWEST, _HIGHEST = -6, 8
+"""Powers of ten that are told apart."""
+_WIDEST, _NARROWEST = 2400, 900
+
+
+@dataclass(frozen=True)
+class Point:
+    """A node's error; ``tensor`` is the key of what can be plotted of it."""
+
+    x: float
+    y: float
+    hint: str
+    bad: bool
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """One kind of error."""
+
+    name: str
+    tone: str
+    points: tuple[Point, ...]
+
+    @property
+    def line(self) -> str:
+        """The points, as an SVG polyline takes them."""
+        return " ".join(f"{each.x},{each.y}" for each in self.points)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one node: a name for people, and its error as a multiple of the tolerance (None: unknown)."""
+
+    title: str
+    error: float | None
+    bad: bool
+    tensor: str = ""
+
+
+@dataclass(frozen=True)
+class Course:
+    """The plot: its series, its frame, and its horizontal lines with their labels."""
+
+    measure: str
+    series: tuple[Series, ...]
+    width: int
+    height: int
+    ticks: tuple[tuple[float, str], ...]
+    left: int = LEFT
+
+    @classmethod
+    def of(cls, kinds: Sequence[tuple[str, str, Sequence[Measured]]]) -> Course | None:
+        """The plot of several kinds of errors (name, tone, and one `Measured` a node); None where nothing is known."""
+        known = [each.error for *_, errors in kinds for each in errors if each.error is not None]
+        if not known:
+            return None
+        powers = [_power(error) for error in known]
+        low, high = math.floor(min(*powers, -1)), math.ceil(max(*powers, 1))
+        count = max(len(errors) for *_, errors in kinds)
+        width = min(_WIDEST, max(_NARROWEST, 6 * count))
+
+        def height(power: float) -> float:
+            return round(TOP + ROOM * (high - power) / (high - low), 1)
+
+        series = []
+        for name, tone, errors in kinds:
+            points = [
+                Point(
+                    round(LEFT + 8 + (width - LEFT - 16) * index / max(1, count - 1), 1),
+                    height(_power(each.error)),
+                    f"{each.title}\n{name}: {each.error:.3g} of the tolerance",
+                    each.bad,
+                    each.tensor,
+                )
+                for index, each in enumerate(errors)
+                if each.error is not None
+            ]
+            if points:
+                series.append(Series(name, tone, tuple(points)))
+        step = max(1, (high - low) // 7)
+        marks = sorted({*range(low, high + 1, step), 0})
+        ticks = tuple((height(power), "tolerance" if power == 0 else _label(power, low)) for power in marks)
+        return cls("as a multiple of the tolerance", tuple(series), width, TOP + ROOM + 12, ticks)
+
+
+def _power(error: float) -> float:
+    if error == 0 or math.isnan(error) or math.isinf(error):
+        return _LOWEST if error == 0 else _HIGHEST
+    return min(_HIGHEST, max(_LOWEST, math.log10(error)))
+
+
+def _label(power: int, low: int) -> str:
+    return "0" if power == _LOWEST == low else f"10{str(power).translate(_SUPERSCRIPT)}"
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

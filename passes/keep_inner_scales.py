@@ -1,0 +1,81 @@
+"""Dequantize by arithmetic where a product sums over the axis of the scales.
+
+    MatMul(x, DQ(W, s, z)), s along the summed axis   →  MatMul(x, (Cast(W) − z)·s)      likewise Conv and Gemm
+
+Such scales cannot be taken out of the sum, so no kernel of 8 bits can compute the product. MIGraphX, which goes by the
+number of scales alone, makes one nevertheless where the matrix is square, and its numbers are wrong. Written as
+arithmetic, the product stays in float; weights become plain constants when constants are folded.
+
+Skips: shapes that are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes import graphs
+from passes.base import Context, Exactness, Result, Skip
+from passes.driver import Match, NodeContext, NodeRewrite
+from passes.edit import Edit
+from passes.inference import infer
+from passes.int8_kernels import Reason, forecast_kernel, kept, trace
+from passes.legalize.quantize import dequantized, obstacle, output_dtype
+from passes.quantization import DOMAINS, is_dequantize, plain
+
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class KeepInnerScales(NodeRewrite[_Found]):
+    """Dequantize by arithmetic where a product sums over the axis of the scales."""
+
+    name = "keep-inner-scales"
+    exactness = Exactness.BITWISE
+    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Axes want ranks."""
+        if any(is_dequantize(node) for scope in graphs.scopes(model) for node in scope.nodes()):
+            infer(model)
+        return super().run(model, context)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether a product would take its scales for those of another axis."""
+        scope = context.scope
+        shape = scope.shape(node.inputs[1])
+        if shape is None or len(shape) != 1 or shape[0] == 1:
+            return None
+        pending = [node.outputs[0]]
+        while pending:
+            value = pending.pop()
+            for user in value.consumers():
+                if plain(user, scope, *_LOOKED_THROUGH):
+                    pending.extend(user.outputs)
+                elif plain(user, scope, *_PRODUCTS) and value in user.inputs[:2]:
+                    if forecast_kernel(user, scope).wrong and self._is_inner(node, user, scope):
+                        problem, dtype = obstacle(node, scope), output_dtype(node, scope)
+                        if problem is not None or dtype is None:
+                            return Skip(problem or "its dtype is unknown")
+                        return _Found(node, dtype)
+        return None
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Cast, subtract, multiply."""
+        return [dequantized(edit, match.node, match.node.inputs, match.dtype)]
+
+    @staticmethod
+    def _is_inner(node: ir.Node, user: ir.Node, scope: graphs.Scope) -> bool:
+        for index, value in enumerate(user.inputs[:2]):
+            operand = trace(value, scope)
+            if not isinstance(operand, Reason) and operand.dequantize is node:
+                return operand.axis != kept(user, index, scope) or not operand.direct
+        return False
