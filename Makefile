@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test conformance lint format bench clean
+.PHONY: help setup demo test chaos conformance faults zoo lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then clean, convert and check two networks exported from PyTorch"
 	@echo "make test    set up, then run every test"
+	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
+	@echo "make faults  plant faults in eight models, and let bisect name them"
+	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
@@ -24,8 +27,17 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+chaos: setup
+	@$(BIN)/python -m fixtures.chaos
+
 conformance: setup
 	@$(BIN)/python -m tests.conformance.run
+
+faults: setup
+	@$(BIN)/python -m fixtures.faults
+
+zoo: setup
+	@$(BIN)/python -m fixtures.zoo
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

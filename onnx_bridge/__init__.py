@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from onnx_bridge.difference import diff
     from onnx_bridge.explanation import explain
     from onnx_bridge.inspection import inspect
+    from onnx_bridge.int8_forecast import Forecast, forecast
     from onnx_bridge.parity.report import Report
 
 __all__ = [
     "Bundle",
     "Diagnosis",
+    "Forecast",
     "Report",
     "__version__",
     "check",
@@ -38,6 +40,7 @@ __all__ = [
     "diff",
     "doctor",
     "explain",
+    "forecast",
     "inspect",
     "load",
 ]
@@ -52,6 +55,8 @@ _HOMES = {
     "diff": "onnx_bridge.difference",
     "doctor": "onnx_bridge.diagnosis",
     "explain": "onnx_bridge.explanation",
+    "forecast": "onnx_bridge.int8_forecast",
+    "Forecast": "onnx_bridge.int8_forecast",
     "inspect": "onnx_bridge.inspection",
     "load": "onnx_bridge.conversion.bundle",
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from onnx_bridge import cli_passes, cli_runtime
+from onnx_bridge import cli_convert, cli_passes, cli_runtime
 from onnx_bridge.terminal import Json, progress, show
 from passes.errors import BridgeError, InputError
 
@@ -173,47 +173,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-@app.command()
-def convert(
-    model: Model,
-    out: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="OUT", help="A folder, or a name ending in .mxr.", show_default=False),
-    ],
-    target: Target = "auto",
-    pipeline: Pipeline = "default",
-    dim: Dims = None,
-    input_: Shapes = None,
-    freeze: Freeze = None,
-    host: Host = True,
-    cache: Cache = True,
-    timeout: Timeout = None,
-    memory: Memory = None,
-    as_json: Json = False,
-) -> None:
-    """Clean a model, compile it with MIGraphX, and write the bundle.
-
-    What MIGraphX cannot run becomes stages that ONNX Runtime runs, unless --no-host forbids it.
-    """
-    import onnx_bridge
-    from onnx_bridge.inspection import describe_bundle
-
-    with progress(as_json) as tell:
-        bundle = onnx_bridge.convert(
-            model,
-            out,
-            target=target,
-            pipeline=pipeline,
-            dims=_dims(dim),
-            inputs=_shapes(input_),
-            freeze=_values(freeze),
-            host=host,
-            cache=cache,
-            timeout=timeout,
-            memory=memory,
-            progress=tell,
-        )
-    show(describe_bundle(bundle), as_json)
+app.command()(cli_convert.convert)
 
 
 @app.command()

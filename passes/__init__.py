@@ -26,9 +26,15 @@ __all__ = ["PIPELINES", "describe", "get", "load_file", "names", "register"]
 _P = TypeVar("_P", bound="Pass")
 
 _BUILT_IN = {
+    "cancel-qdq": "passes.cancel_qdq:CancelQdq",
+    "center-matmul-integer": "passes.center_matmul_integer:CenterMatMulInteger",
+    "check-quantization": "passes.check_quantization:CheckQuantization",
     "convert-opset": "passes.convert_opset:ConvertOpset",
+    "convert-precision": "passes.convert_precision:ConvertPrecision",
+    "decompose-quark": "passes.decompose_quark:DecomposeQuark",
     "dissolve-sequences": "passes.dissolve_sequences:DissolveSequences",
     "eliminate-common-subexpressions": "passes.eliminate_common_subexpressions:EliminateCommonSubexpressions",
+    "explicit-zero-point": "passes.explicit_zero_point:ExplicitZeroPoint",
     "fold-batch-norm": "passes.fold_batch_norm:FoldBatchNorm",
     "fold-constants": "passes.fold_constants:FoldConstants",
     "fold-pad": "passes.fold_pad:FoldPad",
@@ -40,29 +46,49 @@ _BUILT_IN = {
     "infer-shapes": "passes.infer_shapes:InferShapes",
     "inline-constant-if": "passes.inline_constant_if:InlineConstantIf",
     "inline-functions": "passes.inline_functions:InlineFunctions",
+    "keep-inner-scales": "passes.keep_inner_scales:KeepInnerScales",
     "legalize": "passes.legalize.driver:Legalize",
     "lift-constant-nodes": "passes.lift_constant_nodes:LiftConstantNodes",
+    "lift-dequantize": "passes.lift_dequantize:LiftDequantize",
     "merge-reshapes": "passes.merge_reshapes:MergeReshapes",
     "merge-transposes": "passes.merge_transposes:MergeTransposes",
+    "qoperator-to-qdq": "passes.qoperator_to_qdq:QOperatorToQdq",
     "remove-dead": "passes.remove_dead:RemoveDead",
     "remove-identity": "passes.remove_identity:RemoveIdentity",
+    "requantize-weights": "passes.requantize_weights:RequantizeWeights",
+    "saturate-before-quantize": "passes.saturate_before_quantize:SaturateBeforeQuantize",
     "set-ir-version": "passes.set_ir_version:SetIrVersion",
     "share-constants": "passes.share_constants:ShareConstants",
     "surgeon": "passes.surgeon:Surgeon",
+    "uint8-to-int8": "passes.uint8_to_int8:Uint8ToInt8",
     "unshadow-names": "passes.unshadow_names:UnshadowNames",
+    "widen-scales": "passes.widen_scales:WidenScales",
 }
+
+_QUANTIZATION_TO_QDQ = "decompose-quark,qoperator-to-qdq,fold-qdq,fold-constants"
+_QDQ_TO_INT8 = (
+    "cancel-qdq,explicit-zero-point,center-matmul-integer,requantize-weights,widen-scales,uint8-to-int8,"
+    "keep-inner-scales,lift-dequantize,saturate-before-quantize"
+)
 
 PIPELINES = {
     "none": "",
     # What changes no operator: only structure that says nothing about the computation goes.
     "minimal": "inline-functions,remove-dead,infer-shapes",
+    # Every form of quantization becomes QuantizeLinear and DequantizeLinear first. What decides whether these become
+    # kernels of 8 bits comes then: dtypes and zero points, which axes scales belong to, where integers are rearranged.
+    # Saturation is last, since what is in range of what depends on all that. Each does nothing to a model in float.
+    "quantized": "check-quantization,inline-functions,unshadow-names,fold-constants,"
+    f"{_QUANTIZATION_TO_QDQ},infer-shapes,{_QDQ_TO_INT8},remove-dead,infer-shapes",
     # Functions first, since inference and folding do not look into them; then every value gets a name of its own, so
     # that nothing that moves between graphs is caught by another of its name. What quantization leaves to be folded
     # comes before the second folding of constants, which goes on from there. Nodes that do nothing, repeat, or can be
-    # merged or fused are found once shapes are known. The runtime is asked about what is left of that, if there is one.
-    "default": "inline-functions,unshadow-names,fold-constants,inline-constant-if,dissolve-sequences,fold-qdq,"
-    "fold-constants,infer-shapes,remove-identity,lift-constant-nodes,share-constants,eliminate-common-subexpressions,"
-    "merge-reshapes,merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,fuse-layer-norm,remove-dead,infer-shapes,legalize",
+    # merged or fused are found once shapes are known, before quantization is settled, which puts Clip between them.
+    # The runtime is asked about what is left of that, if there is one.
+    "default": "check-quantization,inline-functions,unshadow-names,fold-constants,inline-constant-if,"
+    f"dissolve-sequences,{_QUANTIZATION_TO_QDQ},infer-shapes,remove-identity,lift-constant-nodes,share-constants,"
+    "eliminate-common-subexpressions,merge-reshapes,merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,"
+    f"fuse-layer-norm,{_QDQ_TO_INT8},remove-dead,infer-shapes,legalize",
 }
 """Named pipelines, as specifications."""
 

@@ -29,6 +29,7 @@ from passes.edit import Edit
 from passes.folding import Folder, Refusal
 from passes.graphs import Scope
 from passes.inference import infer
+from passes.quantization import is_quantize, same_parameters
 
 Policy = Literal["keep-int8", "weights", "all"]
 
@@ -151,7 +152,7 @@ class _FoldPairs(NodeRewrite[_Pair]):
         scope = context.scope
         value = node.inputs[0]
         before = value.producer() if value is not None else None
-        if before is None or before.op_type != "QuantizeLinear" or not _same_parameters(before, node, scope):
+        if before is None or not is_quantize(before) or not same_parameters(before, node, scope):
             return Skip("no QuantizeLinear of the same scale comes before it")
         source, scale = before.inputs[0], scope.constant(node.inputs[1])
         zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -186,22 +187,3 @@ class _FoldPairs(NodeRewrite[_Pair]):
         if match.low.ndim == 0:
             return [edit.op("Clip", [match.source, low, high])]
         return [edit.op("Min", [edit.op("Max", [match.source, low]), high])]
-
-
-def _same_parameters(quantize: ir.Node, dequantize: ir.Node, scope: Scope) -> bool:
-    if len(quantize.inputs) != len(dequantize.inputs) or quantize.domain not in _DOMAINS:
-        return False
-    for name in ("axis", "block_size"):
-        default = 1 if name == "axis" else 0
-        if quantize.attributes.get_int(name, default) != dequantize.attributes.get_int(name, default):
-            return False
-    return all(
-        one is other or _equal(scope.constant(one), scope.constant(other))
-        for one, other in zip(quantize.inputs[1:], dequantize.inputs[1:], strict=True)
-    )
-
-
-def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
-    if one is None or other is None or one.dtype != other.dtype:
-        return False
-    return np.array_equal(one.numpy(), other.numpy())

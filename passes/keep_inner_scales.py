@@ -4,7 +4,7 @@
 
 Such scales cannot be taken out of the sum, so no kernel of 8 bits can compute the product. MIGraphX, which goes by the
 number of scales alone, makes one nevertheless where the matrix is square, and its numbers are wrong. Written as
-arithmetic, the product stays in float; weights become plain constants when constants are folded.
+arithmetic, the product stays in float; weights become constants in float.
 
 Skips: shapes that are unknown.
 """
@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from passes import graphs
 from passes.base import Context, Exactness, Result, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
+from passes.graphs import Scope
 from passes.inference import infer
 from passes.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.legalize.quantize import dequantized, obstacle, output_dtype
-from passes.quantization import DOMAINS, is_dequantize, plain
+from passes.quantization import DOMAINS, aligned, is_dequantize, parameters, plain
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
@@ -60,22 +62,31 @@ class KeepInnerScales(NodeRewrite[_Found]):
             for user in value.consumers():
                 if plain(user, scope, *_LOOKED_THROUGH):
                     pending.extend(user.outputs)
-                elif plain(user, scope, *_PRODUCTS) and value in user.inputs[:2]:
-                    if forecast_kernel(user, scope).wrong and self._is_inner(node, user, scope):
-                        problem, dtype = obstacle(node, scope), output_dtype(node, scope)
-                        if problem is not None or dtype is None:
-                            return Skip(problem or "its dtype is unknown")
-                        return _Found(node, dtype)
+                    continue
+                if not plain(user, scope, *_PRODUCTS) or value not in user.inputs[:2]:
+                    continue
+                if forecast_kernel(user, scope).wrong and _is_inner(node, user, scope):
+                    problem, dtype = obstacle(node, scope), output_dtype(node, scope)
+                    if problem is not None or dtype is None:
+                        return Skip(problem or "its dtype is unknown")
+                    return _Found(node, dtype)
         return None
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Cast, subtract, multiply."""
-        return [dequantized(edit, match.node, match.node.inputs, match.dtype)]
+        """Cast, subtract, multiply; a weight right away."""
+        node, scope = match.node, edit.scope
+        weight, found = scope.constant(node.inputs[0]), parameters(node, scope)
+        if weight is None or isinstance(found, str) or match.dtype != ir.DataType.FLOAT:
+            return [dequantized(edit, node, node.inputs, match.dtype)]
+        scale, zero = (aligned(each, found, len(weight.shape)) for each in (found.scale, found.zero))
+        assert scale is not None and zero is not None
+        return [edit.constant((weight.numpy().astype(np.int32) - zero).astype(np.float32) * scale)]
 
-    @staticmethod
-    def _is_inner(node: ir.Node, user: ir.Node, scope: graphs.Scope) -> bool:
-        for index, value in enumerate(user.inputs[:2]):
-            operand = trace(value, scope)
-            if not isinstance(operand, Reason) and operand.dequantize is node:
-                return operand.axis != kept(user, index, scope) or not operand.direct
-        return False
+
+def _is_inner(node: ir.Node, user: ir.Node, scope: Scope) -> bool:
+    """Whether a product takes the scales of ``node`` for those of another axis."""
+    for index, value in enumerate(user.inputs[:2]):
+        operand = trace(value, scope)
+        if not isinstance(operand, Reason) and operand.dequantize is node:
+            return operand.axis != kept(user, index, scope) or not operand.direct
+    return False

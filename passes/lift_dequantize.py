@@ -4,8 +4,8 @@
     DQ(Pad(q, v), s, z)     →  Pad(DQ(q, s, z), (v − z)·s)
 
 MIGraphX deletes a QuantizeLinear and its DequantizeLinear where no kernel of 8 bits takes the integers, and with them
-what is between: the shapes do not fit any more, or the numbers are wrong. With one scale for all, rearranging numbers is
-the same as rearranging integers. Where every product behind is forecast to run in 8 bits, the integers stay.
+what is between: the shapes do not fit any more, or the numbers are wrong. With one scale for all, rearranging numbers
+is the same as rearranging integers. Where every product behind is forecast to run in 8 bits, the integers stay.
 
 Skips: more than one scale; a Pad whose value is not constant.
 """
@@ -81,7 +81,7 @@ class LiftDequantize(NodeRewrite[_Found]):
             pads = (np.float32(value - zero) * step.astype(np.float32)).astype(step.dtype)
             inputs = [x, moving.inputs[1], edit.constant(np.asarray(pads)), *moving.inputs[3:]]
         made = edit.node(moving.op_type, inputs, attributes, outputs=len(moving.outputs))
-        return [made.outputs[moving.outputs.index(node.inputs[0])]]  # type: ignore[arg-type]  # not None: it was made
+        return [made.outputs[moving.outputs.index(node.inputs[0])]]
 
 
 def _moving(value: ir.Value | None, scope: Scope) -> ir.Node | None:

@@ -229,7 +229,7 @@ def _is_used_outside(value: ir.Value, within: set[ir.Node]) -> bool:
 def _no_tensor(value: ir.Value) -> str | None:
     if value.type is None or isinstance(value.type, ir.TensorType):
         if value.dtype in _BEYOND:
-            return f"{value.name} is of {value.dtype.name.lower()}"
+            return f"{value.name} is of {'strings' if value.dtype == ir.DataType.STRING else value.dtype.name.lower()}"
         return None
     return f"{value.name} is no tensor but {value.type}"
 

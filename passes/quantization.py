@@ -86,11 +86,12 @@ class Parameters:
 
     def bounds(self) -> tuple[Array, Array]:
         """The smallest and largest numbers that the integers can stand for."""
-        low, high = (
-            np.asarray((int(limit) - self.zero).astype(np.float32) * self.scale.astype(np.float32))
-            for limit in (self.dtype.min, self.dtype.max)
-        )
-        return low.astype(self.scale.dtype), high.astype(self.scale.dtype)
+        with np.errstate(over="ignore"):  # it may be infinite
+            low, high = (
+                np.asarray((int(limit) - self.zero).astype(np.float32) * self.scale.astype(np.float32))
+                for limit in (self.dtype.min, self.dtype.max)
+            )
+            return low.astype(self.scale.dtype), high.astype(self.scale.dtype)
 
 
 def parameters(node: ir.Node, scope: Scope) -> Parameters | str:

@@ -176,6 +176,8 @@ def _shift(found: _Component, scope: Scope) -> None:
             tensor = scope.constant(padding)
             stored = tensor.numpy() if tensor is not None else np.zeros((), np.uint8)
             _set_input(node, 2, _constant(node, _lower(stored), f"{node.name}_value", scope))
+            if padding is not None:
+                scope.drop_constant(padding)
     for node, index in found.constants:
         value = node.inputs[index]
         tensor = scope.constant(value)

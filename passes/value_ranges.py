@@ -52,8 +52,8 @@ def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Ra
         found = parameters(node, scope)
         if isinstance(found, str):
             return ANY
-        low, high = found.bounds()
-        return float(low.min()), float(high.max())
+        least, most = found.bounds()
+        return float(least.min()), float(most.max())
     if node.domain != "":
         return ANY
     first = node.inputs[0] if node.inputs else None
@@ -66,8 +66,7 @@ def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Ra
         return max(low, 0.0), max(high, 0.0)
     if plain(node, scope, "Clip"):
         low, high = value_range(first, scope, depth - 1)
-        least, most = _limit(node, 1, "min", scope), _limit(node, 2, "max", scope)
-        return max(low, -math.inf if least is None else least), min(high, math.inf if most is None else most)
+        return max(low, _limit(node, 1, "min", scope, -math.inf)), min(high, _limit(node, 2, "max", scope, math.inf))
     if plain(node, scope, "Max", "Min", "Concat"):
         ranges = [_constant(each, scope) or value_range(each, scope, depth - 1) for each in node.inputs]
         lows, highs = zip(*ranges, strict=True)
@@ -76,20 +75,19 @@ def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Ra
         choose = max if node.op_type == "Max" else min
         return choose(lows), choose(highs)
     if plain(node, scope, "AveragePool", "Pad"):  # what they pad with is zero
-        if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0)):
+        if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0) != 0.0):
             return ANY
         low, high = value_range(first, scope, depth - 1)
         return min(low, 0.0), max(high, 0.0)
     return ANY
 
 
-def _limit(node: ir.Node, index: int, name: str, scope: Scope) -> float | None:
-    """A limit of Clip: an input, or before opset 11 an attribute."""
+def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> float:
+    """A limit of Clip: an input, or before opset 11 an attribute; ``none`` where it has none, or a computed one."""
     if name in node.attributes:
-        return float(node.attributes.get_float(name, 0.0) or 0.0)
-    value = node.inputs[index] if index < len(node.inputs) else None
-    tensor = scope.constant(value)
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+        return float(node.attributes.get_float(name, none))
+    tensor = scope.constant(node.inputs[index]) if index < len(node.inputs) else None
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else none
 
 
 def _constant(value: ir.Value | None, scope: Scope) -> Range | None:

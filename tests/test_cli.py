@@ -63,13 +63,13 @@ def relu(tmp_path: Path) -> Path:
 
 
 def wait_for_worker(process: subprocess.Popen[str]) -> int:
-    """The id of the program's worker, once it holds 100 MB: it is parsing. Other children (`ldconfig`) soon end."""
+    """The id of the program's worker, once it holds 300 MB: it is parsing. Other children hold less."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None:
         for pid in map(int, children.read_text().split()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 resident = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-                if resident and int(resident[1]) >= 100_000:
+                if resident and int(resident[1]) >= 300_000:
                     return pid
         time.sleep(0.02)
     raise AssertionError(f"the program ended before its worker was at work: {process.communicate()}")

@@ -28,6 +28,8 @@ from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.options import Options
+from onnx_bridge.precision import quantize_again
 from onnx_bridge.values import Array, Kind, Value
 from passes.host_stages import extract
 
@@ -214,7 +216,10 @@ class Bundle:
             shapes = {each.name: each.shape for each in info.inputs}
             with cleaned.file(info) if self.manifest.stages else contextlib.nullcontext(self.model_path) as path:
                 program = parse(self._worker, path, shapes)
-            program.compile(self.manifest.target)
+            options, target = self.manifest.options, self.manifest.target
+            quantize_again(program, index, options, target, manifest_path(self.path).parent)
+            runtime = self._worker.runtime
+            program.compile(target, **Options.of(options.get("compile"), runtime, target).compile)
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
             )

@@ -29,12 +29,15 @@ from onnx_bridge.conversion.ladder import Ladder
 from onnx_bridge.conversion.manifest import FileInfo, HostNode, Manifest, StageInfo, TensorInfo, is_manifest
 from onnx_bridge.conversion.staging import Staged, stage
 from onnx_bridge.errors import BridgeError, InputError
+from onnx_bridge.input_files import Given
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Shape
-from onnx_bridge.migraphx.verdicts import Verdicts
+from onnx_bridge.migraphx.verdicts import SECONDS, Verdicts
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.options import Options
+from onnx_bridge.precision import KEPT, Precision, Quantizer, converted, loads_back
 from onnx_bridge.values import Array
 from passes.host_stages import Side, Stage
 
@@ -50,6 +53,10 @@ def convert(
     freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
     cache: bool = True,
+    precision: str = "fp32",
+    calibration: Given | None = None,
+    keep_fp32: Sequence[str] = (),
+    options: Mapping[str, bool | str] | None = None,
     timeout: float | None = None,
     memory: float | None = None,
     runtime: str | None = None,
@@ -70,6 +77,11 @@ def convert(
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on ONNX Runtime; if not, one that would have to is an error.
         cache: whether to use what MIGraphX said of nodes in earlier runs.
+        precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.precision`).
+        calibration: for int8 and fp8, the data that ranges are measured on (see `onnx_bridge.calibration`); default:
+            seeded samples, which a note says.
+        keep_fp32: operators, and for fp16 and bf16 nodes, that stay in float32.
+        options: of compiling, by name (see `onnx_bridge.options`).
         timeout: most seconds that MIGraphX may take for each of parsing, compiling and saving.
         memory: most GiB that MIGraphX's process may take.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
@@ -84,7 +96,9 @@ def convert(
     out = Path(out)
     found = runtimes.find(runtime)
     target = runtimes.resolve_target(target, found)
-    worker = workers.shared(found)
+    wanted_precision = Precision(precision, tuple(keep_fp32), calibration)
+    settings = Options.of(options, found, target)
+    worker = workers.shared(found, settings.environment)
     worker.launch()  # it gets ready while the model is cleaned
     limits = Limits.of(timeout, memory)
     timings: dict[str, float] = {}
@@ -103,15 +117,22 @@ def convert(
     with (
         _staging(out) as folder,
         worker.limited(limits),
-        Ladder(found, target, limits) as ladder,
+        Ladder(found, target, limits, settings.environment) as ladder,
         ThreadPoolExecutor(1) as beside,
     ):
         _keep_off([*wanted, manifest_path(out)], model, out)
+        specification = pipeline
         with timed("clean"):
-            verdicts = Verdicts(found, cache=cache, progress=progress)
+            if precision != "fp32":
+                wanted_precision.check_runtime(worker)
+                specification = wanted_precision.pipeline(
+                    pipeline, model if isinstance(model, ir.Model) else models.load(model)
+                )
+            patience = {} if timeout is None or timeout >= SECONDS else {"timeout": timeout}
+            verdicts = Verdicts(found, cache=cache, progress=progress, **patience)
             cleaned = clean(
                 model,
-                pipeline=pipeline,
+                pipeline=specification,
                 dims=dims,
                 inputs=inputs,
                 freeze=freeze,
@@ -131,8 +152,17 @@ def convert(
             infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
         with timed("start"):
             worker.start()
+        quantizer = wanted_precision.quantizer(cleaned.model, target)
         staged = stage(
-            cleaned.model, verdicts, host=host, compile_for=target, path=onnx_path, timed=timed, ladder=ladder
+            cleaned.model,
+            verdicts,
+            host=host,
+            compile_for=target,
+            path=onnx_path,
+            timed=timed,
+            ladder=ladder,
+            quantize=quantizer,
+            options=settings,
         )
         if staged.error is not None:
             raise staged.error
@@ -146,6 +176,7 @@ def convert(
             for program, file in zip(filter(None, staged.programs), names, strict=True):
                 program.save(folder / file)
             programs = [FileInfo.of(folder / file) for file in names]
+            kept = _kept(quantizer, staged.plan.stages, folder, names, worker, alone)
         tell("finish")
         origin = source.result()
         key = conversion_key(
@@ -157,7 +188,10 @@ def convert(
             host=host,
             target=target,
             runtime=found,
+            precision=wanted_precision.to_key(quantizer),
+            options=dict(settings.given),
         )
+        environment = {**settings.environment, **staged.environment}
         manifest = Manifest(
             name=name,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -173,7 +207,10 @@ def convert(
                 **({"freeze": as_json(freeze)} if freeze else {}),
                 "timeout": timeout,
                 "memory": memory,
-                **({"environment": staged.environment} if staged.environment else {}),
+                **({"environment": environment} if environment else {}),
+                **({"compile": dict(settings.given)} if settings.given else {}),
+                **(wanted_precision.to_json() if precision != "fp32" else {}),
+                **({"calibration": {**quantizer.to_json(), **kept}} if quantizer else {}),
                 **({"key": key} if key else {}),
             },
             versions=_versions(worker),
@@ -181,11 +218,72 @@ def convert(
             inputs=tuple(map(TensorInfo.of, _required(cleaned.model))),
             outputs=_outputs(cleaned.model.graph.outputs, staged),
             timings=timings,
-            notes=[*cleaned.notes, *staged.notes],
+            notes=[
+                *cleaned.notes,
+                *converted(cleaned.steps, precision),
+                *(quantizer.notes if quantizer else ()),
+                *staged.notes,
+            ],
             stages=() if whole else tuple(_stages(staged, programs)),
         )
         _publish(out, folder, manifest)
     return Bundle(out, runtime=runtime, timeout=timeout, memory=memory)
+
+
+def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
+    """Put a bundle into another folder too, as that of another file with the same content; files are linked.
+
+    Args:
+        bundle: the folder of a whole bundle.
+        out: the other folder.
+        source: the model that it is to be the bundle of.
+
+    Raises:
+        InputError: it cannot be written, or there is something else.
+    """
+    old = Manifest.read(manifest_path(bundle))
+    files = [*(each.file for each in (*old.programs, *old.model)), *_data(old)]
+    manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
+    with _staging(out) as folder:
+        _keep_off([out / each for each in files], source, out)
+        for name in files:
+            try:
+                os.link(bundle / name, folder / name)
+            except OSError:  # the file system has no links, or no more of them
+                shutil.copyfile(bundle / name, folder / name)
+        _publish(out, folder, manifest)
+    return manifest
+
+
+def _kept(
+    quantizer: Quantizer | None,
+    stages: Sequence[Stage],
+    folder: Path,
+    names: Sequence[str],
+    worker: Worker,
+    alone: bool,
+) -> dict[str, str]:
+    """Keep the data of those programs that MIGraphX will not read back: they are quantized again then."""
+    if quantizer is None:
+        return {}
+    places = [index for index, each in enumerate(stages) if each.side is Side.DEVICE]
+    lost = {
+        place: [str(value.name) for value in stages[place].inputs]
+        for place, name in zip(places, names, strict=True)
+        if not loads_back(worker, folder / name)
+    }
+    if not lost:
+        return {}
+    if alone:
+        what = f"MIGraphX does not read back what it made in {quantizer.precision}, and a program alone cannot be made again"
+        raise InputError(what, where=names[0], hint="give a folder")
+    quantizer.keep_data(folder / KEPT, lost)
+    return {"file": KEPT}
+
+
+def _data(manifest: Manifest) -> list[str]:
+    """The file with data for quantizing again, if there is one."""
+    return [KEPT] if "file" in manifest.options.get("calibration", {}) else []
 
 
 def _name(model: str | os.PathLike[str] | ir.Model) -> str:
@@ -334,9 +432,9 @@ def _publish(out: Path, folder: Path, manifest: Manifest) -> None:
     with contextlib.suppress(BridgeError):
         if place.exists():
             old = Manifest.read(place)
-            before = {each.file for each in (*old.programs, *old.model)}
+            before = {*(each.file for each in (*old.programs, *old.model)), *_data(old)}
     manifest.write(folder / place.name)
-    files = [place.name, *(each.file for each in (*manifest.model, *manifest.programs))]
+    files = [place.name, *(each.file for each in (*manifest.model, *manifest.programs)), *_data(manifest)]
     for name in files:
         (folder / name).replace(place.parent / name)
     for name in before.difference(files):

@@ -35,7 +35,8 @@ from onnx_bridge.errors import InputError, nearest
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")
-_BY_NAME = ("dims", "inputs", "freeze", "buckets", "pad")
+_BY_NAME = ("dims", "inputs", "freeze", "buckets", "pad", "options")
+_PATHS = ("data", "calibration")
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,19 @@ class Settings:
     pad: Mapping[str, str] = field(default_factory=dict)
     host: bool = True
     cache: bool = True
+    precision: str = "fp32"
+    calibration: Path | None = None
+    keep_fp32: tuple[str, ...] = ()
+    options: Mapping[str, bool | str] = field(default_factory=dict)
     timeout: float | None = None
     memory: float | None = None
     check: bool = False
     data: Path | None = None
     seed: int = 0
-    samples: int = 1
+    samples: int | None = None
     rtol: float | None = None
     atol: float | None = None
+    tolerance: str | None = None
     own: frozenset[str] = frozenset()
 
     def fitting(self, symbols: Sequence[str], inputs: Sequence[str]) -> Settings:
@@ -79,18 +85,21 @@ class Settings:
     def conversion(self) -> dict[str, Any]:
         """The arguments of `convert`."""
         names = ("target", "pipeline", "dims", "inputs", "freeze", "host", "cache", "timeout", "memory")
-        return {name: getattr(self, name) for name in names}
+        precision = ("precision", "calibration", "keep_fp32", "options")
+        return {name: getattr(self, name) for name in (*names, *precision)}
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**values, "data": str(self.data) if self.data else None, "own": sorted(self.own)}
+        paths = {name: str(values[name]) if values[name] else None for name in _PATHS}
+        return {**values, **paths, "keep_fp32": list(self.keep_fp32), "own": sorted(self.own)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Settings:
         """What `to_json` gave."""
-        data = values["data"]
-        return cls(**{**values, "data": Path(data) if data else None, "own": frozenset(values["own"])})
+        paths = {name: Path(values[name]) if values[name] else None for name in _PATHS}
+        keep = tuple(values["keep_fp32"])
+        return cls(**{**values, **paths, "keep_fp32": keep, "own": frozenset(values["own"])})
 
 
 @dataclass(frozen=True)
@@ -237,11 +246,8 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _parse_yaml(path: Path) -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError:
-        what = "YAML needs the package PyYAML"
-        raise InputError(what, where=str(path), hint="pip install pyyaml, or write it as TOML") from None
+    import yaml  # type: ignore[import-untyped]
+
     try:
         return yaml.safe_load(_read(path))
     except yaml.YAMLError as error:
@@ -270,8 +276,9 @@ def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Path) 
             found[name] = {**getattr(base, name), **made}
         else:
             found[name] = _typed(name, value, where)
-    if "data" in found:
-        found["data"] = _beside(file, found["data"])
+    for name in _PATHS:
+        if name in found:
+            found[name] = _beside(file, found[name])
     return replace(base, **found)
 
 
@@ -281,6 +288,8 @@ _EXAMPLES = {
     "freeze": "freeze = {k = [5]}",
     "buckets": "buckets = {batch = [1, 4, 16]}",
     "pad": 'pad = {mask = "0"}',
+    "options": "options = {fast_math = false}",
+    "keep_fp32": 'keep_fp32 = ["Softmax"]',
 }
 
 
@@ -294,6 +303,11 @@ def _typed(name: str, value: Any, where: str) -> Any:
         case "inputs" | "buckets":
             fits = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
             value = tuple(value) if fits else value
+        case "keep_fp32":
+            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+            value = tuple(value) if fits else value
+        case "options":
+            fits = isinstance(value, (bool, str))
         case "freeze" | "pad":
             return value if isinstance(value, str) else json.dumps(value)
         case "host" | "cache" | "check":
@@ -328,7 +342,8 @@ def _names(found: Sequence[_Found], known: Mapping[str, str]) -> list[str]:
         for index, source in enumerate(sources)
         if known.get(source, "") not in ("", *given) and sources.count(source) == 1 and not found[index].given
     }
-    taken = {name for source, name in known.items() if source not in sources} | set(kept.values())
+    others = {name for source, name in known.items() if source not in sources and Path(source).exists()}
+    taken = others | set(kept.values())
     choices = {
         index: [each.wanted] if each.given else _choices(each) for index, each in enumerate(found) if index not in kept
     }

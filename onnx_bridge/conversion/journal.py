@@ -53,6 +53,19 @@ def _sum(record: Record) -> str:
     return f"{zlib.crc32(canonical(record).encode()):08x}"
 
 
+def read(folder: Path) -> tuple[list[Record], int, bool]:
+    """The records of a journal, how many lines could not be read, and whether the last one is unfinished.
+
+    Args:
+        folder: where it is; without one it is empty.
+    """
+    path = folder / _FILE
+    data = path.read_bytes() if path.exists() else b""
+    lines = [line for line in data.split(b"\n") if line]
+    records = [record for line in lines if (record := unsealed(line)) is not None]
+    return records, len(lines) - len(records), bool(data) and not data.endswith(b"\n")
+
+
 class Journal:
     """The journal in a folder, held by this program alone.
 
@@ -67,16 +80,12 @@ class Journal:
         self.folder = folder
         self.lock = lock
         path = folder / _FILE
-        data = path.read_bytes() if path.exists() else b""
-        read = [unsealed(line) for line in data.split(b"\n") if line]
-        self.records = [record for record in read if record is not None]
-        self.damaged = len(read) - len(self.records)
+        self.records, self.damaged, self._torn = read(folder)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._torn = bool(data) and not data.endswith(b"\n")
         sync_folder(folder)
 
-    def add(self, event: str, **fields: Any) -> None:
-        """Append a record and wait until it is on the disk.
+    def add(self, event: str, *, wait: bool = True, **fields: Any) -> None:
+        """Append a record and wait until it is on the disk, unless it is one whose loss costs nothing.
 
         Raises:
             InputError: it cannot be written; what was in it before is as it was.
@@ -89,7 +98,8 @@ class Journal:
         try:
             if os.write(self._file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._file)
+            if wait:
+                os.fsync(self._file)
         except OSError as error:
             what = f"the journal cannot be written: {error.strerror}"
             where = str(self.folder / _FILE)

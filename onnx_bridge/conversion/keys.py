@@ -64,6 +64,8 @@ def conversion_key(
     host: bool,
     target: str,
     runtime: Runtime,
+    precision: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
     pad: Mapping[str, str] | None = None,
 ) -> str | None:
@@ -78,6 +80,8 @@ def conversion_key(
         host: whether nodes may run on ONNX Runtime.
         target: ``ref`` or ``gpu``.
         runtime: the MIGraphX.
+        precision: what it computes in, with what decides on it; None is float32.
+        options: of compiling.
         buckets: sizes of the dimensions that have several.
         pad: what inputs are padded with.
 
@@ -98,6 +102,8 @@ def conversion_key(
             "inputs": {name: list(shape) for name, shape in inputs.items()},
             "freeze": dict(freeze),
             "host": host,
+            "precision": dict(precision or {"precision": "fp32"}),
+            "options": dict(options or {}),
             "buckets": {name: list(sizes) for name, sizes in (buckets or {}).items()},
             "pad": dict(pad or {}),
             "target": target,
@@ -111,7 +117,14 @@ def conversion_key(
 
 
 def check_key(
-    conversion: str, *, seed: int, samples: int, rtol: float | None, atol: float | None, data: Path | None
+    conversion: str,
+    *,
+    seed: int,
+    samples: int | None,
+    rtol: float | None,
+    atol: float | None,
+    tolerance: str | None,
+    data: Path | None,
 ) -> str:
     """The key of a comparison with the reference.
 
@@ -121,6 +134,7 @@ def check_key(
         samples: how many of them.
         rtol: relative tolerance, where one was given.
         atol: absolute tolerance, likewise.
+        tolerance: the precision that decides on tolerances, likewise.
         data: the file or folder that samples are read from.
     """
     return key_of(
@@ -130,6 +144,7 @@ def check_key(
             "samples": samples,
             "rtol": rtol,
             "atol": atol,
+            "tolerance": tolerance,
             "data": None if data is None else {str(path.relative_to(data)): _digest(path) for path in _files(data)},
             "onnxruntime": metadata.version("onnxruntime"),
             "onnx_bridge": onnx_bridge.__version__,

@@ -10,10 +10,10 @@ rung, unless it hangs, which a fresh process would do as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from onnx_bridge.errors import OutOfMemory, ProgramLost, RuntimeFailure, WorkerCrashed, WorkerTimeout
+from onnx_bridge.errors import MigraphxError, OutOfMemory, ProgramLost, RuntimeFailure, WorkerCrashed, WorkerTimeout
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
@@ -66,12 +66,13 @@ def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list
 
     Args:
         target: what was compiled for; None where it was only parsed.
-        error: one of `RECOVERABLE`; others have no rungs.
+        error: one of `RECOVERABLE`, or a refusal; others have no rungs.
         compiling: whether it was parsed, and failed after that.
     """
-    if not isinstance(error, RECOVERABLE):
+    refused = isinstance(error, MigraphxError)
+    if not isinstance(error, RECOVERABLE) and not (refused and compiling):
         return []
-    found = [] if isinstance(error, WorkerTimeout) else [_FRESH]
+    found = [] if refused or isinstance(error, WorkerTimeout) else [_FRESH]
     if compiling and target is not None:
         together: dict[str, str] = {}
         for rung in _GPU if target == "gpu" else _REF:
@@ -89,13 +90,17 @@ class Ladder:
         runtime: the MIGraphX.
         target: what is compiled for; None where models are only parsed.
         limits: of each request.
+        environment: the variables that the conversion was given, under those of each rung.
 
     Attributes:
         rung: the one that it stands on; None on the ground.
         error: what it was climbed for.
     """
 
-    def __init__(self, runtime: Runtime, target: str | None, limits: Limits) -> None:
+    def __init__(
+        self, runtime: Runtime, target: str | None, limits: Limits, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._environment = dict(environment or {})
         self._runtime = runtime
         self._target = target
         self._limits = limits
@@ -125,7 +130,7 @@ class Ladder:
         if self.rung is None:
             self.leave()
             return None
-        self._worker = Worker(self._runtime, self.rung.environment, self._limits)
+        self._worker = Worker(self._runtime, {**self._environment, **self.rung.environment}, self._limits)
         return self._worker
 
     def leave(self) -> None:

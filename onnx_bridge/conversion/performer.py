@@ -1,7 +1,7 @@
 """A process that performs jobs, one after the other: all that may crash, leak or be killed in a batch is in here.
 
-It reads tasks as lines of JSON and answers with events: ``stage`` as often as one begins, then ``converted``,
-``checked`` or ``failed``, and ``idle`` at the end. What it and its libraries print goes to the log of the job. It ends
+It reads tasks as lines of JSON and answers with events: ``stage`` as often as one begins, ``converted``, ``checked``,
+and at the end ``finished`` or ``failed``. What it and its libraries print goes to the log of the job. It ends
 with the program that started it, also in the middle of a call.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import resource
@@ -30,7 +31,6 @@ from onnx_bridge.errors import BridgeError, ProgramLost, RuntimeFailure, WorkerC
 
 Tell = Callable[[dict[str, Any]], None]
 
-STAGES = ("load", "clean", "legalize", "parse", "compile", "save", "check")
 _STAGE_OF = {
     "clean": "clean",
     "legalize": "legalize",
@@ -97,6 +97,8 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
     progress("load")
     started = time.perf_counter()
     try:
+        for file in task["passes"]:
+            _load_passes(file)
         if task["convert"]:
             bundle = convert(source, out, **settings.conversion(), progress=progress)
             _sync(bundle)
@@ -115,10 +117,12 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
                 samples=settings.samples,
                 rtol=settings.rtol,
                 atol=settings.atol,
+                tolerance=settings.tolerance,
                 progress=progress,
             )
             tell({"event": "checked", "passed": report.passed, "summary": report.summary, "seconds": _since(started)})
             print(json.dumps(report.to_json()), flush=True)
+        tell({"event": "finished"})
     except BaseException as error:
         traceback.print_exc()
         if isinstance(error, RuntimeFailure) and error.output:
@@ -151,30 +155,24 @@ def main(connection: int, lifeline: int) -> None:
     link = socket.socket(fileno=connection)
     link.set_inheritable(False)
     os.set_inheritable(lifeline, False)
-    stream = link.makefile("rw", encoding="utf-8", errors="surrogateescape")
+    tasks, events = link.makefile("r", encoding="utf-8"), link.makefile("w", encoding="utf-8")
 
     def tell(event: dict[str, Any]) -> None:
-        stream.write(json.dumps(event) + "\n")
-        stream.flush()
+        events.write(json.dumps(event) + "\n")
+        events.flush()
 
-    loaded: set[str] = set()
-    tell({"event": "idle"})
-    for line in stream:
+    for line in tasks:
         task = json.loads(line)
         with _logging(Path(task["log"])):
-            _load_passes(task["passes"], loaded)
             perform(task, tell)
-        tell({"event": "idle"})
 
 
-def _load_passes(files: list[str], loaded: set[str]) -> None:
-    """Passes of the user's own; each once, since they register themselves."""
+@functools.cache
+def _load_passes(file: str) -> None:
+    """A file with passes of the user's own; once, since they register themselves."""
     import passes
 
-    for file in files:
-        if file not in loaded:
-            passes.load_file(Path(file))
-            loaded.add(file)
+    passes.load_file(Path(file))
 
 
 @contextlib.contextmanager

@@ -57,8 +57,8 @@ class Performer:
         finally:
             theirs.close()
             os.close(lifeline)
-        self._stream = ours.makefile("rw", encoding="utf-8")
-        ours.close()  # the stream holds it
+        self._events, self._tasks = ours.makefile("r", encoding="utf-8"), ours.makefile("w", encoding="utf-8")
+        ours.close()  # the streams hold it
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -71,8 +71,8 @@ class Performer:
         """Give it something to do; if it has ended meanwhile, that is told."""
         self.task = task
         with contextlib.suppress(OSError):
-            self._stream.write(json.dumps(message) + "\n")
-            self._stream.flush()
+            self._tasks.write(json.dumps(message) + "\n")
+            self._tasks.flush()
 
     def close(self) -> None:
         """End it, whatever it is doing."""
@@ -80,14 +80,15 @@ class Performer:
             self._process.kill()
         self._process.wait()
         self._reader.join()
-        with contextlib.suppress(OSError):
-            self._stream.close()
+        for stream in (self._events, self._tasks):
+            with contextlib.suppress(OSError):
+                stream.close()
         os.close(self._lifeline)
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            for line in self._stream:
+            for line in self._events:
                 self._told.put((self, json.loads(line)))
-        if self._process.poll() is None and self.task is None:
-            self._process.kill()  # it closed its end, and is of no more use
+        if self._process.poll() is None:
+            self._process.kill()  # it has closed its end, and is of no more use
         self._told.put((self, {"event": "ended", "status": self._process.wait()}))

@@ -10,7 +10,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,9 @@ from onnx_bridge.errors import (
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.options import Options
 from onnx_bridge.parity.reference import Reference
+from onnx_bridge.precision import QuantizationError, Quantizer
 from passes.base import Context, Status
 from passes.graphs import Scope, name_nodes
 from passes.host_stages import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
@@ -96,6 +98,8 @@ def stage(
     path: Path | None = None,
     timed: Timed | None = None,
     ladder: Ladder | None = None,
+    quantize: Quantizer | None = None,
+    options: Options = Options(),
 ) -> Staged:
     """Cut a model into stages, and have MIGraphX parse, and perhaps compile, what it is to run.
 
@@ -108,6 +112,8 @@ def stage(
         timed: entered with the name of what is done meanwhile.
         ladder: what is tried where MIGraphX crashes, hangs or runs out of memory; it must be held as long as the
             programs are needed. None tries nothing.
+        quantize: what quantizes the programs between parsing and compiling.
+        options: of compiling.
 
     Returns:
         What there is, with the error that stands in the way, if one does: MIGraphX's, or that neither it nor ONNX
@@ -116,7 +122,8 @@ def stage(
     name_nodes(Scope(model, model.graph))
     if not all(map(can_cross, (value for node in model.graph for value in node.outputs))):
         _learn(model)
-    builder = _Builder(model, workers.shared(target.runtime), compile_for, path, timed or _untimed)
+    ground = workers.shared(target.runtime, options.environment)
+    builder = _Builder(model, ground, compile_for, path, timed or _untimed, quantize, options.compile)
     reasons = judged(model, target)
     notes: list[str] = []
     made_only = False
@@ -134,7 +141,7 @@ def stage(
             if ladder is not None and (worker := ladder.climb(failed.error, compiling=failed.compiling)) is not None:
                 builder.worker = worker
                 continue
-            builder.worker = workers.shared(target.runtime)
+            builder.worker = ground
             failed, first_failed = first_failed, None
             if _by_chance(failed.error):
                 raise failed.error from None
@@ -226,6 +233,8 @@ class _Builder:
     compile_for: str | None
     path: Path | None
     timed: Timed
+    quantize: Quantizer | None = None
+    options: Mapping[str, bool] = field(default_factory=dict)
 
     def build(self, stage: Stage) -> RemoteProgram | None:
         """The program of a stage; None for one on the host."""
@@ -238,12 +247,17 @@ class _Builder:
         try:
             with self.timed("parse"):
                 program = self._parse(stage.inputs, stage.outputs, whole)
+            if self.quantize is not None and self.compile_for is not None:
+                with self.timed("quantize"):
+                    self.quantize(program, stage)
             compiling = True
             if self.compile_for is not None:
                 with self.timed("compile"):
-                    program.compile(self.compile_for)
+                    program.compile(self.compile_for, **self.options)
         except RuntimeFailure as error:
-            if isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE):
+            if isinstance(error, QuantizationError) or (
+                isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE)
+            ):
                 raise
             raise _Failed(stage.nodes, error, compiling, time.perf_counter() - started) from error
         return program
@@ -276,7 +290,7 @@ class _Builder:
         try:
             program = self._parse(inputs, outputs, None)
             if compiling and self.compile_for is not None:
-                program.compile(self.compile_for)
+                program.compile(self.compile_for, **self.options)
         except _LIMITS:
             raise
         except RuntimeFailure:

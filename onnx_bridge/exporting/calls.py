@@ -151,12 +151,15 @@ def settled(module: nn.Module) -> Iterator[nn.Module]:
 def quiet() -> Iterator[None]:
     """Silence: exporters log, warn and print about what a user can do nothing about."""
     level = logging.root.manager.disable
+    log = torch._C._jit_onnx_log
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
+            torch._C._jit_onnx_log = lambda *_: None  # prints whole graphs, past Python's sys.stdout
             yield
     finally:
+        torch._C._jit_onnx_log = log
         logging.disable(level)
 
 

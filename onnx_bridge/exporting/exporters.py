@@ -20,6 +20,7 @@ from onnx_bridge import model as models
 from onnx_bridge.errors import BridgeError
 from onnx_bridge.exporting.calls import Flat, quiet
 from onnx_bridge.exporting.naming import name_dimensions, name_graph
+from onnx_bridge.exporting.tensors import to_array
 
 Exporter = Literal["dynamo", "torchscript"]
 Dims = Mapping[str, Mapping[int, str]]
@@ -58,6 +59,7 @@ def attempt(
         Refused: it failed, or took sizes for constants that are to stay open.
     """
     run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
+    tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write into them
     try:
         with quiet(), torch.no_grad():
             model = run(flat, tensors, outputs, dynamic, opset, folder)
@@ -69,7 +71,7 @@ def attempt(
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
         raise Refused(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
-    name_graph(model, list(tensors), outputs)
+    name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
         raise Refused(problem)
     return model
@@ -121,11 +123,31 @@ def _torchscript(
             output_names=[f"output.{index}" for index in range(len(outputs))],
             dynamic_axes=axes,
         )
-        return models.load(path)  # which holds the files open
+        model = models.load(path)  # which holds the files open
+    _restore_inputs(model, dict(zip(inputs, tensors.values(), strict=True)), axes)
+    return model
+
+
+def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor], dynamic: Dims) -> None:
+    """Put the inputs back that no node uses, and that TorchScript has dropped."""
+    graph = model.graph
+    kept = {str(value.name): value for value in graph.inputs}
+    graph.inputs.clear()
+    for name, tensor in tensors.items():
+        value = kept.get(name)
+        if value is None:
+            dtype = ir.DataType.from_numpy(to_array(tensor).dtype)
+            dims = dynamic.get(name, {})
+            shape = ir.Shape([dims.get(axis, size) for axis, size in enumerate(tensor.shape)])
+            value = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape)
+        graph.inputs.append(value)
 
 
 _CODE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
-_NOISE = re.compile(r"\s*\((?:Size-like symbols|unhinted|Original code|_subclasses)[^)]*\)|\x1b\[[0-9;]*m")
+_NOISE = re.compile(
+    r"\s*\((?:Size-like symbols|unhinted|Original code|_subclasses)[^)]*\)|\x1b\[[0-9;]*m"
+    r"|\s*\[Caused by .*|\s*Please feel free to request.*|\s*Failure message: No decompositions.*"
+)
 _LIBRARY = ("/torch/", "/onnx_bridge/exporting/")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -24,10 +24,16 @@ _TORCH = ("pkg.", "namespace")
 _PREFIX = f"{WRAPPER}."
 
 
-def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], modules: Container[str]) -> None:
     """Name inputs and outputs by position, initializers like parameters, and nodes by their module.
 
     An output that is an input, or another output, becomes a value of its own.
+
+    Args:
+        model: as an exporter made it; changed in place.
+        inputs: names, in order.
+        outputs: names, in order.
+        modules: the names of all submodules.
     """
     graph = model.graph
     seen: set[ir.Value] = set(graph.inputs) | set(graph.initializers.values())
@@ -39,7 +45,7 @@ def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -
             graph.append(node)
             graph.outputs[index] = value = copy
         seen.add(value)
-    _name_nodes(model)
+    _name_nodes(model, modules)
     fixed = dict(zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True))
     values = list(_values(graph))
     _clear(values, {*inputs, *outputs}, fixed)
@@ -134,27 +140,32 @@ def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
     return rename
 
 
-def _name_nodes(model: ir.Model) -> None:
+def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
     """Scope and name of every node; both exporters know the scope, one in metadata and the other in the name."""
     counts: dict[str, int] = {}
     inner = (node for function in model.functions.values() for node in function.all_nodes())
     for node in (*model.graph.all_nodes(), *inner):
-        parts = _scope(node)
+        parts = _scope(node, modules)
         _keep(node.metadata_props, {SCOPE: ".".join(parts)} if parts else {})
         stem = "/".join(("", *parts, node.op_type))
         count = counts[stem] = counts.get(stem, -1) + 1
         node.name = f"{stem}_{count}" if count else stem
 
 
-def _scope(node: ir.Node) -> list[str]:
+def _scope(node: ir.Node, modules: Container[str]) -> list[str]:
     """The names of the modules around a node, from the outermost on, each relative to the one before."""
     text = node.metadata_props.get(_SCOPES)
-    if text is None:
-        parts = [part for part in (node.name or "").split("/")[1:-1] if part]
-        return parts[1:] if parts[:1] == [WRAPPER] else parts
-    scopes = [str(each) for each in ast.literal_eval(text)][:-1]
-    paths = [each.removeprefix(_PREFIX) for each in scopes if each.startswith(_PREFIX)]
-    return [path.removeprefix(f"{before}.") for before, path in itertools.pairwise(["", *paths])]
+    if text is not None:
+        scopes = [str(each) for each in ast.literal_eval(text)][:-1]
+        paths = [each.removeprefix(_PREFIX) for each in scopes if each.startswith(_PREFIX)]
+        return [path.removeprefix(f"{before}.") for before, path in itertools.pairwise(["", *paths])]
+    parts = [part for part in (node.name or "").split("/")[1:-1] if part]
+    found: list[str] = []
+    for part in parts[1:] if parts[:1] == [WRAPPER] else parts:
+        pieces = part.split(".")  # of "inner.1" within "inner", as TorchScript has it, only "1" is right
+        tails = [".".join(pieces[start:]) for start in range(len(pieces))]
+        found.append(next((tail for tail in tails if ".".join((*found, tail)) in modules), part))
+    return found
 
 
 def _keep(metadata: dict[str, str], more: Mapping[str, str]) -> None:

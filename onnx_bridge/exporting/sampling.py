@@ -76,7 +76,8 @@ def distinct(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, i
     used = set(taken)
     found: dict[str, int] = {}
     for symbol, size in sorted(sizes.items(), key=lambda item: item[1] < 2):  # those that may stay come first
-        found[symbol] = next(each for each in itertools.count(max(size, 2)) if each not in used)
+        near = itertools.chain(range(size, 1, -1), itertools.count(max(size + 1, 2)))  # a model may have a largest size
+        found[symbol] = next(each for each in near if each not in used)
         used.add(found[symbol])
     return {symbol: found[symbol] for symbol in sizes}
 

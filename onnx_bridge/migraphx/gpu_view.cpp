@@ -42,17 +42,20 @@ bool is_int4(instruction_ref ins)
     ins = source(ins);
     if(ins->name() != "dequantizelinear")
         return false;
-    return source(ins->inputs().front())->name() == "unpack_int4";
+    ins = source(ins->inputs().front());
+    if(ins->name() == "slice") // what the last block has too much
+        ins = source(ins->inputs().front());
+    return ins->name() == "unpack_int4";
 }
 
-// Whether an operand is a zero point: one constant spread over a tensor. Asymmetric products have further products
-// that only correct for it.
+// Whether an operand is a zero point: one number, or one for each channel, spread over a tensor. Asymmetric products have
+// further products that only correct for it.
 bool is_zero_point(instruction_ref ins)
 {
     if(ins->name() != "broadcast" and ins->name() != "multibroadcast")
         return false;
-    const auto from = ins->inputs().front();
-    return from->can_eval() and from->get_shape().lens().size() <= 1;
+    const auto from = ins->inputs().front()->get_shape();
+    return from.elements() == 1 or from.lens().size() <= 1;
 }
 
 void print(const migraphx::module& m)

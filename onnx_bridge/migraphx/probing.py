@@ -27,7 +27,7 @@ from passes.probes import RANDOM, Probe
 
 TARGET = "ref"
 
-_NODE_WORK, _CLUSTER_WORK = 1_000_000, 10_000_000
+_NODE_WORK, _CLUSTER_WORK = 1_000_000, 100_000_000
 """The most multiply-adds of a node that is run, and of several that are suspected together."""
 _RUN_BYTES = 8 << 20
 """The most bytes of constants and inputs of a probe that is run."""

@@ -29,7 +29,8 @@ from passes.base import Status, Verdict
 from passes.probes import Probe
 
 _BATCH = 64
-_SECONDS = 10.0
+SECONDS = 10.0
+"""That one probe may take, where nothing else is said."""
 _MEMORY = 4 << 30
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are handed over to confirm a refusal."""
@@ -63,7 +64,7 @@ class Verdicts:
         *,
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
-        timeout: float = _SECONDS,
+        timeout: float = SECONDS,
     ) -> None:
         self.runtime = runtime
         self._progress = progress

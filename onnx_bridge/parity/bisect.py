@@ -320,8 +320,14 @@ class Search:
         device = Device(self.runtime, self.target, self.limits, tolerances, runs, precision)
         outputs = [str(value.name) for value in model.graph.outputs]
         whole = [Piece(model, samples, pieces.values(outputs), list(range(len(samples))))]
-        symptom = device.symptom(whole if nodes is None else pieces.of(pieces.order))
-        return failure, None if symptom is None else Narrowing(pieces, device, symptom)
+        if nodes is not None:
+            whole = pieces.of(pieces.order)
+        symptom = device.symptom(whole)
+        if symptom is None:
+            return failure, None
+        narrowing = Narrowing(pieces, device, symptom, whole)
+        # what only later stages on the host take need not matter to the outputs
+        return failure, narrowing if nodes is None or narrowing.matters(symptom) else None
 
     def _on_device(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
         """The nodes that MIGraphX is to run; None for all of the model."""

@@ -130,16 +130,16 @@ class Finding:
         if self.leg is Leg.PASSES:
             nth = f" in its application {self.application} of {self.applications}" if self.application else ""
             return f"the pass {self.pass_name} is at fault{nth}{f', at {nodes}' if nodes else ''}"
+        together = " together" if len(self.nodes) > 1 and self.alone else ""
         says = {
-            Kind.WRONG: "computes {} wrongly",
+            Kind.WRONG: f"computes {{}} wrongly{together}",
             Kind.REJECTED: "rejects {}",
             Kind.CRASHES: "crashes on {}",
             Kind.HANGS: "does not come to an end with {}",
             Kind.MEMORY: "runs out of memory with {}",
         }[self.kind]
         by = f", which the pass {self.pass_name} made," if self.pass_name else ""
-        together = " together" if len(self.nodes) > 1 else ""
-        what = f"{nodes}{together}{by}"
+        what = f"{nodes}{by}"
         if not self.alone:
             ends = f" (from {self.nodes[0]} to {self.nodes[-1]})" if len(self.nodes) > 1 else ""
             what = f"the model as a whole, and no part of it by itself{ends}"

@@ -17,9 +17,11 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.errors import InputError
 from onnx_bridge.inputs import Sample
 from onnx_bridge.migraphx.program import type_of
 from onnx_bridge.parity.reference import Reference
+from onnx_bridge.parity.segments import PACKED, is_quantizer
 from onnx_bridge.values import Array, Value
 from passes import graphs
 from passes.host_stages import boundary, extract, is_constant, needed
@@ -27,8 +29,6 @@ from passes.probes import RANDOM
 
 _KEPT_BYTES = 1 << 30
 """All values are kept where they are foreseen to take no more; else they are computed anew for each piece."""
-PACKED = ("int4", "uint4")
-"""What MIGraphX takes as bytes."""
 
 
 @dataclass
@@ -48,12 +48,14 @@ class Piece:
         inputs: one sample or more.
         expected: the outputs of each.
         numbers: which of the samples of the whole they are.
+        quantized: the outputs that depend on a quantizer in it, half of whose results are decided by rounding.
     """
 
     model: ir.Model
     inputs: list[Sample]
     expected: list[Sample]
     numbers: list[int]
+    quantized: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Pieces:
                     glued = max([glued, *(user + 1 for user in users)])
         return [tuple(group) for group in groups]
 
-    def of(self, nodes: Iterable[ir.Node]) -> list[Piece]:
+    def of(self, nodes: Sequence[ir.Node]) -> list[Piece]:
         """The piece that some nodes are, for each kind of shapes that samples give it; none where it cannot be cut."""
         inputs, outputs = boundary(self.model.graph, nodes)
         if not outputs:
@@ -111,6 +113,7 @@ class Pieces:
             constants = [np.asarray(each[str(value.name)]).tobytes() for value in fixed]
             groups.setdefault((*(np.shape(_array(each[name])) for name in fed), *constants), []).append(number)
         part = extract(self.model, [*fed, *(str(value.name) for value in fixed)], wanted)
+        quantized = _quantized(nodes)
         pieces = []
         for numbers in groups.values():
             sample = values[numbers[0]]
@@ -118,8 +121,27 @@ class Pieces:
             _fix(whole, {name: _array(sample[name]) for name in fed}, {str(v.name): sample[str(v.name)] for v in fixed})
             given = [{name: values[number][name] for name in fed} for number in numbers]
             expected = [{name: values[number][name] for name in wanted} for number in numbers]
-            pieces.append(Piece(whole, given, expected, numbers))
+            pieces.append(Piece(whole, given, expected, numbers, quantized))
         return pieces
+
+    def consequence(self, values: Sample, number: int) -> Sample | None:
+        """What the model gives where some of its values are others, on the reference.
+
+        Args:
+            values: those, by name.
+            number: of the sample.
+
+        Returns:
+            The outputs; None where the reference cannot go on from there.
+        """
+        inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+        outputs = [str(value.name) for value in self.model.graph.outputs]
+        self.runs.reference += 1
+        try:
+            session = Reference(extract(self.model, [*inputs, *values], outputs))
+            return session.run({**{name: self.samples[number][name] for name in inputs}, **values})
+        except InputError:
+            return None
 
     def values(self, names: Iterable[str]) -> list[Sample]:
         """What the reference computes for some values, one dict a sample."""
@@ -196,6 +218,15 @@ def _depth_first(graph: ir.Graph) -> list[ir.Node]:
             used = (value for value in (*node.inputs, *graphs.captures(node)) if value is not None)
             pending += [(value.producer(), False) for value in reversed([*used])]
     return list(found)
+
+
+def _quantized(nodes: Sequence[ir.Node]) -> frozenset[str]:
+    """The values that depend on a quantizer among the nodes."""
+    found: dict[ir.Value, None] = {}
+    for node in nodes:
+        if is_quantizer(node) or any(value in found for value in node.inputs if value is not None):
+            found.update(dict.fromkeys(node.outputs))
+    return frozenset(str(value.name) for value in found)
 
 
 def _can_cut(value: ir.Value) -> bool:

@@ -19,6 +19,7 @@ import onnxruntime
 
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
+from onnx_bridge.parity.emulation import emulated, has_bfloat16
 from onnx_bridge.parity.widening import narrowed, widened
 from onnx_bridge.values import Array, Value
 from passes.evaluation import unreleased_opsets
@@ -47,26 +48,23 @@ class Reference:
             InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
         """
         self._where = str(model) if isinstance(model, Path) else "the model"
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = _SILENT
-        options.use_deterministic_compute = True
-        for library in custom_op_libraries:
-            try:
-                options.register_custom_ops_library(str(library))
-            except Exception as error:
-                raise _explained(error, str(library)) from error
         self._source: models.SessionSource | None = None
         try:
-            self._session = self._load(model, options)
+            self._session = self._load(model, custom_op_libraries)
         except InputError as error:
-            # A newer IR version stores the same computation: the reference need not refuse it.
+            # A newer IR version stores the same computation, and few kernels take bfloat16: neither need be refused.
             newest = re.search(r"max supported IR version: (\d+)", error.what)
-            if newest is None or isinstance(model, bytes):
+            no_kernel = "Could not find an implementation" in error.what
+            if not (newest or no_kernel) or isinstance(model, bytes):
                 raise
             loaded = models.load(model) if isinstance(model, Path) else model.clone()
-            loaded.ir_version = int(newest[1])
-            self._session = self._load(loaded, options)
+            if newest:
+                loaded.ir_version = int(newest[1])
+            elif not has_bfloat16(loaded):
+                raise
+            else:
+                loaded = emulated(loaded)
+            self._session = self._load(loaded, custom_op_libraries)
         self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         outputs = self._session.get_outputs()
         self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
@@ -137,7 +135,8 @@ class Reference:
         pairs = zip(self.output_names, found, strict=True)
         return {name: narrowed(value, self._unusual.get(name)) for name, value in pairs}
 
-    def _load(self, model: ir.Model | Path | bytes, options: Any) -> Any:
+    def _load(self, model: ir.Model | Path | bytes, libraries: Sequence[Path]) -> Any:
+        options = _options(libraries)
         if isinstance(model, ir.Model):
             self._source = models.session_source(model)
             self._source.add_to(options)
@@ -149,6 +148,20 @@ class Reference:
                 )
         except Exception as error:
             raise _explained(error, self._where) from error
+
+
+def _options(libraries: Sequence[Path]) -> Any:
+    """Those of a session, which serve for one attempt: weights that were given to them stay."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _SILENT
+    options.use_deterministic_compute = True
+    for library in libraries:
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:
+            raise _explained(error, str(library)) from error
+    return options
 
 
 def _feed(value: Value, name: str) -> Any:

@@ -6,7 +6,7 @@ import enum
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +23,9 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.verdicts import _worker as checked_worker
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
 from onnx_bridge.parity.compare import Comparison, compare
-from onnx_bridge.parity.pieces import PACKED, Piece, Runs
-from onnx_bridge.parity.tolerances import Tolerances
+from onnx_bridge.parity.pieces import Piece, Runs
+from onnx_bridge.parity.segments import PACKED
+from onnx_bridge.parity.tolerances import Part, Tolerances
 from onnx_bridge.values import Value, flat
 
 Precision = Literal["fp16", "bf16", "int8", "fp8"]
@@ -54,6 +55,7 @@ class Symptom:
         message: MIGraphX's own words, or how outputs differ.
         sample: the number of the first sample that shows it; None where it shows before any is run.
         comparison: of that sample's outputs, where they are wrong.
+        outputs: them.
     """
 
     kind: Kind
@@ -61,12 +63,21 @@ class Symptom:
     message: str
     sample: int | None = None
     comparison: Comparison | None = field(default=None, repr=False)
+    outputs: Sample | None = field(default=None, repr=False)
 
     def is_like(self, other: Symptom) -> bool:
         """Whether it is the same, as far as can be told: in another piece, numbers and names in a message differ."""
         if (self.kind, self.step) != (other.kind, other.step):
             return False
+        if self.kind is Kind.WRONG:
+            return self._by_numbers == other._by_numbers
         return self.kind is not Kind.REJECTED or _words(self.message) == _words(other.message)
+
+    @property
+    def _by_numbers(self) -> bool:
+        """Whether it is the elements that are wrong, and not shapes, dtypes or the number of outputs."""
+        outputs = self.comparison.outputs if self.comparison else ()
+        return any(each.mismatched for each in outputs)
 
     @property
     def error(self) -> float | None:
@@ -136,13 +147,22 @@ class Device:
                 step = "run"
                 found: Symptom | None = None
                 for number, inputs, expected in zip(piece.numbers, piece.inputs, piece.expected, strict=True):
-                    compared = compare(run(program, inputs, expected), expected, self.tolerances)
+                    outputs = run(program, inputs, expected)
+                    compared = compare(outputs, expected, self._tolerances(piece, expected))
                     if not compared.passed:
-                        each = Symptom(Kind.WRONG, step, reasons(compared), number, compared)
+                        each = Symptom(Kind.WRONG, step, reasons(compared), number, compared, outputs)
                         found = each if found is None or (each.error or 0) > (found.error or 0) else found
                 return found
         except tuple(_KINDS) as error:
             return Symptom(_KINDS[type(error)], step, error.what, number)
+
+    def _tolerances(self, piece: Piece, expected: Mapping[str, Value]) -> Tolerances:
+        """Those of a piece: what rounds to the other step of a grid is no fault."""
+        coarse = self.tolerances.at_least("int8")
+        arrays = {name: array for name, array in flat(expected).items() if name in piece.quantized}
+        parts = {name: coarse.of(name, array) for name, array in arrays.items() if name not in coarse.named}
+        named = {name: Part(each.rtol, each.atol) for name, each in parts.items()}
+        return replace(self.tolerances, named={**self.tolerances.named, **named})
 
     def _parse(self, piece: Piece) -> RemoteProgram:
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:

@@ -14,7 +14,7 @@ LEFT, TOP, ROOM = 64, 14, 220
 """The place of the plot in its frame, and its height, in pixels."""
 _LOWEST, _HIGHEST = -6, 8
 """Powers of ten that are told apart."""
-_WIDEST, _NARROWEST = 2400, 900
+_WIDEST, _NARROWEST = 2400, 1200
 
 
 @dataclass(frozen=True)

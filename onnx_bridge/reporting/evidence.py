@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.reporting.sketch import Sketch
 from onnx_bridge.values import Value
 from passes import graphs
 
@@ -83,12 +84,14 @@ class Evidence:
         before: the original's network.
         after: the cleaned model's.
         passes: what each pass did (`passes.pipeline.Step.to_json`).
+        sketches: of layers, by tensor, what MIGraphX made of it against the reference.
     """
 
     results: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
     before: Network | None = None
     after: Network | None = None
     passes: Sequence[Mapping[str, Any]] = ()
+    sketches: Mapping[str, Sketch] = field(default_factory=dict)
 
     def pairs(self, leg: str, sample: int) -> Iterator[tuple[str, Value, Value]]:
         """Name, expected and actual value of each output that both the reference and a leg gave."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,6 @@ from onnx_bridge.reporting.writing import write
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-GOOD, BAD, WARN, PLAIN = "good", "bad", "warn", "plain"
-"""Tones: what the style sheet has a colour for."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +91,12 @@ class Table:
     rows: Sequence[Row]
     note: str = ""
     place: str = "first"
+
+    def trimmed(self) -> Table:
+        """The table without columns in which there is nothing."""
+        kept = [index for index in range(len(self.columns)) if any(row.cells[index].text for row in self.rows)]
+        rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
+        return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
 
     @property
     def choices(self) -> list[str]:
@@ -190,7 +193,7 @@ class Page:
             _environment()
             .get_template("page.html.j2")
             .render(
-                page=self,
+                page=replace(self, tables=[each.trimmed() for each in self.tables]),
                 data=Markup(self.data()),
                 style=Markup(_text("style.css")),
                 script=Markup(_text("script.js")),

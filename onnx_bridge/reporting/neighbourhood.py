@@ -45,7 +45,7 @@ class Drawing:
     hidden: int = 0
 
 
-def around(network: Network, names: Collection[str], *, radius: int = 3, limit: int = 22) -> list[NetworkNode]:
+def around(network: Network, names: Collection[str], *, radius: int = 4, limit: int = 24) -> list[NetworkNode]:
     """The nodes within some steps of those that are named, nearest first, up to a limit; in the network's order."""
     makers = {value: node for node in network.nodes for value in node.outputs}
     users: dict[str, list[NetworkNode]] = {}

@@ -17,8 +17,7 @@ BINS, POINTS = 41, 240
 _DIGITS = 5
 _ELEMENTS = 1 << 22
 """Elements looked at, at most: of larger tensors every n-th."""
-_LEAST = 1e-300
-"""The narrowest histogram, whose bins are still told apart."""
+_LARGEST = 1.7e308
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,11 @@ class Sketch:
         a, b = a[finite], b[finite]
         if not a.size:
             return None
-        difference = a - b
-        reach = max(float(np.abs(difference).max()), _LEAST) if difference.any() else 1.0
-        counts, _ = np.histogram(difference, BINS, (-reach, reach))
-        places = np.unique([*np.linspace(0, a.size - 1, POINTS).astype(int), int(np.abs(difference).argmax())])
+        half = a / 2 - b / 2  # of the difference, which might be beyond all numbers
+        most = float(np.abs(half).max()) or 0.5
+        counts, _ = np.histogram(half / most, BINS, (-1, 1))
+        reach = min(most, _LARGEST / 2) * 2
+        places = np.unique([*np.linspace(0, a.size - 1, POINTS).astype(int), int(np.abs(half).argmax())])
         return cls(
             -reach,
             reach,
@@ -77,5 +77,5 @@ class Sketch:
 
 
 def _short(number: float) -> float:
-    """With as many digits as a plot can show."""
-    return float(f"{number:.{_DIGITS}g}")
+    """With as many digits as a plot can show, and no larger than rounding may make it."""
+    return float(f"{max(-_LARGEST, min(_LARGEST, number)):.{_DIGITS}g}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FAMILIES: tuple[str, ...] = (
     "empty",
     "generators",
+    "float8_fnuz",
     "small_types",
     "casts",
     "quantized_operators",
@@ -29,6 +30,7 @@ FAMILIES: tuple[str, ...] = (
     "bitwise",
     "conditionals",
     "contrib_attention",
+    "contrib_block_weights",
     "contrib_fused",
     "contrib_normalization",
     "contrib_quantized_weights",

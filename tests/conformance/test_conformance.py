@@ -56,7 +56,7 @@ def test_outcomes() -> None:
         return run.attempt(fail)
 
     assert raising(InputError("no")).outcome == "refused"
-    assert raising(WorkerCrashed("gone")).outcome == "crashed"
+    assert raising(WorkerCrashed("parsing", returncode=-6)).outcome == "crashed"
     assert raising(KeyError("x")) == run.Outcome("crashed", "KeyError: 'x'")
     outcomes = [run.Outcome("wholly"), run.Outcome("frozen"), run.Outcome("host"), run.Outcome("refused")]
     assert run.summary("conformance", outcomes) == (

@@ -311,5 +311,15 @@ class TestSuspects:
         found = self.groups(text, none=np.zeros(0, np.float32), scales=np.array([1, 1, 2, 2], np.float32))
         assert found == [["Transpose", "Identity", "Resize"]]
 
+    def test_a_transpose_whose_order_of_elements_reaches_a_resize(self) -> None:
+        constants = {"none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+        text = (
+            "(float[1,4,4,3] x, float[1,3,4,4] o) => (y) {{ t = Transpose<perm=[0,3,1,2]>(x) c = {} a = Add(o, c)"
+            " r = Relu(a) y = Resize(r, none, scales) }}"
+        )
+        found = self.groups(text.format("Sigmoid(t)"), **constants)
+        assert found == [["Transpose", "Sigmoid", "Add", "Relu", "Resize"]]
+        assert self.groups(text.format("Reshape(t, s)"), s=np.array([1, 3, 4, 4]), **constants) == []
+
     def test_others_are_not_suspected(self) -> None:
         assert self.groups("(float[2,3] x) => (y) { t = Transpose(x) y = Relu(t) }") == []

@@ -62,7 +62,8 @@ function show(table) {
     row.hidden = !fits || (only !== "" && row.dataset.choice !== only);
     shown += !row.hidden;
   }
-  table.body.append(...order.map((index) => table.rows[index]));
+  if (column !== "" || table.moved) table.body.append(...order.map((index) => table.rows[index]));
+  table.moved = column !== "";
   const first = visible(table)[0];
   for (const row of table.rows) row.tabIndex = row === first ? 0 : -1;
   $(`output[data-table="${table.id}"]`).textContent = shown === table.rows.length ? `${shown} rows` : `${shown} of ${table.rows.length} rows`;
@@ -174,6 +175,15 @@ if ($("#tensor")) {
   choose(state.get("tensor") in tensors ? state.get("tensor") : $("#tensor").value);
 }
 for (const point of $$("circle[data-tensor]")) point.addEventListener("click", () => choose(point.dataset.tensor));
+
+// --- graphs: what is at fault in the middle -----------------------------------------------------------------------
+
+for (const svg of $$("svg.graph")) {
+  const box = $(".bad rect", svg) || $(".warn rect", svg);
+  if (!box) continue;
+  const place = box.getBoundingClientRect(), room = svg.parentElement.getBoundingClientRect();
+  svg.parentElement.scrollLeft += place.x + place.width / 2 - room.x - room.width / 2;
+}
 
 // --- light and dark, keys -----------------------------------------------------------------------------------------
 

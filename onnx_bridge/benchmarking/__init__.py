@@ -1,0 +1,1 @@
+"""Measuring how fast a model runs, on which engine, and whether it became slower."""

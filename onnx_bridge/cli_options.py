@@ -1,0 +1,97 @@
+"""Options that several verbs of the command line have, and how their texts are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from passes.errors import InputError
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+        help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+    ),
+]
+Pipeline = Annotated[
+    str, typer.Option("--pipeline", metavar="SPEC", help="Passes, as 'a,b{option=value}', or a pipeline's name.")
+]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
+]
+Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant; its value as JSON; repeatable."),
+]
+Host = Annotated[
+    bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
+]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
+]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        metavar="DATA",
+        help="For int8 and fp8: an .npz, .npy, folder of images or .pb, or loader script; else made-up data.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep-fp32", metavar="OP|NODE", help="An operator or node that stays in float32; repeatable."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of compiling, as exhaustive_tune=true; repeatable."),
+]
+Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
+Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
+
+
+def dims(texts: list[str] | None) -> dict[str, int]:
+    """Sizes by dimension, of ``NAME=SIZE``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdecimal():
+            raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
+        found[name] = int(size)
+    return found
+
+
+def values(texts: list[str] | None) -> dict[str, str]:
+    """JSON values by input, of ``NAME=VALUE``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InputError(f"{text!r} is not NAME=VALUE", where="--freeze", hint="for example --freeze k=[5]")
+        found[name] = value
+    return found
+
+
+def shapes(texts: list[str] | None) -> dict[str, list[int]]:
+    """Shapes by input, of ``NAME:[SIZES]``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, sizes = text.rpartition(":")
+        parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
+        if not name or not all(each.isdecimal() for each in parts):
+            hint = "for example --input x:[1,3,224,224]"
+            raise InputError(f"{text!r} is not NAME:[SIZES]", where="--input", hint=hint)
+        found[name] = [int(each) for each in parts]
+    return found

@@ -1,0 +1,118 @@
+"""What is to be known of a model file before it is converted: its content, its size, its names; in one reading."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge import model as models
+from onnx_bridge.conversion.bundle import manifest_path
+from onnx_bridge.conversion.manifest import Manifest
+from onnx_bridge.errors import BridgeError, InputError
+from onnx_bridge.model_file import ModelFile
+
+_SETTLED = 2 * 10**9
+"""Nanoseconds after which a file that is written to has another time: clocks of file systems are coarse."""
+_PER_BYTE, _EACH = 4.1, 150 << 20
+"""Memory of a conversion: measured, in bytes for each byte of the model, and for what is always there."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A model file.
+
+    Attributes:
+        digest: of its content, weights included; None where the file cannot be read at all.
+        bytes: its size, weights included.
+        symbols: the symbolic dimensions of its inputs.
+        inputs: their names.
+        files: path, size, inode, and times of the files that it was read from; none where they are too fresh to tell.
+        problem: why it is no model.
+    """
+
+    digest: str | None
+    bytes: int = 0
+    symbols: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    files: tuple[tuple[str, int, int, int, int], ...] = ()
+    problem: InputError | None = None
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its conversion is foreseen to take."""
+        return int(self.bytes * _PER_BYTE) + _EACH
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for `examine` to go by another time."""
+        return {
+            "digest": self.digest,
+            "bytes": self.bytes,
+            "symbols": list(self.symbols),
+            "inputs": list(self.inputs),
+            "files": [list(each) for each in self.files],
+        }
+
+
+def examine(path: Path, before: Mapping[str, Any] | None = None) -> Examined:
+    """Read a model file, unless it is as it was before.
+
+    Args:
+        path: the file.
+        before: what `Examined.to_json` gave, if anything.
+    """
+    if before and before["files"] and all(each == list(_state(each[0]) or ()) for each in before["files"]):
+        files = tuple(tuple(each) for each in before["files"])
+        return Examined(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
+    now = time.time_ns()
+    try:
+        file = ModelFile(path)
+        digest = models.digest(path)
+    except InputError as error:
+        return Examined(_raw_digest(path), problem=error)
+    graph = file.proto.graph
+    inner = {each.name for each in graph.initializer}
+    required = [each for each in graph.input if each.name not in inner]
+    dims = [dim.dim_param for each in required for dim in each.type.tensor_type.shape.dim]
+    states = [_state(str(each)) for each in file.sources]
+    known = tuple(each for each in states if each is not None)
+    fresh = len(known) < len(states) or any(now - max(each[3:]) < _SETTLED for each in known)
+    return Examined(
+        digest,
+        sum(each[1] for each in known),
+        tuple(dict.fromkeys(filter(None, dims))),
+        tuple(each.name for each in required),
+        () if fresh else known,
+    )
+
+
+def whole(bundle: Path, key: str) -> Manifest | None:
+    """The manifest of a bundle with a content key, all of whose files are there; None where there is no such bundle."""
+    try:
+        manifest = Manifest.read(manifest_path(bundle))
+        sizes = [(bundle / each.file).stat().st_size for each in (*manifest.programs, *manifest.model)]
+    except (BridgeError, OSError):
+        return None
+    expected = [each.bytes for each in (*manifest.programs, *manifest.model)]
+    return manifest if manifest.key == key and sizes == expected else None
+
+
+def _state(path: str) -> tuple[str, int, int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 — thousands of them
+    except OSError:
+        return None
+    return path, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _raw_digest(path: Path) -> str | None:
+    """Of the bytes of what is no model, which fails again for as long as they are the same."""
+    try:
+        with path.open("rb") as file:
+            return f"unreadable {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError:
+        return None

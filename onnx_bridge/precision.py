@@ -1,0 +1,346 @@
+"""The precision that a model is computed in: fp32, fp16, bf16, int8 or fp8.
+
+**fp16 and bf16** are made by a pass of this project, `passes.convert_precision`, rather than by MIGraphX's quantizers.
+These truncate constants on the host, where the pass rounds to the nearest value; they know operators, where the pass can
+keep any single node in float32; and what the pass makes is ONNX: the reference runs it, layers are compared in it, and a
+bundle is compiled again from it. On small networks errors are the same or smaller.
+
+**int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on calibration data (`onnx_bridge.calibration`).
+They quantize convolutions and matrix products. A model that has QuantizeLinear nodes is quantized already and is never
+given to them. What MIGraphX cannot read back (some quantized programs for ``ref``) is quantized again when a bundle is
+loaded, from data that is then kept in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge import input_files
+from onnx_bridge import inputs as samplers
+from onnx_bridge.calibration import Calibration, gather
+from onnx_bridge.errors import InputError, MigraphxError, RuntimeFailure, nearest
+from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.values import flat
+from passes.host_stages import Stage, extract
+from passes.pipeline import Pipeline
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+"""From wide to narrow."""
+BY_PASS = ("fp16", "bf16")
+BY_CALIBRATION = ("int8", "fp8")
+TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
+"""The preset of `onnx_bridge.parity.tolerances` for each."""
+KEPT = "calibration.npz"
+"""The file of a bundle with the data that its programs are quantized on again."""
+
+_FEATURES = {"bf16": "quantize_bf16", "fp8": "quantize_fp8"}
+"""What a MIGraphX that knows the format has."""
+_QUANTIZED = {"Conv": "convolution", "Gemm": "dot", "MatMul": "dot"}
+"""ONNX's operators that the quantizers convert, by MIGraphX's name for them."""
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+_BF16_OPSET = 22
+"""The first in which Conv, the poolings and others take bfloat16."""
+_LISTED = 3
+
+
+class QuantizationError(RuntimeFailure):
+    """MIGraphX did not quantize a program; no node is to blame for that."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What was asked for.
+
+    Attributes:
+        name: of `PRECISIONS`.
+        keep: nodes (fp16 and bf16) and operators that stay in float32.
+        calibration: data for int8 and fp8; None makes some up.
+
+    Raises:
+        InputError: there is no such precision, or it has no use for ``keep`` or ``calibration``.
+    """
+
+    name: str = "fp32"
+    keep: tuple[str, ...] = ()
+    calibration: input_files.Given | None = None
+
+    def __post_init__(self) -> None:
+        where = f"precision {self.name!r}"
+        if self.name not in PRECISIONS:
+            hint = nearest(self.name, PRECISIONS) or f"there are {', '.join(PRECISIONS)}"
+            raise InputError("there is no such precision", where=where, hint=hint)
+        if self.calibration is not None and self.name not in BY_CALIBRATION:
+            raise InputError("it needs no calibration data", where=where, hint="int8 and fp8 do")
+        if self.keep and self.name in ("fp32", "fp8"):
+            what = "all is in float32" if self.name == "fp32" else "MIGraphX's quantizer for it keeps nothing"
+            raise InputError(f"nothing can be kept: {what}", where=where, hint="keep-fp32 is for fp16, bf16 and int8")
+
+    def pipeline(self, specification: str, model: ir.Model) -> str:
+        """The passes that make it, within those that were asked for: before legalization, which judges the result."""
+        if self.name not in BY_PASS:
+            return specification
+        from passes.convert_opset import ConvertOpset
+        from passes.convert_precision import ConvertPrecision
+        from passes.infer_shapes import InferShapes
+
+        steps = list(Pipeline.parse(specification).passes)
+        opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
+        raised = [ConvertOpset(to=_BF16_OPSET)] if self.name == "bf16" and opset < _BF16_OPSET else []
+        new = [*raised, InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
+        place = next((index for index, step in enumerate(steps) if step.name == "legalize"), len(steps))
+        return str(Pipeline([*steps[:place], *new, *steps[place:]]))
+
+    def check_runtime(self, worker: Worker) -> None:
+        """Require that a MIGraphX knows the format.
+
+        Raises:
+            InputError: it does not.
+        """
+        feature = _FEATURES.get(self.name)
+        if feature is not None and feature not in worker.features:
+            what = f"this MIGraphX ({worker.version}) does not know it: it has no {feature}"
+            raise InputError(what, where=f"precision {self.name!r}", hint="choose another, or a newer MIGraphX")
+
+    def quantizer(self, model: ir.Model, target: str) -> Quantizer | None:
+        """What quantizes the programs of a cleaned model; None where nothing is to be quantized.
+
+        Raises:
+            InputError: the model is quantized already, ``keep`` names what MIGraphX cannot keep, or the data is wrong.
+        """
+        if self.name not in BY_CALIBRATION:
+            return None
+        _refuse_quantized(model, self.name)
+        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+        names = {str(value.name) for value in inputs}
+        specs = [spec for spec in samplers.specs(model) if spec.name in names]
+        operators = self._operators(model)
+        return Quantizer(self.name, target, gather(self.calibration, specs), model, operators)
+
+    def _operators(self, model: ir.Model) -> tuple[str, ...]:
+        """MIGraphX's names of what is to be quantized; empty is all."""
+        for each in self.keep:
+            if each not in _QUANTIZED:
+                what = f"MIGraphX quantizes operators as a whole, and {each!r} is none of them"
+                hint = f"it can keep {', '.join(_QUANTIZED)}; single nodes can be kept in fp16 and bf16"
+                raise InputError(what, where=f"precision {self.name!r}", hint=hint)
+        kept = {_QUANTIZED[each] for each in self.keep}
+        left = sorted({*_QUANTIZED.values()} - kept)
+        if not left:
+            raise InputError(
+                "nothing is left to quantize", where=f"precision {self.name!r}", hint="keep fewer operators"
+            )
+        return tuple(left) if kept else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest and for keys."""
+        return {"precision": self.name, "keep_fp32": list(self.keep)} if self.keep else {"precision": self.name}
+
+    def to_key(self, quantizer: Quantizer | None = None) -> dict[str, Any]:
+        """For content keys: data in files by the digests of these, other data, which ``quantizer`` has, by its own."""
+        found = self.to_json()
+        if isinstance(self.calibration, (str, os.PathLike)):
+            path = Path(self.calibration)
+            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            digests = {str(each): _digest(each) for each in files if each.exists()}
+            return {**found, "calibration": {"given": path.name, "files": sorted(digests.values())}}
+        if self.calibration is not None and quantizer is not None:
+            return {**found, "calibration": quantizer.digest()}
+        return found
+
+
+@dataclass
+class Quantizer:
+    """Quantizes the programs of one model.
+
+    Attributes:
+        precision: ``int8`` or ``fp8``.
+        target: what the ranges are measured on.
+        calibration: the data.
+        model: the cleaned model, which stages are parts of.
+        operators: MIGraphX's names of what is to be quantized; empty is all.
+        used: the tensors that each stage was calibrated on, by its inputs.
+    """
+
+    precision: str
+    target: str
+    calibration: Calibration
+    model: ir.Model
+    operators: tuple[str, ...] = ()
+    used: dict[tuple[str, ...], list[dict[str, Tensor]]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know, in sentences."""
+        found = list(self.calibration.notes)
+        if not any(node.op_type in _QUANTIZED for node in self.model.graph.all_nodes()):
+            found.append(f"the model has none of {', '.join(_QUANTIZED)}: there is nothing for {self.precision} to do")
+        return found
+
+    def __call__(self, program: Program, stage: Stage) -> None:
+        """Quantize a parsed program.
+
+        Raises:
+            QuantizationError: MIGraphX refused, or its process ended.
+        """
+        names = tuple(str(value.name) for value in stage.inputs)
+        if names not in self.used:
+            self.used[names] = self._tensors(names, program)
+        quantize(program, self.precision, self.target, self.used[names], self.operators)
+
+    def _tensors(self, names: Sequence[str], program: Program) -> list[dict[str, Tensor]]:
+        """The data at the inputs of a stage: what lies behind other stages is computed by ONNX Runtime."""
+        parameters = program.get_parameter_shapes()
+        wanted = [name for name in names if name in parameters]
+        given = {name for sample in self.calibration.samples for name in sample}
+        inner = [name for name in wanted if name not in given]
+        samples: list[Mapping[str, Any]] = list(self.calibration.samples)
+        if inner:
+            from onnx_bridge.parity.reference import Reference
+
+            inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+            before = Reference(extract(self.model, inputs, inner))
+            samples = [
+                {**each, **before.run({name: each[name] for name in before.input_names})}
+                for each in self.calibration.samples
+            ]
+        return [
+            {
+                name: Tensor.of(array.astype(parameters[name].dtype))
+                for name, array in flat(each).items()
+                if name in wanted
+            }
+            for each in samples
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "data": self.calibration.source,
+            "samples": len(self.calibration.samples),
+            **({"operators": list(self.operators)} if self.operators else {}),
+        }
+
+    def digest(self) -> str:
+        """That of the data."""
+        digest = hashlib.sha256()
+        for sample in self.calibration.samples:
+            for name, array in sorted(flat(sample).items()):
+                digest.update(f"{name}{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def keep_data(self, path: Path, stages: Mapping[int, Sequence[str]]) -> None:
+        """Write the data of stages, by their places and inputs, for `quantize_again`."""
+        arrays = {
+            f"{place}/{number}/{name}": tensor.data
+            for place, inputs in stages.items()
+            for number, sample in enumerate(self.used[tuple(inputs)])
+            for name, tensor in sample.items()
+        }
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def quantize(
+    program: Program,
+    precision: str,
+    target: str,
+    samples: Sequence[Mapping[str, Tensor]],
+    operators: Sequence[str] = (),
+) -> None:
+    """Quantize a parsed program with ranges measured on samples; raises QuantizationError."""
+    try:
+        if precision == "int8":
+            program.quantize_int8(target, samples, operators)
+        else:
+            program.quantize_fp8(target, samples)
+    except RuntimeFailure as error:
+        what = f"MIGraphX cannot quantize it to {precision}: {error.what}"
+        raise QuantizationError(
+            what, hint="is the calibration data of the model's real use?", output=error.output
+        ) from error
+
+
+def quantize_again(program: Program, place: int, options: Mapping[str, Any], target: str, folder: Path) -> None:
+    """Quantize a program of a bundle that was parsed again.
+
+    Args:
+        program: parsed, not compiled.
+        place: of its stage.
+        options: the manifest's.
+        target: what it is compiled for.
+        folder: the bundle's.
+
+    Raises:
+        InputError: the data is gone.
+    """
+    precision = options.get("precision", "fp32")
+    if precision not in BY_CALIBRATION:
+        return
+    path, shapes = folder / KEPT, program.get_parameter_shapes()
+    samples: dict[str, dict[str, Tensor]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for key in file.files:
+                stage, number, name = key.split("/", 2)
+                if int(stage) == place and name in shapes:
+                    kind = shapes[name].type
+                    samples.setdefault(number, {})[name] = Tensor(kind, file[key].astype(STORAGE[kind], copy=False))
+    except (OSError, ValueError) as error:
+        what = f"its program cannot be read back, and the data that it was quantized on is gone: {error}"
+        raise InputError(what, where=str(path), hint="convert again") from error
+    operators = options.get("calibration", {}).get("operators", ())
+    quantize(program, precision, target, list(samples.values()), operators)
+
+
+def loads_back(worker: Worker, path: Path) -> bool:
+    """Whether MIGraphX reads a program that it wrote."""
+    try:
+        worker.load(path)
+    except MigraphxError:
+        return False
+    return True
+
+
+def converted(steps: Iterable[Any], precision: str) -> list[str]:
+    """What became of the nodes under the pass for a precision, in a sentence."""
+    found = [step.result for step in steps if step.name == "convert-precision"]
+    if precision not in BY_PASS or not found:
+        return []
+    done, skips = len(found[0].rewrites), found[0].skips
+    if not done:
+        return [f"nothing of it is computed in {precision}: no node is there that could be"]
+    listed = "; ".join(f"{each.node}: {each.reason}" for each in skips[:_LISTED])
+    more = f"; and {len(skips) - _LISTED} more" if len(skips) > _LISTED else ""
+    kept = f", {len(skips)} stay in float32 ({listed}{more})" if skips else ""
+    return [f"{done} nodes are computed in {precision}{kept}"]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_quantized(model: ir.Model, precision: str) -> None:
+    found = [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type in _QUANTIZERS or node.op_type.startswith("QLinear") or node.op_type.endswith("Integer")
+    ]
+    if not found:
+        return
+    names = ", ".join(f"{node.op_type} {node.name}" for node in found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    raise InputError(
+        f"the model is quantized already: {names}{more}",
+        where=f"precision {precision!r}",
+        hint="convert it with --precision fp32, which keeps its own quantization, or start from the float model",
+    )

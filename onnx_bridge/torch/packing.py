@@ -1,0 +1,66 @@
+"""A folder as a tensor of bytes, so that it travels wherever tensors do: in a ``state_dict``, in ``torch.save``."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import weakref
+import zipfile
+from pathlib import Path
+
+import torch
+
+from onnx_bridge.errors import InputError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Folder:
+    """A folder, and, where it is a temporary one, its end: it is removed when nothing holds on to it any more.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Take a folder, or make a temporary one."""
+        if path is None:
+            temporary = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
+            weakref.finalize(self, temporary.cleanup)
+            path = Path(temporary.name)
+        self.path = path
+
+
+def pack(folder: Path) -> torch.Tensor:
+    """The files below a folder as uint8[n]: a zip archive, the same for the same files.
+
+    Raises:
+        InputError: the folder is gone.
+    """
+    if not folder.is_dir():
+        raise InputError("the programs are gone from the disk", where=str(folder), hint="lower the module again")
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
+            with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as sink:
+                while chunk := source.read(1 << 22):
+                    sink.write(chunk)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def unpack(packed: torch.Tensor) -> Folder:
+    """A temporary folder with the files that were packed.
+
+    Raises:
+        InputError: this is no such tensor, or it is damaged.
+    """
+    if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
+        raise InputError("this is no packed bundle", where="the state", hint="take it from `state_dict()`")
+    folder = Folder()
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed.cpu().contiguous().numpy().data)) as archive:
+            archive.extractall(folder.path)  # which keeps within the folder, and checks each file's checksum
+    except zipfile.BadZipFile as error:
+        raise InputError(f"the packed bundle is damaged: {error}", where="the state") from None
+    return folder

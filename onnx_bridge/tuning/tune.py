@@ -1,0 +1,408 @@
+"""The verb ``tune``: tries precisions, compile options and pipelines within a budget of time, and chooses.
+
+Each trial converts the model, compares it with the reference in that precision's tolerances, and measures it in turns
+with the first trial, so that its latency is a ratio that the machine's moods do not move. A precision in 16 bits that
+does not agree gets another trial with the nodes kept in float32 that it needs. What a trial found goes into a journal
+beside the job file as soon as it is there: a search that was interrupted, or given a larger budget, goes on from that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge import input_files
+from onnx_bridge import model as models
+from onnx_bridge.benchmarking.measuring import Plan, measure
+from onnx_bridge.benchmarking.statistics import Summary, ratio
+from onnx_bridge.checking import check
+from onnx_bridge.conversion.bundle import Bundle, manifest_path
+from onnx_bridge.conversion.convert import convert
+from onnx_bridge.conversion.keys import key_of, settings
+from onnx_bridge.errors import BridgeError, InputError, RuntimeFailure
+from onnx_bridge.inputs import Sample
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.parity.report import Report
+from onnx_bridge.precision import BY_CALIBRATION, BY_PASS, PRECISIONS, Precision
+from onnx_bridge.tuning.keeping import find_keep
+from onnx_bridge.tuning.pareto import Candidate, Trial, explain, front, winner
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Options = Mapping[str, bool | str]
+
+_OPTIONS: Mapping[str, tuple[Options, ...]] = {
+    "ref": ({}, {"fast_math": False}),
+    "gpu": ({}, {"fast_math": False}, {"exhaustive_tune": True}),
+}
+"""The compile options that are tried for each target."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `tune` found.
+
+    Attributes:
+        model: its file.
+        target: what was compiled for.
+        trials: in the order in which they were made.
+        resumed: how many of them were made before.
+        left: candidates for which the budget was not enough.
+        job: the job file of the winner; None where no trial passed.
+    """
+
+    model: Path
+    target: str
+    trials: tuple[Trial, ...]
+    resumed: int
+    left: tuple[Candidate, ...]
+    job: Path | None
+
+    @property
+    def winner(self) -> Trial | None:
+        """The one that was chosen."""
+        return winner(self.trials)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is one."""
+        return self.winner is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        chosen, best = self.winner, front(self.trials)
+        return {
+            "model": str(self.model),
+            "target": self.target,
+            "trials": [
+                {**trial.to_json(), "front": trial in best, "why": explain(trial, self.trials)} for trial in self.trials
+            ],
+            "winner": chosen.to_json() if chosen else None,
+            "resumed": self.resumed,
+            "left": [each.to_json() for each in self.left],
+            "job": str(self.job) if self.job else None,
+            "passed": self.passed,
+        }
+
+    def render(self) -> RenderableType:
+        """As a table of the front, and a sentence a trial."""
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="the front", title_justify="left")
+        table.add_column("candidate")
+        for name in ("p50 ms", "× first [99 %]", "MiB", "error"):
+            table.add_column(name, justify="right")
+        for trial in front(self.trials):
+            mark = "[bold]" if trial is self.winner else ""
+            numbers = (f"{1e3 * trial.latency:.3g}", str(trial.ratio), f"{trial.memory / 2**20:.3g}", f"{trial.error:.2g}")
+            table.add_row(f"{mark}{trial.candidate.name}", *numbers)
+        lines = [explain(trial, self.trials) for trial in self.trials]
+        if self.resumed:
+            lines.append(f"{self.resumed} of {len(self.trials)} trials were made before")
+        if self.left:
+            lines.append(f"not tried for want of time: {'; '.join(each.name for each in self.left)}")
+        if self.job is not None:
+            lines.append(f"written: {self.job}; `onnx-bridge convert {self.job} -o OUT` makes the bundle")
+        return Group(table, *lines)
+
+
+def tune(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    budget: float = 600.0,
+    precisions: Sequence[str] = PRECISIONS,
+    options: Sequence[Options] | None = None,
+    pipelines: Sequence[str] = ("default",),
+    target: str = "auto",
+    dims: Mapping[str, int] | None = None,
+    inputs: input_files.Given | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    host: bool = True,
+    iterations: int = 20,
+    seed: int = 0,
+    resume: bool = True,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuning:
+    """Find the fastest way to convert a model that agrees with its reference.
+
+    Args:
+        model: an ONNX file.
+        out: the job file for `convert` to write (``.toml``); the journal goes beside it.
+        budget: seconds. No trial begins that, by the longest one so far, would not end in time.
+        precisions: to try; the first one is what others are compared with.
+        options: sets of compile options to try; default: those that matter on the target.
+        pipelines: to try.
+        target: as for `convert`.
+        dims: likewise.
+        inputs: the samples to compare and measure on; default: a seeded one.
+        calibration: a file or folder, as for `convert`.
+        host: as for `convert`.
+        iterations: rounds in which a trial is measured.
+        seed: of samples and orders.
+        resume: whether to go on from the journal.
+        timeout: as for `convert`.
+        memory: likewise.
+        progress: told each trial as it begins.
+        clock: the time in seconds.
+
+    Raises:
+        InputError: the model or an argument is wrong, or the budget is too short for one trial.
+        RuntimeFailure: there is no MIGraphX.
+    """
+    model, out = Path(model), Path(out)
+    if out.suffix != ".toml":
+        raise InputError("the job file is a .toml", where=str(out), hint="for example -o tuned.toml")
+    if budget <= 0 or iterations < 1:
+        raise InputError("it must be more than 0", where="budget" if budget <= 0 else "iterations")
+    for each in precisions:
+        Precision(each)
+    runtime = runtimes.find()
+    target = runtimes.resolve_target(target, runtime)
+    tried = tuple(options) if options is not None else _OPTIONS[target]
+    candidates = [Candidate(*each) for each in itertools.product(precisions, tried, pipelines)]
+    if not candidates:
+        raise InputError("there is nothing to try", where="precisions, options and pipelines")
+    question = {
+        "model": models.digest(model),
+        "runtime": runtime.identity,
+        "environment": settings(os.environ),
+        "target": target,
+        "dims": dict(dims or {}),
+        "host": host,
+        "inputs": str(inputs) if inputs is not None else None,
+        "calibration": Precision("int8", (), calibration).to_key(),
+        "iterations": iterations,
+        "seed": seed,
+        "first": candidates[0].to_json(),
+    }
+    place = out.with_suffix(".tuning")
+    journal = _Journal(place / "journal.jsonl", key_of(question), resume)
+    common: dict[str, Any] = {"target": target, "dims": dims, "host": host, "timeout": timeout, "memory": memory}
+    search = _Search(model, place, common, inputs, calibration, iterations, seed, progress or (lambda _said: None))
+    trials: list[Trial] = []
+    queue = list(candidates)
+    started, longest, resumed = clock(), 0.0, 0
+    while queue:
+        candidate = queue[0]
+        trial = journal.found(candidate)
+        if trial is None:
+            left = budget - (clock() - started)
+            if trials and longest > left:
+                break
+            search.tell(f"trial {len(trials) + 1}: {candidate.name}")
+            trial = search.attempt(candidate)
+            journal.add(trial)
+            if not trials and clock() - started > budget:
+                what = f"the budget of {budget:g} s is too short for one trial, which took {trial.seconds:.3g} s"
+                raise InputError(what, where="budget", hint="give it more; what was found is kept")
+        else:
+            resumed += 1
+        longest = max(longest, trial.seconds)
+        trials.append(trial)
+        queue.pop(0)
+        if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision in BY_PASS:
+            found = journal.kept(candidate)
+            if found is None and not candidate.keep_fp32 and longest * 2 <= budget - (clock() - started):
+                found = search.find_keep(candidate)
+                journal.add_kept(candidate, found)
+            if found and not candidate.keep_fp32:
+                queue.insert(0, replace(candidate, keep_fp32=found))
+    search.close()
+    chosen = winner(trials)
+    job = None
+    if chosen is not None:
+        job = out
+        out.write_text(_job(model.absolute(), chosen.candidate, common, calibration))
+    return Tuning(model, target, tuple(trials), resumed, tuple(queue), job)
+
+
+_DIFFERS = "it differs from the reference"
+
+
+class _Journal:
+    """Trials, one a line; those of another question are passed over."""
+
+    def __init__(self, path: Path, key: str, resume: bool) -> None:
+        self._path, self._key = path, key
+        self._trials: dict[str, Trial] = {}
+        self._kept: dict[str, tuple[str, ...]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            path.unlink(missing_ok=True)
+        if not path.exists():
+            return
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be half written
+                values = json.loads(line)
+                if values["key"] != key:
+                    continue
+                if "kept" in values:
+                    self._kept[key_of(values["candidate"])] = tuple(values["kept"])
+                else:
+                    trial = Trial.from_json(values["trial"])
+                    self._trials[key_of(trial.candidate.to_json())] = trial
+
+    def found(self, candidate: Candidate) -> Trial | None:
+        """What was found before."""
+        return self._trials.get(key_of(candidate.to_json()))
+
+    def kept(self, candidate: Candidate) -> tuple[str, ...] | None:
+        """What was found that a candidate must keep in float32."""
+        return self._kept.get(key_of(candidate.to_json()))
+
+    def add(self, trial: Trial) -> None:
+        """Remember a trial."""
+        self._write({"trial": trial.to_json()})
+
+    def add_kept(self, candidate: Candidate, names: tuple[str, ...]) -> None:
+        """Remember what a candidate must keep."""
+        self._write({"candidate": candidate.to_json(), "kept": list(names)})
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("\n" * self._torn() + json.dumps({"key": self._key, **values}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _torn(self) -> bool:
+        """Whether the last line has no end."""
+        content = self._path.read_bytes()
+        return bool(content) and not content.endswith(b"\n")
+
+
+class _Search:
+    """Makes trials of one model.
+
+    Attributes:
+        tell: told what is being done.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        place: Path,
+        common: Mapping[str, Any],
+        inputs: input_files.Given | None,
+        calibration: str | os.PathLike[str] | None,
+        iterations: int,
+        seed: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._model, self._place, self._common = model, place, common
+        self._inputs, self._calibration = inputs, calibration
+        self._plan = Plan(iterations, seed=seed)
+        self._first: tuple[Bundle, Sample] | None = None
+        self.tell = tell
+
+    def attempt(self, candidate: Candidate) -> Trial:
+        """Convert, compare and measure."""
+        started = time.perf_counter()
+        folder = self._place / "first" if self._first is None else self._place / "trial"
+        try:
+            bundle = self._convert(candidate, folder)
+            report = check(bundle, reference=self._model, inputs=self._inputs, seed=self._plan.seed)
+        except (InputError, RuntimeFailure) as error:
+            return Trial(candidate, time.perf_counter() - started, f"it does not convert: {error.what}")
+        error = _error(report)
+        sample = report.samples[0]
+        if self._first is None:
+            self._first = bundle, sample
+        if not report.passed:
+            return Trial(candidate, time.perf_counter() - started, f"{_DIFFERS}: {report.summary}", error=error)
+        base, same = self._first
+        memory = sum(path.stat().st_size for path in bundle.program_paths)
+        if bundle is base:
+            (series,) = measure([(bundle, sample)], self._plan)
+            found = ratio(series, series, paired=True)
+        else:
+            series, against = measure([(bundle, sample), (base, same)], self._plan)
+            found = ratio(series, against, paired=True)
+        latency = Summary.of(series).p50
+        return Trial(candidate, time.perf_counter() - started, None, latency, found, memory, error)
+
+    def find_keep(self, candidate: Candidate) -> tuple[str, ...]:
+        """What a candidate must keep in float32; nothing where that does not help."""
+        self.tell(f"{candidate.precision}: which nodes must stay in float32")
+        try:
+            found = find_keep(
+                self._model,
+                candidate.precision,
+                inputs=self._inputs,
+                seed=self._plan.seed,
+                pipeline=candidate.pipeline,
+                **self._common,
+            )
+        except BridgeError:
+            return ()
+        return found.nodes
+
+    def close(self) -> None:
+        """Let go of bundles."""
+        for name in ("first", "trial"):
+            shutil.rmtree(self._place / name, ignore_errors=True)
+
+    def _convert(self, candidate: Candidate, folder: Path) -> Bundle:
+        if not manifest_path(folder).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        return convert(
+            self._model,
+            folder,
+            pipeline=candidate.pipeline,
+            precision=candidate.precision,
+            calibration=self._calibration if candidate.precision in BY_CALIBRATION else None,
+            keep_fp32=candidate.keep_fp32,
+            options=candidate.options,
+            **self._common,
+        )
+
+
+def _error(report: Report) -> float:
+    """The worst output's: root of the mean squared error, as a share of the values' own; infinite for what differs in kind.
+
+    That is 10^(−SQNR/20), which no precision's tolerance is part of.
+    """
+    found = 0.0
+    for comparison in report.legs[-1].comparisons:
+        for output in comparison.outputs:
+            if output.sqnr_db is None:
+                found = max(found, 0.0 if output.passed else math.inf)
+            else:
+                found = max(found, 10 ** (-output.sqnr_db / 20))
+    return found
+
+
+def _job(model: Path, candidate: Candidate, common: Mapping[str, Any], calibration: object) -> str:
+    """The job file that makes the bundle again."""
+    lines = ["[[jobs]]", f"model = {json.dumps(str(model))}", f"target = {json.dumps(common['target'])}"]
+    lines.append(f"pipeline = {json.dumps(candidate.pipeline)}")
+    lines.append(f"precision = {json.dumps(candidate.precision)}")
+    if candidate.keep_fp32:
+        lines.append(f"keep_fp32 = {json.dumps(list(candidate.keep_fp32), ensure_ascii=False)}")
+    if calibration is not None and candidate.precision in BY_CALIBRATION:
+        lines.append(f"calibration = {json.dumps(str(Path(str(calibration)).absolute()))}")
+    for name in ("host", "timeout", "memory"):
+        if common[name] is not None:
+            lines.append(f"{name} = {json.dumps(common[name])}")
+    for name, table in (("dims", common["dims"] or {}), ("options", candidate.options)):
+        if table:
+            inner = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items())
+            lines.append(f"{name} = {{{inner}}}")
+    return "\n".join(lines) + "\n"
+
+
+__all__ = ["Tuning", "tune"]

@@ -1,0 +1,55 @@
+"""Write operators on integers of 8 bits as operators in float between DequantizeLinear and QuantizeLinear.
+
+    QLinearConv(x, w, b)   →  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), b·s_x·s_w))
+
+Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and the rest of them: it is the algebra of
+`passes.legalize.quantized_operators`, applied whether or not the runtime takes the operator. The passes that make
+kernels of 8 bits, and keep saturation, know this form only. Results may differ by one step where the integers would
+have been rounded another way.
+
+Skips: unknown shapes and dtypes; scales along an axis before opset 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes import graphs
+from passes.base import Context, Exactness, Pass, Result
+from passes.inference import infer
+from passes.legalize.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+
+
+class _Operators(QuantizedOperator):
+    name = "qoperator-to-qdq"
+
+
+class _Products(QuantizedProductToFloat):
+    name = "qoperator-to-qdq"
+
+
+_STEPS = (_Operators(), _Products())
+
+
+@dataclass(frozen=True)
+class QOperatorToQdq(Pass):
+    """Write operators on integers as operators in float between DequantizeLinear and QuantizeLinear."""
+
+    name = "qoperator-to-qdq"
+    exactness = Exactness.QUANTIZATION_STEP
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Each round lets shapes be known for the next: inference does not know most of these operators."""
+        result = Result(model)
+        known = frozenset().union(*(step.operators for step in _STEPS))
+        while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
+            infer(model, declared=not result.rewrites)
+            rounds = [step.run(model, context) for step in _STEPS]
+            result.skips = [skip for each in rounds for skip in each.skips]
+            found = [rewrite for each in rounds for rewrite in each.rewrites]
+            if not found:
+                break
+            result.rewrites += found
+        return result

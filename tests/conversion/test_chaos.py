@@ -1,0 +1,16 @@
+"""A small batch under fire (`make chaos` is the large one)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fixtures.chaos import rage
+from onnx_bridge.migraphx.runtime import Runtime
+
+
+def test_nothing_is_lost_and_nothing_is_done_twice(runtime: Runtime, tmp_path: Path) -> None:
+    account = rage(tmp_path, models=25, broken=5, kills=4, seed=0)
+    assert (len(account.done), len(account.told)) == (20, 5)
+    assert not account.lost
+    assert not account.repeated
+    assert account.kills.total() >= 3  # the last one may come too late

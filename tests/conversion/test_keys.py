@@ -1,0 +1,149 @@
+"""Content keys: what matters changes them, what does not leaves them, and no two settings have the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.conversion.keys import canonical, check_key, conversion_key, key_of
+from onnx_bridge.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.text(max_size=4)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "pipeline": st.sampled_from(["none", "minimal", "remove-dead", "fold-constants{max-bytes=1}"]),
+        "dims": st.dictionaries(NAMES, st.integers(1, 3), max_size=2),
+        "inputs": st.dictionaries(NAMES, st.lists(st.integers(0, 3), max_size=2), max_size=2),
+        "freeze": st.dictionaries(NAMES, st.text(max_size=3), max_size=2),
+        "host": st.booleans(),
+        "buckets": st.dictionaries(NAMES, st.lists(st.integers(1, 3), max_size=2), max_size=2),
+        "pad": st.dictionaries(NAMES, st.text(max_size=3), max_size=2),
+    }
+)
+RUNTIME = Runtime("private", Path("/"), "here", "2.14.0", ("ref",), "2.14.0-abc")
+PLAIN: dict[str, Any] = {"pipeline": "none", "dims": {}, "inputs": {}, "freeze": {}, "host": True}
+
+
+def strictly(value: Any) -> Any:
+    """A value with the types told apart, since 1 == 1.0 == True in Python."""
+    if isinstance(value, dict):
+        return {key: strictly(each) for key, each in value.items()}
+    return [strictly(each) for each in value] if isinstance(value, list) else (type(value).__name__, repr(value))
+
+
+@settings(deadline=None)
+@given(JSON, JSON)
+def test_canonical_text_tells_values_apart(first: Any, second: Any) -> None:
+    assert (canonical(first) == canonical(second)) == (strictly(first) == strictly(second))
+    assert strictly(json.loads(canonical(first))) == strictly(first)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), st.integers(), min_size=2))
+def test_the_order_of_members_does_not_matter(value: dict[str, int]) -> None:
+    assert key_of(value) == key_of(dict(reversed(value.items())))
+
+
+@pytest.mark.parametrize("value", [{1: 2}, [{None: 1}], {"a": {True: 1}}])
+def test_keys_that_json_would_turn_into_text(value: Any) -> None:
+    with pytest.raises(TypeError, match="keys must be text"):
+        canonical(value)
+
+
+@settings(deadline=None)
+@given(SETTINGS, SETTINGS)
+def test_no_two_settings_collide(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Above all not by what one says as a dimension and the other as an input, or by characters in names."""
+    keys = [conversion_key("0" * 64, target="ref", runtime=RUNTIME, **each) for each in (first, second)]
+    same = {**first, "pipeline": ""} == {**second, "pipeline": ""}
+    spelled = {"none": "", "remove-dead": "remove-dead"}
+    same = same and spelled.get(first["pipeline"], first["pipeline"]) == spelled.get(
+        second["pipeline"], second["pipeline"]
+    )
+    assert (keys[0] == keys[1]) == same
+
+
+class TestConversionKey:
+    def key(self, source: str = "0" * 64, runtime: Runtime = RUNTIME, **changed: Any) -> str | None:
+        return conversion_key(source, runtime=runtime, **{"target": "ref", **PLAIN, **changed})
+
+    def test_what_matters(self) -> None:
+        changed = [
+            self.key(),
+            self.key(source="1" * 64),
+            self.key(target="gpu"),
+            self.key(runtime=dataclasses.replace(RUNTIME, identity="2.14.0-def")),
+            self.key(dims={"batch": 1}),
+            self.key(inputs={"batch": [1]}),
+            self.key(freeze={"batch": "1"}),
+            self.key(host=False),
+        ]
+        assert len(set(changed)) == len(changed)
+
+    def test_a_pipeline_is_what_it_stands_for(self) -> None:
+        import passes
+
+        assert self.key(pipeline="minimal") == self.key(pipeline=f" {passes.PIPELINES['minimal'].replace(',', ' , ')}")
+        with pytest.raises(InputError, match="fold-constant"):
+            self.key(pipeline="fold-constant")
+
+    def test_where_the_runtime_lies_does_not_matter(self) -> None:
+        assert self.key() == self.key(runtime=dataclasses.replace(RUNTIME, path=Path("/elsewhere"), origin="there"))
+
+    def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = self.key()
+        monkeypatch.setenv("MIGRAPHX_TRACE_COMPILE", "1")
+        assert self.key() == before
+        monkeypatch.setenv("MIGRAPHX_DISABLE_MLIR", "1")
+        assert self.key() != before
+
+    def test_scripts_count_by_content(self, tmp_path: Path) -> None:
+        script, moved = tmp_path / "a.py", tmp_path / "b.py"
+        script.write_text("def f(graph): pass\n")
+        first = self.key(pipeline=f"surgeon{{script={script}:f}}")
+        script.write_text("def f(graph): return graph\n")
+        assert self.key(pipeline=f"surgeon{{script={script}:f}}") != first
+        moved.write_text("")
+        assert self.key(pipeline=f"surgeon{{script={script}:f}}") != self.key(pipeline=f"surgeon{{script={moved}:f}}")
+
+    def test_a_model_in_memory_has_none(self) -> None:
+        assert conversion_key(None, target="ref", runtime=RUNTIME, **PLAIN) is None
+
+
+def test_check_keys(tmp_path: Path) -> None:
+    data = tmp_path / "x.npz"
+    data.write_bytes(b"1")
+    plain: dict[str, Any] = {
+        "seed": 0,
+        "samples": None,
+        "rtol": None,
+        "atol": None,
+        "tolerance": None,
+        "data": None,
+    }
+    changes: list[dict[str, Any]] = [
+        {},
+        {"seed": 1},
+        {"samples": 1},
+        {"rtol": 0.5},
+        {"atol": 0.5},
+        {"tolerance": "fp16"},
+        {"data": data},
+    ]
+    keys = [check_key("a", **{**plain, **change}) for change in changes]
+    keys.append(check_key("b", **plain))
+    data.write_bytes(b"2")
+    keys.append(check_key("a", **{**plain, "data": data}))
+    assert len(set(keys)) == len(keys)

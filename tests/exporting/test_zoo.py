@@ -1,0 +1,59 @@
+"""A part of the zoo: PyTorch to MIGraphX through both exporters; ``make zoo`` runs all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures import zoo
+from fixtures.zoo_registry import ZOO
+from onnx_bridge.migraphx.runtime import Runtime
+
+ALL = zoo.load()
+CHOSEN = [each.name for each in ALL.values() if each.in_tests]
+NOT_EXPORTED = {("conditional", "torchscript"): "dynamo-optimized function"}
+"""What an exporter cannot, and a part of what it says."""
+
+
+def test_the_zoo_is_large_and_of_many_kinds() -> None:
+    assert ZOO is ALL
+    assert len(ALL) >= 60
+    assert {each.kind for each in ALL.values()} >= {
+        "vision",
+        "detection",
+        "segmentation",
+        "depth",
+        "encoder",
+        "decoder",
+        "decoder with cache",
+        "mixture of experts",
+        "state space",
+        "speech",
+        "diffusion",
+        "recurrent",
+        "control flow",
+        "fourier",
+        "grid sampling",
+        "scatter and gather",
+    }
+    assert sum(bool(each.dynamic) for each in ALL.values()) >= 8
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_migraphx_gives_is_what_pytorch_gives(runtime: Runtime, name: str, exporter: str) -> None:
+    row = zoo.run(name, exporter, beside_stock=False)
+    if row.ours is None:
+        assert NOT_EXPORTED[name, exporter] in row.refusal
+        return
+    assert (row.ours.verdict, row.ours.why) == ("right", "")
+    assert row.ours.share >= 0.95
+    assert (name, exporter) not in NOT_EXPORTED
+
+
+def test_lines_and_sums() -> None:
+    right, wrong = zoo.Outcome("right", 1e-7), zoo.Outcome("wrong", 2.0, "y: differs")
+    row = zoo.Row("net", "vision", "dynamo", True, 12, "", right, wrong, 1.0)
+    assert " ".join(zoo.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
+    lost = zoo.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
+    assert "not exported: no" in zoo.line(lost)
+    assert zoo.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"

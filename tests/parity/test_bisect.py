@@ -1,0 +1,307 @@
+"""Bisection: each leg, each kind of failure, the number of runs, and clear errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from rich.console import Console
+
+import passes
+from fixtures import small
+from fixtures.faults import Plot
+from onnx_bridge.errors import InputError
+from onnx_bridge.halving import first, smallest
+from onnx_bridge.parity.bisect import bisect
+from onnx_bridge.parity.bisection import Bisection, Leg
+from onnx_bridge.parity.reference import Reference
+from onnx_bridge.parity.trial import Kind
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
+SCATTER = """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
+    a = Relu(x)  j = Neg(i)  s = ScatterND(a, j, u)  y = Tanh(s) }"""
+SCATTER_INPUTS = {
+    "x": np.arange(4, dtype=np.float32),
+    "i": np.array([[1], [0]]),
+    "u": np.ones(2, np.float32),
+}
+PAD_CONV = """g (float[1,1,4,4] x) => (float[1,1,4,4] y)
+    <int64[8] p = {0,0,1,1,0,0,1,1}, float v = {2.0}, float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}> {
+    a = Relu(x)  b = Pad(a, p, v)  c = Conv(b, w)  y = Tanh(c) }"""
+
+
+def model(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEAD + text))
+
+
+def sentence(found: Bisection) -> str:
+    console = Console(file=io.StringIO(), width=10_000)
+    console.print(found.render())
+    json.dumps(found.to_json(), allow_nan=False)
+    return str(console.file.getvalue().splitlines()[0])  # type: ignore[attr-defined]
+
+
+class TestHalving:
+    @pytest.mark.parametrize("at", [1, 2, 17, 999, 1000])
+    def test_the_first_count(self, at: int) -> None:
+        asked: list[int] = []
+        assert first(range(1, 1001), lambda count: bool(asked.append(count)) or count >= at) == at
+        assert len(asked) <= 10
+
+    @pytest.mark.parametrize("at", [0, 1, 499, 500, 998, 999])
+    def test_one_thing_of_a_thousand_takes_eleven_questions(self, at: int) -> None:
+        asked: list[tuple[int, int]] = []
+
+        def fails(start: int, stop: int) -> bool:
+            asked.append((start, stop))
+            return start <= at < stop
+
+        assert smallest(1000, fails) == (at, at + 1)
+        assert len(asked) <= 11
+
+    @pytest.mark.parametrize("group", [{3, 4}, {496, 503}, {0, 7}, {998, 999}, {511, 512, 513}])
+    def test_neighbours_that_fail_together(self, group: set[int]) -> None:
+        found = smallest(1000, lambda start, stop: group <= set(range(start, stop)))
+        assert found == (min(group), max(group) + 1)
+
+    def test_things_far_apart_that_fail_together(self) -> None:
+        assert smallest(1000, lambda start, stop: start <= 20 and stop > 900) == (20, 901)
+
+    def test_a_part_that_cannot_be_judged_is_made_to_begin_with_the_first(self) -> None:
+        def fails(start: int, stop: int) -> bool | None:
+            return None if 0 < start <= 50 else start <= 30 < stop
+
+        start, stop = smallest(100, fails)
+        assert start <= 30 < stop
+
+    def test_what_fails_only_as_a_whole(self) -> None:
+        assert smallest(100, lambda start, stop: (start, stop) == (0, 100)) == (0, 100)
+
+
+class TestNothing:
+    @pytest.mark.parametrize("name", ["mlp", "branches", "quantized"])
+    def test_diverges_in_a_sound_model(self, name: str) -> None:
+        found = bisect(small.MODELS[name](), samples=2)
+        assert found.passed
+        assert sentence(found) == f"{name}: nothing diverges in 2 samples (passes, MIGraphX)"
+
+    def test_diverges_where_the_host_runs_what_migraphx_cannot(self) -> None:
+        found = bisect(model(SCATTER), inputs=[SCATTER_INPUTS], pipeline="none")
+        assert found.passed
+        assert any("crashes" in note for note in found.notes)
+
+
+class TestExport:
+    def test_outputs_that_the_model_does_not_give(self, tmp_path: Path) -> None:
+        mlp = small.mlp()
+        x = np.ones((4, 16), np.float32)
+        (right,) = Reference(mlp).run({"x": x}).values()
+        assert isinstance(right, np.ndarray)
+        np.savez(tmp_path / "right.npz", y=right)
+        np.savez(tmp_path / "wrong.npz", y=right + np.float32(0.5))
+
+        assert bisect(mlp, inputs=[{"x": x}], outputs=tmp_path / "right.npz").passed
+        found = bisect(mlp, inputs=[{"x": x}], outputs=tmp_path / "wrong.npz")
+        assert found.finding is not None
+        assert found.finding.leg is Leg.EXPORT
+        assert found.finding.error == pytest.approx(0.5, rel=1e-3)
+        assert "the export is at fault" in sentence(found)
+
+    def test_several_samples_are_stacked(self, tmp_path: Path) -> None:
+        mlp = small.mlp()
+        samples = [{"x": np.full((4, 16), value, np.float32)} for value in (0.1, 0.2, 0.3)]
+        right = [Reference(mlp).run(sample)["y"] for sample in samples]
+        wrong = [*right[:2], np.zeros((4, 16), np.float32)]
+        np.savez(tmp_path / "y.npz", y=np.stack(wrong))  # type: ignore[arg-type]
+        found = bisect(mlp, inputs=samples, outputs=tmp_path / "y.npz").finding
+        assert found is not None
+        assert found.sample == 2
+
+    @pytest.mark.parametrize(
+        ("outputs", "says"),
+        [
+            ([{"z": np.zeros(1)}], "no such output"),
+            ([{}], "is missing"),
+            ([{"y": np.zeros(1)}] * 2, "outputs for 2 samples, and 1"),
+            ("nowhere.npz", "no such file"),
+        ],
+    )
+    def test_outputs_of_another_model(self, outputs: Any, says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            bisect(small.mlp(), outputs=outputs)
+
+
+class TestPasses:
+    @pytest.fixture(params=["weight", "attribute", "operands", "nan"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    def test_one_application_of_one_pass(self, kind: str) -> None:
+        fault = Plot("convnet", small.convnet()).fault(kind, seed=2)
+        assert fault is not None
+        found = bisect(fault.model, **fault.options)
+        assert fault.named(found), found.summary
+        assert f"the pass plant is at fault in its application {fault.application} of " in sentence(found)
+
+    def test_a_pass_that_does_not_ask_before_it_rewrites(self, tmp_path: Path) -> None:
+        """Its applications cannot be told apart, but the values of both models can."""
+        (tmp_path / "careless.py").write_text(
+            "from dataclasses import dataclass\n"
+            "import onnx_ir as ir, passes\n"
+            "from passes.base import Pass, Result, Rewrite\n"
+            "@passes.register\n@dataclass(frozen=True)\nclass Careless(Pass):\n"
+            "    name = 'careless'\n"
+            "    def run(self, model, context):\n"
+            "        result = Result(model)\n"
+            "        for index, node in enumerate(each for each in model.graph if each.op_type == 'LeakyRelu'):\n"
+            "            node.attributes['alpha'] = ir.AttrFloat32('alpha', 0.9 if index == 3 else 0.3)\n"
+            "            node.attributes['axis'] = ir.AttrInt64('axis', 0)\n"
+            "            del node.attributes['axis']\n"
+            "            result.rewrites.append(Rewrite((node.name,), (node.name,)))\n"
+            "        return result\n"
+        )
+        passes.load_file(tmp_path / "careless.py")
+        found = bisect(small.mlp(), pipeline="minimal,careless,default").finding
+        assert found is not None
+        assert (found.leg, found.pass_name, found.application) == (Leg.PASSES, "careless", 0)
+        assert [node.name for node in found.nodes] == ["leakyrelu_7"]
+
+    def test_a_pass_whose_model_onnx_runtime_refuses(self, tmp_path: Path) -> None:
+        (tmp_path / "mangle.py").write_text(
+            "from dataclasses import dataclass\n"
+            "import passes\n"
+            "from passes.base import Pass, Result, Rewrite\n"
+            "@passes.register\n@dataclass(frozen=True)\nclass Mangle(Pass):\n"
+            "    name = 'mangle'\n"
+            "    def run(self, model, context):\n"
+            "        node = next(each for each in model.graph if each.op_type == 'Softmax')\n"
+            "        if not context.budget.take():\n"
+            "            return Result(model)\n"
+            "        node.op_type = 'Sofdmax'\n"
+            "        return Result(model, [Rewrite((node.name,), (node.name,))])\n"
+        )
+        passes.load_file(tmp_path / "mangle.py")
+        found = bisect(small.mlp(), pipeline="minimal,mangle").finding
+        assert found is not None
+        assert (found.leg, found.kind, found.pass_name) == (Leg.PASSES, Kind.REJECTED, "mangle")
+        assert "Sofdmax" in found.message
+
+
+def test_a_model_made_of_another_by_hand() -> None:
+    fault = Plot("attention", small.attention()).fault("edited", seed=1)
+    assert fault is not None
+    found = bisect(fault.model, **fault.options)
+    assert fault.named(found), found.summary
+    assert found.finding is not None
+    assert found.finding.leg is Leg.MODEL
+
+
+class TestMigraphx:
+    def test_two_nodes_that_are_wrong_together(self) -> None:
+        found = bisect(model(PAD_CONV), pipeline="none", host=False)
+        assert found.finding is not None
+        assert (found.finding.leg, found.finding.kind) == (Leg.MIGRAPHX, Kind.WRONG)
+        assert [node.operator for node in found.finding.nodes] == ["Pad", "Conv"]
+        assert "MIGraphX computes Pad Pad and Conv Conv wrongly together (run): c: " in sentence(found)
+
+    def test_a_crash(self) -> None:
+        found = bisect(model(SCATTER), inputs=[SCATTER_INPUTS], pipeline="none", host=False).finding
+        assert found is not None
+        assert (found.kind, found.step) == (Kind.CRASHES, "run")
+        assert [node.operator for node in found.nodes] == ["ScatterND"]
+        assert "SIGABRT" in found.message
+
+    def test_a_rejection(self) -> None:
+        text = "g (float[4] x) => (float[4] y) { a = Exp(x) b = Cast<to=6>(a) c = BitwiseNot(b) y = Cast<to=1>(c) }"
+        found = bisect(model(text), pipeline="none", host=False).finding
+        assert found is not None
+        assert (found.kind, found.step, found.message) == (Kind.REJECTED, "parse", "Unknown operator: BitwiseNot")
+        assert [node.operator for node in found.nodes] == ["BitwiseNot"]
+
+    def test_what_does_not_end(self) -> None:
+        text = """g (float[1,48,48,48] x, float[2] z) => (float[1,48,48,48] y, float[2] v)
+            <float[48,48,9,9] w> { a = Relu(x)  b = Conv<pads=[4,4,4,4]>(a, w)  y = Tanh(b)  u = Exp(z) v = Neg(u) }"""
+        proto = onnx.parser.parse_model(HEAD + text)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((48, 48, 9, 9), np.float32), "w"))
+        found = bisect(ir.from_proto(proto), pipeline="none", host=False, timeout=1.0).finding
+        assert found is not None
+        assert (found.kind, found.step) == (Kind.HANGS, "run")
+        assert [node.operator for node in found.nodes] == ["Conv"]
+
+    def test_the_pass_that_made_the_node(self) -> None:
+        fault = Plot("mlp", small.mlp()).fault("wrong", seed=0)
+        assert fault is not None
+        assert fault.named(bisect(fault.model, **fault.options))
+
+    def test_wrong_values_that_do_not_matter_are_nobodys_fault(self) -> None:
+        """In fp16 the mask becomes −65504, which softmax makes the same 0 of; the overflow comes after."""
+        text = """g (float[2,4] x) => (float[2,4] y)
+            <float low = {-3.4e38}, float high = {1.0e18}, float back = {1.0e-18}> {
+            m = Greater(x, x)  masked = Where(m, x, low)  n = Not(m)  kept = Where(n, x, masked)  s = Softmax(kept)
+            big = Mul(s, high)  same = Abs(big)  y = Mul(same, back) }"""
+        found = bisect(model(text), pipeline="none", precision="fp16").finding
+        assert found is not None
+        assert found.leg is Leg.PRECISION
+        assert [node.operator for node in found.nodes] == ["Mul"]
+
+    def test_the_last_of_several_samples(self) -> None:
+        given = [{**SCATTER_INPUTS, "i": np.array([[0], [-1]])}, SCATTER_INPUTS]
+        found = bisect(model(SCATTER), inputs=given, pipeline="none", host=False).finding
+        assert found is not None
+        assert found.sample == 1
+        assert [node.operator for node in found.nodes] == ["ScatterND"]
+
+
+class TestRuns:
+    """⌈log₂ 1000⌉ + 2: the whole, ten halvings, and the node alone."""
+
+    @pytest.fixture(scope="class")
+    def plot(self) -> Plot:
+        return Plot("deep", small.deep(1000))
+
+    @pytest.mark.parametrize("kind", ["attribute", "wrong"])
+    def test_a_thousand_nodes_take_at_most_twelve(self, plot: Plot, kind: str) -> None:
+        fault = plot.fault(kind, seed=5)
+        assert fault is not None
+        found = bisect(fault.model, **fault.options)
+        assert fault.named(found), found.summary
+        assert found.finding is not None
+        runs = found.runs[found.finding.leg]
+        assert math.ceil(math.log2(1000)) + 2 == 12
+        assert runs.migraphx <= 12
+        assert runs.reference <= 12
+
+
+class TestErrors:
+    def test_a_model_that_onnx_runtime_cannot_run(self) -> None:
+        with pytest.raises(InputError, match="Nonsense"):
+            bisect(model("g (float[2] x) => (float[2] y) { y = Nonsense(x) }"), pipeline="none")
+
+    def test_no_samples(self) -> None:
+        with pytest.raises(InputError, match="sample"):
+            bisect(small.mlp(), inputs=[])
+
+    def test_an_input_that_the_model_has_not(self) -> None:
+        with pytest.raises(InputError, match="are these the inputs of another model"):
+            bisect(small.mlp(), inputs=[{"y": np.zeros((4, 16), np.float32)}])
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"nowhere\.onnx"):
+            bisect(tmp_path / "nowhere.onnx")
+
+    def test_nan_in_the_inputs_is_told(self) -> None:
+        found = bisect(small.mlp(), inputs=[{"x": np.full((4, 16), np.nan, np.float32)}])
+        assert any("NaN" in note for note in found.notes)
+
+    def test_a_bundle(self, exported: Callable[..., Path], tmp_path: Path) -> None:
+        (tmp_path / "m.mxr").write_bytes(b"")
+        with pytest.raises(InputError, match="this is a bundle"):
+            bisect(tmp_path / "m.mxr")

@@ -1,0 +1,346 @@
+"""Layer by layer: planted errors are named, clean models give no alarm, memory stays within its limit."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rich.console import Console
+
+import onnx_bridge
+from onnx_bridge import inputs as samplers
+from onnx_bridge import model as models
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.parity import layers as engine
+from onnx_bridge.parity.compare import OutputComparison, compare
+from onnx_bridge.parity.layer_report import Layer, Layers
+from onnx_bridge.parity.layers import compare_layers
+from onnx_bridge.parity.tolerances import Tolerance
+from passes import graphs
+from tests.passes.helpers import mentioned
+from tests.passes.rewriting import model
+
+RNG = np.random.default_rng(0)
+CONSTANTS = {
+    "w": RNG.standard_normal((16, 16), np.float32),
+    "v": RNG.standard_normal((16, 16), np.float32),
+    "kernel": RNG.standard_normal((4, 3, 3, 3), np.float32),
+    "pads": np.array([0, 0, 2, 2, 0, 0, 2, 2]),
+    "five": np.array(5.0, np.float32),
+    "two": np.array(2.0, np.float32),
+    "flat": np.array([16, 16]),
+    "scale": np.array(0.05, np.float32),
+    "point": np.array(0, np.int8),
+}
+CHAIN = """(float[16, 16] x) => (float[16, 16] y) {
+    [mul] a = MatMul(x, w) [tanh] b = Tanh(a) [soft] c = Softmax <axis = 1> (b) [again] d = MatMul(c, v)
+    [cut] e = Relu(d) [end] y = Add(e, b)
+}"""
+
+
+def built(text: str, opset: int = 18, **constants: Any) -> ir.Model:
+    return model(text, opset=opset, **mentioned(text, CONSTANTS | constants))
+
+
+def looked(runtime: Runtime, cleaned: ir.Model, sample: Mapping[str, Any] | None = None, **options: Any) -> Layers:
+    worker = Worker(runtime)
+    try:
+        return compare_layers(cleaned, sample or samplers.generate(cleaned)[0], worker, **options)
+    finally:
+        worker.close()
+
+
+def by_node(layers: Layers) -> dict[str, Layer]:
+    return {row.node: row for row in layers.rows}
+
+
+def rendered(layers: Layers) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(layers.render())
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+class TestCleanModels:
+    @pytest.mark.parametrize("name", ["bert", "vit"])
+    def test_networks_give_no_alarm(self, runtime: Runtime, exported: Callable[..., Path], name: str) -> None:
+        cleaned = onnx_bridge.clean(exported(name)).model
+        layers = looked(runtime, cleaned, original=exported(name))
+        assert layers.passed, layers.sentence
+        assert layers.first is layers.culprit is None
+        made = [value for node in cleaned.graph for value in node.outputs if value.uses() or value.is_graph_output()]
+        assert [row.tensor for row in layers.rows] == [value.name for value in made]
+        assert all(row.accumulated is not None and row.local is not None for row in layers.rows)
+        assert sum(row.cleaning is not None for row in layers.rows) > len(layers.rows) / 2
+        assert sum(bool(row.module) for row in layers.rows) > len(layers.rows) / 2
+
+    def test_the_model_and_the_samples_stay_as_they_are(self, runtime: Runtime) -> None:
+        cleaned = built(CHAIN)
+        before = ir.to_proto(cleaned).SerializeToString()
+        (sample,) = samplers.generate(cleaned)
+        kept = {name: np.array(array) for name, array in sample.items()}
+        assert looked(runtime, cleaned, sample, original=cleaned).passed
+        assert ir.to_proto(cleaned).SerializeToString() == before
+        np.testing.assert_array_equal(sample["x"], kept["x"])
+
+    def test_quantized_values_may_be_off_by_steps_that_are_passed_on(self, runtime: Runtime) -> None:
+        cleaned = built(
+            """(float[16, 16] x) => (float[16, 16] y) {
+                q = QuantizeLinear(x, scale, point) d = DequantizeLinear(q, scale, point) a = MatMul(d, w)
+                [second] r = QuantizeLinear(a, scale, point) [last] y = DequantizeLinear(r, scale, point)
+            }"""
+        )
+        layers = looked(runtime, cleaned)
+        assert layers.passed, layers.sentence
+        rows = by_node(layers)
+        assert rows["second"].accumulated.tolerance.atol == 6.0
+        assert rows["second"].local.tolerance.atol == 1.0
+        assert rows["last"].local.tolerance.rtol == 1e-3
+        assert rows["last"].accumulated.tolerance.rtol == 5e-2
+
+    def test_what_depends_on_chance_is_not_compared(self, runtime: Runtime) -> None:
+        cleaned = built(
+            """(float[16, 16] x) => (float[16, 16] y, float[16, 16] z) {
+                [dice] r = RandomNormalLike <seed = 1.0> (x) [sum] y = Add(x, r) [sure] z = Relu(x)
+            }"""
+        )
+        layers = looked(runtime, cleaned)
+        assert layers.passed
+        assert {row.node: row.reason for row in layers.rows} == {
+            "dice": "it depends on chance",
+            "sum": "it depends on chance",
+            "sure": "",
+        }
+
+
+class TestErrorsOfCleaning:
+    def test_a_weight_that_was_changed(self, runtime: Runtime, exported: Callable[..., Path]) -> None:
+        cleaned = onnx_bridge.clean(exported("bert")).model
+        node = next(node for node in cleaned.graph if node.name == "node_MatMul_92")
+        weight = node.inputs[1]
+        changed = weight.const_value.numpy().copy()
+        changed[3, 5] += 0.5
+        weight.const_value = ir.Tensor(changed)
+        layers = looked(runtime, cleaned, original=exported("bert"))
+        first = layers.first
+        assert first is not None
+        assert first.node in ("node_MatMul_92", "node_linear_5")  # the first whose value the original has as well
+        assert not first.cleaning.passed
+        assert first.module == "model.encoder.layer.0.output.dense"
+        assert layers.culprit is None
+        assert "cleaning changed it" in layers.sentence
+        assert all(row.accumulated.passed and row.local.passed for row in layers.rows)
+
+    def test_the_pass_that_made_the_node_is_named(self, runtime: Runtime) -> None:
+        original = built(CHAIN)
+        cleaned = original.clone()
+        node = next(node for node in cleaned.graph if node.name == "soft")
+        node.attributes["axis"] = ir.AttrInt64("axis", 0)
+        graphs.stamp([node], "turn-softmax", [node])
+        layers = looked(runtime, cleaned, original=original)
+        assert layers.first.tensor == "c"
+        assert layers.first.by == ("turn-softmax",)
+        assert (
+            "Softmax soft (made by turn-softmax from soft) is the first that differs, and turn-softmax"
+            in layers.sentence
+        )
+        assert [row.node for row in layers.rows if not row.cleaning.passed] == ["soft", "again", "cut", "end"]
+        assert "cleaning" in rendered(layers)
+
+    def test_an_original_that_cannot_be_run_is_a_note(self, runtime: Runtime) -> None:
+        original = built(CHAIN)
+        next(iter(original.graph)).domain = "unknown"
+        layers = looked(runtime, built(CHAIN), original=original)
+        assert layers.passed
+        assert "values of the original could not be computed" in layers.notes[0]
+
+
+GATHERED = """(float[16, 16] x, int64[16, 2] i) => (float[16, 2] y) {
+    [first] r = Relu(x) [take] g = GatherElements <axis = 1> (r, i) [twice] s = Mul(g, two) [end] y = Add(s, g)
+}"""
+INDICES = np.tile([[-1, 0]], (16, 1))
+PADDED = """(float[1, 3, 8, 8] x) => (float[1, 4, 10, 10] y) {
+    [first] r = Relu(x) [pad] p = Pad(r, pads, five) [conv] c = Conv(p, kernel) [end] y = Relu(c)
+}"""
+
+
+class TestErrorsOfMigraphx:
+    def test_the_node_that_makes_an_error_is_told_from_those_that_pass_it_on(self, runtime: Runtime) -> None:
+        """MIGraphX reads negative indices of GatherElements wrongly where the axis is not the first."""
+        x = RNG.standard_normal((16, 16), np.float32) + 3
+        layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        assert layers.first is layers.culprit
+        assert layers.first.node == "take"
+        assert "GatherElements take is the first that differs, and makes the error itself" in layers.sentence
+        rows = by_node(layers)
+        assert [rows[name].accumulated.passed for name in ("first", "take", "twice", "end")] == [True] + [False] * 3
+        assert [rows[name].local.passed for name in ("first", "take", "twice", "end")] == [True, False, True, True]
+
+    def test_nodes_that_are_right_alone_and_wrong_together(self, runtime: Runtime) -> None:
+        layers = looked(runtime, built(PADDED))
+        assert layers.first.node == "conv"
+        assert layers.culprit is None
+        assert layers.together == ("pad",)
+        assert "right alone, and wrong with pad" in layers.sentence
+
+    def test_a_node_that_migraphx_refuses_leaves_the_rest_compared(self, runtime: Runtime) -> None:
+        text = """(float[16, 16] x) => (float[16, 16] y, float z) {
+            [mul] a = MatMul(x, w) [odd] z = Det(a) [end] y = Relu(a)
+        }"""
+        rows = by_node(looked(runtime, built(text)))
+        assert rows["odd"].accumulated is rows["odd"].local is None
+        assert "MIGraphX in its place: " in rows["odd"].reason
+        assert "MIGraphX apart: " in rows["odd"].reason
+        for name in ("mul", "end"):
+            assert rows[name].accumulated.passed
+            assert rows[name].local.passed
+
+    def test_a_node_that_ends_the_process_leaves_the_rest_compared(self, runtime: Runtime) -> None:
+        text = """(float[16, 16] x, int64[2, 1] i, float[2, 16] u) => (float[16, 16] y, float[16, 16] z) {
+            [mul] a = MatMul(x, w) [odd] y = ScatterND(a, i, u) [end] z = Relu(a)
+        }"""
+        sample = {
+            "x": np.ones((16, 16), np.float32),
+            "i": np.array([[-1], [0]]),
+            "u": np.ones((2, 16), np.float32),
+        }
+        rows = by_node(looked(runtime, built(text), sample))
+        assert rows["odd"].accumulated is None
+        assert "process" in rows["odd"].reason
+        assert rows["end"].accumulated.passed
+        assert rows["end"].local.passed
+
+    def test_what_migraphx_has_no_type_for_is_left_out_with_the_reason(self, runtime: Runtime) -> None:
+        text = """(float[16, 16] x) => (float[16, 16] y, float[1, 16] z) {
+            [mul] a = MatMul(x, w) [split] s = SplitToSequence <axis = 0> (a) [one] z = SequenceAt(s, third)
+            [end] y = Relu(a)
+        }"""
+        rows = by_node(looked(runtime, built(text, third=np.array(3))))
+        assert rows["split"].reason == "MIGraphX has no such type of values"
+        assert "MIGraphX" in rows["one"].reason
+        assert rows["end"].accumulated.passed
+        assert rows["end"].local.passed
+
+
+class TestHostStages:
+    TEXT = """(float[16, 16] x) => (float[16, 16] y) {
+        [mul] a = MatMul(x, w) [zero] i = NonZero(a) [cast] f = Cast <to = 1> (i)
+        [mean] r = ReduceMean <keepdims = 0> (f) [add] b = Add(a, r) [end] y = MatMul(b, v)
+    }"""
+
+    def test_nodes_on_the_host_are_compared_with_what_migraphx_hands_over(self, runtime: Runtime) -> None:
+        host = dict.fromkeys(("zero", "cast", "mean"), "no fixed shape")
+        layers = looked(runtime, built(self.TEXT), host=host)
+        assert layers.passed, layers.sentence
+        assert layers.segments == 3
+        for row in layers.rows:
+            on_host = row.node in host
+            assert row.runs_on == ("ONNX Runtime" if on_host else "MIGraphX")
+            assert (row.local is None) == on_host
+            assert row.accumulated is not None
+
+
+class TestMemory:
+    def test_the_limit_is_kept_and_numbers_are_the_same(
+        self, runtime: Runtime, exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cleaned = onnx_bridge.clean(exported("bert")).model
+        peaks: list[int] = []
+        held = engine._held
+        monkeypatch.setattr(engine, "_held", lambda *groups: peaks.append(held(*groups)) or peaks[-1])
+        whole = looked(runtime, cleaned, original=exported("bert"))
+        assert whole.segments == 1
+        limit = max(peaks) // 4
+        peaks.clear()
+        cut = looked(runtime, cleaned, original=exported("bert"), memory_limit=limit)
+        assert 4 <= cut.segments <= 12
+        assert max(peaks) <= limit
+        assert not cut.notes
+        assert cut.passed
+        for one, other in zip(whole.rows, cut.rows, strict=True):
+            assert one.tensor == other.tensor
+            assert (one.cleaning is None) == (other.cleaning is None)
+            assert other.accumulated.max_abs == pytest.approx(one.accumulated.max_abs, abs=2e-6)
+            assert other.local.max_abs == one.local.max_abs
+
+    def test_a_limit_below_a_single_node_is_told(self, runtime: Runtime) -> None:
+        layers = looked(runtime, built(CHAIN), memory_limit=1000)
+        assert layers.segments == 6
+        assert layers.passed
+        assert "more than the limit" in layers.notes[0]
+
+    def test_an_error_is_carried_over_from_segment_to_segment(self, runtime: Runtime) -> None:
+        x = RNG.standard_normal((16, 16), np.float32) + 3
+        layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES}, memory_limit=1)
+        assert layers.segments == 4
+        assert [row.accumulated.passed for row in layers.rows] == [True, False, False, False]
+        assert layers.culprit.node == "take"
+
+    def test_shapes_that_are_computed_stay_constants_where_they_are_cut(self, runtime: Runtime) -> None:
+        cleaned = built(
+            """(float[4, 64] x) => (float[16, 16] y) {
+                s = Shape(x) p = ReduceProd <keepdims = 1> (s) f = Relu(x) h = Div(p, sixteen)
+                k = Concat <axis = 0> (h, h2) [reshaped] y = Reshape(f, k)
+            }""",
+            sixteen=np.array([16]),
+            h2=np.array([16]),
+        )
+        layers = looked(runtime, cleaned, memory_limit=1)
+        assert layers.passed
+        assert by_node(layers)["reshaped"].local is not None
+
+
+def test_json_is_strict_and_complete(runtime: Runtime) -> None:
+    x = np.full((16, 16), math.inf, np.float32)
+    layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+    data = json.loads(json.dumps(layers.to_json(), allow_nan=False))
+    assert len(data["rows"]) == 4
+    assert data["rows"][1]["takes"] == ["r", "i"]
+    assert data["rows"][1]["local"]["name"] == "g"
+    assert {"passed", "sentence", "first", "culprit", "together", "segments", "notes", "sample"} <= data.keys()
+
+
+def layer(node: str, accumulated: float, local: float) -> Layer:
+    """A layer with errors of its one value, which should be 1 and may be off by 1."""
+
+    def compared(error: float) -> OutputComparison:
+        right = {node: np.ones(1)}
+        return compare({node: right[node] + error}, right, Tolerance(0.0, 1.0)).outputs[0]
+
+    return Layer(node, "Add", "", node, (), "MIGraphX", None, compared(accumulated), compared(local), "", (), (node,))
+
+
+def test_an_error_that_grows_is_nobodys() -> None:
+    layers = Layers((layer("one", 0.5, 0.5), layer("two", 0.9, 0.4), layer("three", 1.2, 0.3)))
+    assert layers.first.node == "three"
+    assert layers.culprit is None
+    said = "the error has grown; the largest of a node's own is 0.5 of the tolerance, of Add one"
+    assert layers.sentence.endswith(said)
+    assert "three" in rendered(layers)
+
+
+def test_many_layers_are_cut_short() -> None:
+    rows = [layer(f"n{index}", 0.001 * index, 0.0) for index in range(100)]
+    assert "these are the 10 of 100 that are off most" in rendered(Layers(tuple(rows)))
+    rows[7] = layer("bad", 5.0, 5.0)
+    text = rendered(Layers(tuple(rows)))
+    assert "these are the 60 of 100" in text
+    assert "Add bad is the first that differs, and makes the error itself" in text
+
+
+def test_nothing_to_look_at_is_no_agreement() -> None:
+    assert not Layers(()).passed
+
+
+def test_a_model_as_a_file(runtime: Runtime, tmp_path: Path) -> None:
+    models.save(built(CHAIN), tmp_path / "m.onnx")
+    assert looked(runtime, models.load(tmp_path / "m.onnx")).passed
+    (sample,) = samplers.generate(models.load(tmp_path / "m.onnx"))
+    assert looked(runtime, tmp_path / "m.onnx", sample, original=tmp_path / "m.onnx").passed  # type: ignore[arg-type]

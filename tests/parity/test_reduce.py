@@ -1,0 +1,206 @@
+"""Reduction: the fewest nodes, every sample, and a folder that shows it on MIGraphX without this project."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from fixtures import small
+from fixtures.faults import Plot
+from onnx_bridge.errors import InputError
+from onnx_bridge.parity.reduce import Reduction, reduce
+from onnx_bridge.parity.reference import Reference
+from onnx_bridge.parity.shrinking import without
+from onnx_bridge.parity.trial import Kind
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
+PAD_CONV = """g (float[2,2,8,8] x) => (float[2,3,8,8] y) <int64[8] p = {0,0,1,1,0,0,1,1}, float v = {2.0}> {
+    a = Relu(x)  b = Pad(a, p, v)  c = Conv(b, w)  d = Tanh(c)  e = Exp(a)  f = ReduceMax<keepdims=0>(e)  y = Mul(d, f) }"""
+SCATTER = """g (float[4,3] x, int64[2,1] i, float[2,3] u) => (float[4,3] y) {
+    a = Relu(x)  j = Neg(i)  s = ScatterND(a, j, u)  y = Tanh(s) }"""
+GATHER = """g (float[3,4] x, int64[3,4] i) => (float[3,4] y) {
+    a = Relu(x)  j = Neg(i)  s = GatherElements<axis=1>(a, j)  y = Tanh(s) }"""
+
+OFFICIAL = '''
+"""MIGraphX's official module, as far as the three lines need it, in front of the real MIGraphX of the worker."""
+import sys, types
+from pathlib import Path
+import numpy as np
+from onnx_bridge.migraphx import runtime, worker
+from onnx_bridge.migraphx.program import Tensor
+
+process = worker.Worker(runtime.find())
+
+class Program:
+    def __init__(self, program):
+        self.program = program
+    def compile(self, target):
+        self.program.compile(target)
+    def run(self, parameters):
+        return [each.numpy() for each in self.program.run(parameters)]
+
+module = types.ModuleType("migraphx")
+module.parse_onnx = lambda path: Program(process.parse_onnx(Path(path)))
+module.get_target = str
+module.argument = Tensor.of
+module.quantize_fp16 = lambda program: program.program.quantize_fp16()
+sys.modules["migraphx"] = module
+'''
+
+
+def model(text: str, **weights: np.ndarray) -> ir.Model:
+    proto = onnx.parser.parse_model(HEAD + text)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    return ir.from_proto(proto)
+
+
+def pad_conv() -> ir.Model:
+    return model(PAD_CONV, w=np.random.default_rng(0).normal(size=(3, 2, 3, 3)).astype(np.float32))
+
+
+def operators(found: Reduction) -> list[str]:
+    assert found.path is not None
+    return [node.op_type for node in onnx.load(found.path / "model.onnx").graph.node]
+
+
+def replayed(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The lines of Python in the README, run in the folder in a process of its own."""
+    text = (folder / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code.strip().splitlines()) == 3
+    path = [str(Path(__file__).parents[2]), *sys.path]
+    script = f"import sys; sys.path[:0] = {path!r}\n{textwrap.dedent(OFFICIAL)}\n{code}"
+    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_items_that_can_be_left_out() -> None:
+    asked = []
+
+    def shows(items: list[int]) -> bool:
+        asked.append(items)
+        return {3, 40, 77} <= set(items)
+
+    assert without(list(range(100)), shows) == [3, 40, 77]
+    assert len(asked) < 80
+
+
+class TestWrongNumbers:
+    @pytest.fixture(scope="class")
+    def found(self, tmp_path_factory: pytest.TempPathFactory) -> Reduction:
+        return reduce(pad_conv(), tmp_path_factory.mktemp("reduced") / "out", pipeline="none", samples=2)
+
+    def test_two_nodes_remain(self, found: Reduction) -> None:
+        assert operators(found) == ["Pad", "Conv"]
+        assert found.nodes_before == 7
+        assert "MIGraphX computes Pad with Conv wrongly: 7 → 2 nodes" in found.summary
+        json.dumps(found.to_json(), allow_nan=False)
+
+    def test_sizes_and_elements_are_small(self, found: Reduction) -> None:
+        assert found.found is not None
+        assert all(array.size <= 4 for array in found.found.sample.values())
+        assert found.path is not None
+        weights = {each.name: each for each in onnx.load(found.path / "model.onnx").graph.initializer}
+        assert np.prod(weights["w"].dims) <= 18
+
+    def test_the_files_agree_with_the_reference(self, found: Reduction) -> None:
+        assert found.path is not None
+        assert sorted(each.name for each in found.path.iterdir()) == [
+            "README.md",
+            "expected.npz",
+            "inputs.npz",
+            "model.onnx",
+        ]
+        with np.load(found.path / "inputs.npz") as given, np.load(found.path / "expected.npz") as right:
+            computed = Reference(found.path / "model.onnx").run(dict(given))
+            for name, array in computed.items():
+                np.testing.assert_array_equal(array, right[name])  # type: ignore[arg-type]
+
+    def test_three_lines_show_it_on_stock_migraphx(self, found: Reduction) -> None:
+        assert found.path is not None
+        assert found.found is not None
+        shown = replayed(found.path)
+        assert shown.returncode == 0, shown.stderr
+        (right,) = found.found.expected.values()
+        numbers = [float(each) for each in re.findall(r"-?\d+\.\d*(?:e[-+]\d+)?", shown.stdout)]
+        assert len(numbers) == right.size
+        assert not np.allclose(numbers, right.ravel(), rtol=1e-3, atol=1e-3)
+
+    def test_the_readme_names_no_file_of_this_machine(self, found: Reduction) -> None:
+        assert found.path is not None
+        text = (found.path / "README.md").read_text()
+        assert "| MIGraphX | 2." in text
+        assert "onnxruntime" in text
+        assert str(Path.home()) not in text
+        assert str(Path(__file__).parents[2]) not in text
+
+
+def test_a_crash(tmp_path: Path) -> None:
+    given = {"x": np.ones((4, 3), np.float32), "i": np.array([[1], [0]]), "u": np.ones((2, 3), np.float32)}
+    found = reduce(model(SCATTER), tmp_path / "out", pipeline="none", inputs=[given])
+    assert operators(found) == ["ScatterND"]
+    assert found.found is not None
+    assert found.found.symptom.kind is Kind.CRASHES
+    shown = replayed(tmp_path / "out")
+    assert shown.returncode != 0
+    assert "SIGABRT" in shown.stderr
+
+
+def test_a_rejection(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Exp(x) b = Cast<to=6>(a) c = BitwiseNot(b) y = Cast<to=1>(c) }"
+    found = reduce(model(text), tmp_path / "out", pipeline="none")
+    assert operators(found) == ["BitwiseNot"]
+    shown = replayed(tmp_path / "out")
+    assert shown.returncode != 0
+    assert "Unknown operator: BitwiseNot" in shown.stderr
+
+
+def test_an_overflow_in_half_precision(tmp_path: Path) -> None:
+    text = """g (float[8] x) => (float[8] y) <float high = {1.0e6}, float back = {1.0e-6}> {
+        a = Exp(x)  b = Mul(a, high)  c = Abs(b)  y = Mul(c, back) }"""
+    found = reduce(model(text), tmp_path / "out", pipeline="none", precision="fp16")
+    assert operators(found) == ["Mul"]
+    assert "quantize_fp16(program)" in (tmp_path / "out" / "README.md").read_text()
+    shown = replayed(tmp_path / "out")
+    assert shown.returncode == 0, shown.stderr
+    assert "inf" in shown.stdout
+
+
+def test_only_the_last_sample_shows_it(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    samples = [{"x": x, "i": -np.abs(index)} for index in (np.zeros((3, 4), np.int64), np.ones((3, 4), np.int64))]
+    given = [samples[0], samples[0], {"x": x, "i": np.ones((3, 4), np.int64)}]
+    found = reduce(model(GATHER), tmp_path / "out", pipeline="none", inputs=given)
+    assert operators(found) == ["GatherElements"]
+    assert found.found is not None
+    assert (found.found.sample["j"] < 0).any()
+
+
+def test_one_node_of_a_large_model(tmp_path: Path) -> None:
+    fault = Plot("deep", small.deep(200)).fault("wrong", seed=2)
+    assert fault is not None
+    plant = fault.options["pipeline"]
+    found = reduce(fault.model, tmp_path / "out", pipeline=plant)
+    assert operators(found) == ["GatherElements"]
+
+
+def test_nothing_to_reduce(tmp_path: Path) -> None:
+    found = reduce(small.mlp(), tmp_path / "out")
+    assert found.path is None
+    assert not (tmp_path / "out").exists()
+    assert found.summary == "mlp: nothing diverges on MIGraphX, so there is nothing to reduce"
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="a file already"):
+        reduce(pad_conv(), tmp_path / "out", pipeline="none")
+    assert (tmp_path / "out").read_text() == "mine"
