@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test chaos conformance faults zoo lint format bench clean
+.PHONY: help setup demo test browser chaos conformance faults zoo lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,7 +24,12 @@ setup: $(INSTALLED)
 demo: setup
 	@$(BIN)/python -m fixtures.demo
 
-test: setup
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
+		echo "The tests look at reports in Chromium; on Debian: apt install chromium" >&2; exit 2; }
+
+test: setup browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 chaos: setup

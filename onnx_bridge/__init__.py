@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from onnx_bridge.benchmarking.benchmark import bench
     from onnx_bridge.checking import check
     from onnx_bridge.cleaning import clean
     from onnx_bridge.conversion.bundle import Bundle, load
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from onnx_bridge.inspection import inspect
     from onnx_bridge.int8_forecast import Forecast, forecast
     from onnx_bridge.parity.report import Report
+    from onnx_bridge.tuning.keeping import find_keep
+    from onnx_bridge.tuning.tune import tune
 
 __all__ = [
     "Bundle",
@@ -34,18 +37,24 @@ __all__ = [
     "Forecast",
     "Report",
     "__version__",
+    "bench",
     "check",
     "clean",
     "convert",
     "diff",
     "doctor",
     "explain",
+    "find_keep",
     "forecast",
     "inspect",
     "load",
+    "tune",
 ]
 
 _HOMES = {
+    "bench": "onnx_bridge.benchmarking.benchmark",
+    "find_keep": "onnx_bridge.tuning.keeping",
+    "tune": "onnx_bridge.tuning.tune",
     "Bundle": "onnx_bridge.conversion.bundle",
     "Report": "onnx_bridge.parity.report",
     "check": "onnx_bridge.checking",

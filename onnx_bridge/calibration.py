@@ -3,7 +3,7 @@
 They come as whatever `onnx_bridge.input_files` reads (``.npz``, folders of ``.pb``, Polygraphy's ``.json``, loader
 scripts, arrays in memory), and beyond that as
 
-- an ``.npy``, for a model with one input: one sample, or several along the first axis, which may also be a longer batch;
+- an ``.npy``, for a model with one input: one sample, or several along the first axis, or one longer batch;
 - a folder of images, for a model with one input of images, ``[N, C, H, W]`` or ``[N, H, W, C]`` of 1 or 3 channels.
   Pillow reads them. How they are resized and normalised, a file ``images.toml`` in the folder declares (`ImageRules`).
 
@@ -211,7 +211,10 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
     )
     if rules.channels == "bgr" and channels == 3:
         pixels = pixels[:, :, ::-1]
-    mean, std = (np.float32(each if len(each) == channels else np.mean(each)) for each in (rules.mean, rules.std))
+    mean, std = (
+        np.asarray(each if len(each) == channels else (sum(each) / len(each),), np.float32)
+        for each in (rules.mean, rules.std)
+    )
     return np.asarray((pixels * np.float32(rules.scale) - mean) / std, np.float32)
 
 

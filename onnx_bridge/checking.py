@@ -25,9 +25,14 @@ from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.parity.tolerances import Part, Tolerance, Tolerances
 from onnx_bridge.precision import BY_PASS, TOLERANCES
+from onnx_bridge.reporting.evidence import Evidence, Network
+from onnx_bridge.reporting.sketch import Sketch
 from onnx_bridge.values import Array, Value, flat
 from passes.base import Context
 from passes.freeze_inputs import FreezeInputs
+
+REFERENCE = "ONNX Runtime"
+"""What evidence calls the reference."""
 
 
 def check(
@@ -43,6 +48,7 @@ def check(
     tolerances: Mapping[str, Tolerance | Part] | None = None,
     layers: bool = False,
     layers_memory: float | None = None,
+    evidence: bool = False,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -75,6 +81,7 @@ def check(
         tolerances: by output, which goes before all of these; with ``layers``, of other values too.
         layers: also compare every value within the model, on the first sample that differs, or the first.
         layers_memory: most GiB of values that this may hold at a time; default: 1.
+        evidence: also keep what it saw: all outputs, the graphs before and after, and a sketch of each layer.
         target: as for `convert`, for a model.
         pipeline: likewise.
         dims: likewise.
@@ -127,21 +134,28 @@ def check(
         frozen = _frozen(bundle, original)
         truth = [expected.run({**sample, **frozen}) for sample in given]
         legs = []
+        results: dict[str, Sequence[Mapping[str, Value]]] = {REFERENCE: truth}
+        sketches: dict[str, Sketch] = {}
         if bundle.model_path is not None:
             tell("cleaned model on ONNX Runtime")
             cleaned = Reference(bundle.model_path)
             found = [cleaned.run(sample) for sample in given]
             legs.append(Leg("cleaned on ONNX Runtime", _compared(found, truth, same, layers)))
+            results[legs[-1].name] = found
         name = _name(bundle)
         tell(name)
-        legs.append(Leg(name, _compared([bundle(sample) for sample in given], truth, wanted, layers)))
+        results[name] = [bundle(sample) for sample in given]
+        legs.append(Leg(name, _compared(results[name], truth, wanted, layers)))
         looked = None
         if layers:
             number = next((i for leg in legs for i, each in enumerate(leg.comparisons) if not each.passed), 0)
             source = None if original == bundle.model_path else original
-            looked = _layers(bundle, source, given[number], frozen, wanted, layers_memory, progress)
+            looked = _layers(
+                bundle, source, given[number], frozen, wanted, layers_memory, sketches if evidence else None, progress
+            )
             looked = replace(looked, sample=number)
             wanted.check([*flat(truth[number]), *(row.tensor for row in looked.rows)])
+        seen = _evidence(bundle, original, results, sketches) if evidence else None
     return Report(
         model=bundle.manifest.name,
         legs=tuple(legs),
@@ -160,7 +174,18 @@ def check(
             *_unseen(legs, looked),
         ),
         layers=looked,
+        evidence=seen,
     )
+
+
+def _evidence(
+    bundle: Bundle,
+    original: Path,
+    results: Mapping[str, Sequence[Mapping[str, Value]]],
+    sketches: Mapping[str, Sketch],
+) -> Evidence:
+    cleaned = None if bundle.model_path is None else Network.of(models.load(bundle.model_path))
+    return Evidence(results, Network.of(models.load(original)), cleaned, bundle.manifest.passes, sketches)
 
 
 def _unseen(legs: Sequence[Leg], layers: Layers | None) -> list[str]:
@@ -197,8 +222,14 @@ def _layers(
     frozen: Mapping[str, Value],
     tolerances: Tolerances,
     memory: float | None,
+    sketches: dict[str, Sketch] | None,
     progress: Callable[[str], None] | None,
 ) -> Layers:
+    def watch(name: str, actual: Array, expected: Array) -> None:
+        sketch = Sketch.of(actual, expected)
+        if sketch is not None and sketches is not None:
+            sketches[name] = sketch
+
     if bundle.model_path is None:
         what = "layers are those of the cleaned model, which a program alone does not have"
         raise InputError(what, where=str(bundle.path), hint="convert into a folder")
@@ -213,6 +244,7 @@ def _layers(
         host={each.node: each.reason for stage in bundle.manifest.stages for each in stage.host},
         memory_limit=MEMORY if memory is None else int(memory * 2**30),
         tolerances=tolerances,
+        watch=None if sketches is None else watch,
         progress=progress,
     )
 

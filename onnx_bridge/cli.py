@@ -56,6 +56,9 @@ Freeze = Annotated[
 Host = Annotated[
     bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
 ]
+Html = Annotated[
+    Path | None, typer.Option("--report", metavar="OUT.html", help="Write a page that a browser shows, offline.")
+]
 Cache = Annotated[
     bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
 ]
@@ -140,6 +143,7 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")] = False,
     out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The rewritten model.")] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every node, not every kind of operator.")] = False,
+    html: Html = None,
     pipeline: Pipeline = "default",
     dim: Dims = None,
     input_: Shapes = None,
@@ -168,6 +172,10 @@ def doctor(
             cache=cache,
             progress=tell,
         )
+    if html is not None:
+        from onnx_bridge.reporting.diagnosis import write_diagnosis
+
+        write_diagnosis(html, found)
     show(found, as_json, verbose=verbose)
     if not found.passed:
         raise typer.Exit(1)
@@ -207,6 +215,11 @@ def check(
     layers: Annotated[
         bool, typer.Option("--layers", help="Compare every value within the model, and say where it begins to differ.")
     ] = False,
+    html: Html = None,
+    junit: Annotated[Path | None, typer.Option(metavar="OUT.xml", help="Write the results as JUnit's XML.")] = None,
+    save_results: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Write all outputs as Polygraphy's tools read them.")
+    ] = None,
     layers_memory: Annotated[
         float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of the values compared at a time (1).")
     ] = None,
@@ -227,6 +240,9 @@ def check(
     """
     import onnx_bridge
 
+    if save_results is not None:
+        from onnx_bridge import polygraphy  # which may not be installed: better told before a long check
+
     with progress(as_json) as tell:
         report = onnx_bridge.check(
             model,
@@ -240,6 +256,7 @@ def check(
             tolerances=_tolerances(tol),
             layers=layers,
             layers_memory=layers_memory,
+            evidence=html is not None or save_results is not None,
             target=target,
             pipeline=pipeline,
             dims=_dims(dim),
@@ -251,6 +268,16 @@ def check(
             memory=memory,
             progress=tell,
         )
+    if html is not None:
+        from onnx_bridge.reporting.report import write_report
+
+        write_report(html, report, evidence=report.evidence)
+    if junit is not None:
+        from onnx_bridge.reporting.junit import write_junit
+
+        write_junit(junit, report)
+    if save_results is not None and report.evidence is not None:
+        polygraphy.save_results(save_results, report.evidence.results)
     show(report, as_json)
     if not report.passed:
         raise typer.Exit(1)

@@ -4,9 +4,9 @@
     fast_math        faster approximations of functions such as exp and GELU (default: true)
     exhaustive_tune  measure every known kernel instead of guessing; compiling takes far longer (default: false)
 
-The settings are those that MIGraphX (docs/reference/MIGraphX-dev-env-vars.rst) and MIOpen document; `SETTINGS` says what
-each does. Only a GPU heeds most of them. MIGraphX reads them once, so that programs with other settings live in another
-worker process; they go into the manifest, and a bundle is loaded with those that it was made with.
+The settings are those that MIGraphX (docs/reference/MIGraphX-dev-env-vars.rst) and MIOpen document; `SETTINGS` says
+what each does. Only a GPU heeds most of them. MIGraphX reads them once, so that programs with other settings live in
+another worker process; they go into the manifest, and a bundle is loaded with those that it was made with.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class Options:
             raise InputError(what, where="option 'offload_copy'", hint="leave it true")
         return cls(compiled, environment, dict(given or {}))
 
+
+NO_OPTIONS = Options()
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 

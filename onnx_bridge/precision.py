@@ -1,12 +1,12 @@
 """The precision that a model is computed in: fp32, fp16, bf16, int8 or fp8.
 
 **fp16 and bf16** are made by a pass of this project, `passes.convert_precision`, rather than by MIGraphX's quantizers.
-These truncate constants on the host, where the pass rounds to the nearest value; they know operators, where the pass can
-keep any single node in float32; and what the pass makes is ONNX: the reference runs it, layers are compared in it, and a
-bundle is compiled again from it. On small networks errors are the same or smaller.
+These truncate constants on the host, where the pass rounds to the nearest value; they know operators, where the pass
+can keep any single node in float32; and what the pass makes is ONNX: the reference runs it, layers are compared in it,
+and a bundle is compiled again from it. On ``ref``, whose arithmetic truncates too, errors are about the same.
 
-**int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on calibration data (`onnx_bridge.calibration`).
-They quantize convolutions and matrix products. A model that has QuantizeLinear nodes is quantized already and is never
+**int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on data (`onnx_bridge.calibration`). They
+quantize convolutions and matrix products. A model that has QuantizeLinear nodes is quantized already and is never
 given to them. What MIGraphX cannot read back (some quantized programs for ``ref``) is quantized again when a bundle is
 loaded, from data that is then kept in it.
 """

@@ -2,14 +2,15 @@
 
     y = Op(x, w)    →    y = Cast<float>(Op(Cast<float16>(x), w rounded to float16))
 
-Inputs, outputs and what is kept stay float32; of two neighbours that are converted no Cast stands between. Constants are
-rounded to the nearest value, ties to even, while MIGraphX on the host truncates them. A value gets one Cast down,
+Inputs, outputs and what is kept stay float32; of two neighbours that are converted no Cast stands between. Constants
+are rounded to the nearest value, ties to even, while MIGraphX on the host truncates them. A value gets one Cast down,
 however many use it.
 
 A node stays in float32, with a Skip that says why, where ``keep`` names it or its operator; where the operator takes no
 such floats in the model's opset; where a constant of it would become infinite, or, being one number, zero; where it
 also gives integers, which would depend on the rounding (TopK); or where it multiplies dequantized integers: that is an
-integer kernel. Left alone without a word: what casts, quantizes, or gives no floats (comparisons), subgraphs, functions.
+integer kernel. Left alone without a word: what casts, quantizes, or gives no floats (comparisons), subgraphs and
+functions.
 """
 
 from __future__ import annotations
@@ -83,28 +84,25 @@ class ConvertPrecision(Pass):
         """What of a node is converted; a Skip, or None, where nothing is."""
         if node.domain != "" or node.op_type in _OTHERS or any(graphs.subgraphs(node)):
             return None
-        floats = [each for each in (*node.inputs, *node.outputs) if each is not None and _is_float(each, scope)]
         if not any(_is_float(each, scope) for each in node.outputs if each.name):
             return None
         if not any(_is_float(each, scope) for each in node.inputs if each is not None):
             return None
-        name = str(node.name)
+        name = node.name or ""
         kept = next((each for each in self.keep if each == node.op_type or each in _names(node)), None)
         if kept is not None:
             return Skip(f"{kept} is kept in float32", name)
         parts = _Parts.of(node, scope, half.dtype)
         if parts is None:
-            reason = f"{node.op_type} of opset {scope.opset()} takes no {half.dtype.name.lower()}"
-            return Skip(reason, name) if floats else None
+            return Skip(f"{node.op_type} of opset {scope.opset()} takes no {half.dtype.name.lower()}", name)
         other = [each for i, each in enumerate(node.outputs) if i not in parts.outputs and _is_used(each)]
         if other:
             return Skip(f"it also gives {other[0].name}, which depends on the rounding", name)
         if node.op_type in _PRODUCTS and all(map(_is_dequantized, node.inputs[:2])):
             return Skip("it multiplies dequantized integers, which integer kernels do", name)
-        for index in parts.inputs:
-            if reason := half.misfit(node.inputs[index]):
-                return Skip(reason, name)
-        return parts
+        reasons = (half.misfit(node.inputs[index]) for index in parts.inputs)
+        misfit = next(filter(None, reasons), None)
+        return parts if misfit is None else Skip(misfit, name)
 
     def _check_names(self, scope: Scope) -> None:
         operators = {node.op_type for node in scope.nodes()}
@@ -136,14 +134,6 @@ class _Parts:
             for index, value in enumerate(node.inputs)
             if value is not None and _is_float(value, scope) and (kind := _kind(schema.inputs, index)) in open_
         }
-        if any(
-            value is not None
-            and _is_float(value, scope)
-            and _kind(schema.inputs, index) in set(inputs.values())
-            and index not in inputs
-            for index, value in enumerate(node.inputs)
-        ):
-            return None
         outputs = tuple(
             index
             for index, value in enumerate(node.outputs)
@@ -272,13 +262,13 @@ def _is_dequantized(value: ir.Value | None) -> bool:
     return False
 
 
-def _kind(formals: Iterable[Any], index: int) -> str | None:
-    """The type variable of a parameter; the last one may stand for many."""
+def _kind(formals: Iterable[Any], index: int) -> str:
+    """The type variable of a parameter, or its type; the last one may stand for many. Empty where there is none."""
     listed = list(formals)
     if index < len(listed):
         return str(listed[index].type_str)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return str(listed[-1].type_str) if listed and listed[-1].option == variadic else None
+    return str(listed[-1].type_str) if listed and listed[-1].option == variadic else ""
 
 
 def _chunks(array: np.ndarray[Any, Any]) -> Iterable[np.ndarray[Any, Any]]:

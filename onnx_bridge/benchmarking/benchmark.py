@@ -170,7 +170,11 @@ class _Given:
 
     @classmethod
     def of(
-        cls, model: str | os.PathLike[str] | ir.Model | Bundle, folder: Path, timeout: float | None, memory: float | None
+        cls,
+        model: str | os.PathLike[str] | ir.Model | Bundle,
+        folder: Path,
+        timeout: float | None,
+        memory: float | None,
     ) -> _Given:
         if isinstance(model, ir.Model):
             path = folder / "model.onnx"

@@ -1,10 +1,10 @@
 """What runs a model in a benchmark: an engine is opened, called, and closed.
 
-    migraphx       a bundle, in MIGraphX's worker process, on ``ref`` or ``gpu``; takes a precision
-    ort            ONNX Runtime's CPU provider, with all its optimizations, as it is deployed
-    ort-migraphx   ONNX Runtime with its MIGraphX provider, where that is installed
-    ort-rocm       likewise its ROCm provider
-    torch          the PyTorch module that a factory makes, eager, on the CPU
+migraphx       a bundle, in MIGraphX's worker process, on ``ref`` or ``gpu``; takes a precision
+ort            ONNX Runtime's CPU provider, with all its optimizations, as it is deployed
+ort-migraphx   ONNX Runtime with its MIGraphX provider, where that is installed
+ort-rocm       likewise its ROCm provider
+torch          the PyTorch module that a factory makes, eager, on the CPU
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Opened:
 
     call: Call
     pid: int | None = None
-    close: Callable[[], None] = gc.collect
+    close: Callable[[], object] = gc.collect
 
 
 def check_names(names: tuple[str, ...], factory: str | None) -> None:

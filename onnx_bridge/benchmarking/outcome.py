@@ -188,7 +188,7 @@ class Bench:
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column("engine")
-        for name in ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [99 %]", "load s", "first s"):
+        for name in ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s"):
             table.add_column(name, justify="right")
         table.add_column("MiB", justify="right")
         ratios = self.ratios()
@@ -197,7 +197,13 @@ class Bench:
             times = [f"{1e3 * each:.3g}" for each in (found.p50, found.p90, found.p99, found.min)]
             spread = f"{1e3 * found.mean:.3g} ± {1e3 * found.std:.2g}"
             against = str(ratios[row]) if row in ratios else "1"
-            rest = (f"{row.throughput:.4g}", against, f"{row.load:.2f}", f"{row.first:.3f}", f"{row.memory / 2**20:.0f}")
+            rest = (
+                f"{row.throughput:.4g}",
+                against,
+                f"{row.load:.2f}",
+                f"{row.first:.3f}",
+                f"{row.memory / 2**20:.0f}",
+            )
             table.add_row(row.name, *times, spread, *rest)
         return Group(table, *self.sentences())
 
@@ -238,7 +244,9 @@ class Bench:
                 gates.append(Gate(row.name, found, change(found, max_slowdown)))
         if not gates:
             has = "; ".join(row.name for row in baseline.rows)
-            raise InputError("the baseline has nothing that was measured now", where=str(baseline.path), hint=f"it has {has}")
+            raise InputError(
+                "the baseline has nothing that was measured now", where=str(baseline.path), hint=f"it has {has}"
+            )
         notes = list(self.notes)
         missing = [row.name for row in self.rows if row.key not in before]
         if missing:
@@ -246,9 +254,7 @@ class Bench:
         other = [name for name, each in self.versions.items() if baseline.versions.get(name) != each]
         if other:
             notes.append(f"the baseline was measured with another {', '.join(other)}")
-        return Bench(
-            self.model, self.digest, self.rows, self.versions, tuple(notes), tuple(gates), max_slowdown
-        )
+        return Bench(self.model, self.digest, self.rows, self.versions, tuple(notes), tuple(gates), max_slowdown)
 
 
 @dataclass(frozen=True)

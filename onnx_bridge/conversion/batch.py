@@ -282,7 +282,7 @@ class _Batch:
         if found.problem is not None:
             told = self._past.failure(work.key, work.limits) is not None
             self._fail(work, described(found.problem, "load"), told=told)
-        elif work.key in self._owners:  # the same content, under another name
+        elif (owner := self._owners.get(work.key)) and owner.name not in self._results:  # the same, and under way
             self._followers.setdefault(work.key, []).append(work)
         else:
             self._owners[work.key] = work
@@ -431,6 +431,7 @@ class _Batch:
         error = {"where": None, "hint": None, **error}
         if self._journal is not None and not told:
             self._journal.add("failed", job=work.name, key=work.left, error=error, limits=work.limits)
+            self._past.failed(work.left, error, work.limits)
         log = self._log(work)
         result = Result(
             work.name,

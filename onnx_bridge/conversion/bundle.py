@@ -34,6 +34,7 @@ from onnx_bridge.values import Array, Kind, Value
 from passes.host_stages import extract
 
 if TYPE_CHECKING:
+    from onnx_bridge.conversion.buckets import Buckets
     from onnx_bridge.parity.reference import Reference
 
 
@@ -54,7 +55,7 @@ def load(
     runtime: str | None = None,
     timeout: float | None = None,
     memory: float | None = None,
-) -> Bundle:
+) -> Bundle | Buckets:
     """Load a bundle, ready to run.
 
     Args:
@@ -68,7 +69,10 @@ def load(
         RuntimeNotFound: no MIGraphX here can run it: another version, no GPU, or another kind of GPU.
         RuntimeFailure: MIGraphX cannot read the program.
     """
-    bundle = Bundle(path, runtime=runtime, timeout=timeout, memory=memory)
+    from onnx_bridge.conversion.buckets import Buckets, has_buckets  # which are made of bundles
+
+    kind = Buckets if has_buckets(path) else Bundle
+    bundle = kind(path, runtime=runtime, timeout=timeout, memory=memory)
     bundle.open()
     return bundle
 

@@ -120,7 +120,7 @@ def convert(
         Ladder(found, target, limits, settings.environment) as ladder,
         ThreadPoolExecutor(1) as beside,
     ):
-        _keep_off([*wanted, manifest_path(out)], model, out)
+        keep_off([*wanted, manifest_path(out)], model, out)
         specification = pipeline
         with timed("clean"):
             if precision != "fp32":
@@ -171,7 +171,7 @@ def convert(
             what = f"the model does not fit into a program alone: {staged.notes[0]}"
             raise InputError(what, where=str(out), hint="give a folder, or --no-host")
         names = [out.name] if alone else _program_names(name, staged.plan.stages)
-        _keep_off([out.parent / names[0]] if alone else [out / each for each in names], model, out)
+        keep_off([out.parent / names[0]] if alone else [out / each for each in names], model, out)
         with timed("save"):
             for program, file in zip(filter(None, staged.programs), names, strict=True):
                 program.save(folder / file)
@@ -245,7 +245,7 @@ def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
     files = [*(each.file for each in (*old.programs, *old.model)), *_data(old)]
     manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
     with _staging(out) as folder:
-        _keep_off([out / each for each in files], source, out)
+        keep_off([out / each for each in files], source, out)
         for name in files:
             try:
                 os.link(bundle / name, folder / name)
@@ -275,7 +275,7 @@ def _kept(
     if not lost:
         return {}
     if alone:
-        what = f"MIGraphX does not read back what it made in {quantizer.precision}, and a program alone cannot be made again"
+        what = f"MIGraphX does not read back its own {quantizer.precision} program, which cannot be made again alone"
         raise InputError(what, where=names[0], hint="give a folder")
     quantizer.keep_data(folder / KEPT, lost)
     return {"file": KEPT}
@@ -292,7 +292,7 @@ def _name(model: str | os.PathLike[str] | ir.Model) -> str:
     return Path(model).stem
 
 
-def _keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, out: Path) -> None:
+def keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, out: Path) -> None:
     """Refuse to put a file in the place of the model itself, or of one that no earlier conversion made."""
     a_bundle = is_manifest(manifest_path(out))
     for path in filter(Path.exists, wanted):

@@ -73,7 +73,8 @@ def examine(path: Path, before: Mapping[str, Any] | None = None) -> Examined:
         file = ModelFile(path)
         digest = models.digest(path)
     except InputError as error:
-        return Examined(_raw_digest(path), problem=error)
+        # without the frames, which would hold the file open
+        return Examined(_raw_digest(path), problem=InputError(error.what, where=error.where, hint=error.hint))
     graph = file.proto.graph
     inner = {each.name for each in graph.initializer}
     required = [each for each in graph.input if each.name not in inner]

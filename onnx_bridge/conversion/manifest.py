@@ -17,8 +17,9 @@ import onnx_ir as ir
 from onnx_bridge.errors import InputError
 from onnx_bridge.values import Kind
 
-ONE_PROGRAM, STAGES = 1, 2
-"""The formats: one program that is the whole model; or stages, of which readers of the first know nothing."""
+ONE_PROGRAM, STAGES, BUCKETS = 1, 2, 3
+"""The formats: one program that is the whole model; stages, of which readers of the first know nothing; or buckets,
+each a bundle of its own (`onnx_bridge.conversion.buckets`)."""
 
 
 def is_manifest(path: Path) -> bool:
@@ -269,9 +270,12 @@ class Manifest:
             found = values["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
+        if found == BUCKETS:
+            what = "the bundle has buckets, each of which is a bundle in a folder of its own"
+            raise InputError(what, where=str(path), hint="open it with onnx_bridge.load, or name one of those folders")
         if found not in (ONE_PROGRAM, STAGES):
             raise InputError(
-                f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {STAGES}",
+                f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {BUCKETS}",
                 where=str(path),
                 hint="upgrade onnx-bridge, or convert again",
             )

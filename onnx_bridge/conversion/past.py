@@ -29,8 +29,8 @@ class Past:
                     self._seen[each["source"]] = each
                 case "done":
                     self.did(each["key"], each["job"])
-                case "failed" if not each["error"]["chance"] and each["key"]:
-                    self._failed[each["key"]] = each
+                case "failed":
+                    self.failed(each["key"], each["error"], each["limits"])
                 case "checked":
                     self._checked[each["key"]] = each
 
@@ -46,6 +46,11 @@ class Past:
     def did(self, key: str, name: str) -> None:
         """Remember that a bundle is there."""
         self._done.setdefault(key, []).append(name)
+
+    def failed(self, key: str | None, error: Record, limits: Mapping[str, Any]) -> None:
+        """Remember a failure, unless it was by chance."""
+        if key and not error["chance"]:
+            self._failed[key] = {"error": error, "limits": dict(limits)}
 
     def bundles(self, key: str) -> list[str]:
         """The names of the bundles that were made for a key, if they are still there."""

@@ -27,10 +27,11 @@ from onnx_bridge.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
+from onnx_bridge.halving import first
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
-from onnx_bridge.options import Options
+from onnx_bridge.options import NO_OPTIONS, Options
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.precision import QuantizationError, Quantizer
 from passes.base import Context, Status
@@ -99,7 +100,7 @@ def stage(
     timed: Timed | None = None,
     ladder: Ladder | None = None,
     quantize: Quantizer | None = None,
-    options: Options = Options(),
+    options: Options = NO_OPTIONS,
 ) -> Staged:
     """Cut a model into stages, and have MIGraphX parse, and perhaps compile, what it is to run.
 
@@ -277,8 +278,8 @@ class _Builder:
 
         if not fails(nodes):
             return []
-        end = _first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
-        start = end - _first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
+        end = first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
+        start = end - first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
         piece = nodes[start:end]
         related = _leading_to(piece)
         return related if fails(related) else piece
@@ -320,15 +321,6 @@ def _names(values: Sequence[ir.Value]) -> list[str]:
 
 def _sizes(value: ir.Value) -> list[int | None] | None:
     return None if value.shape is None else [dim if isinstance(dim, int) else None for dim in value.shape]
-
-
-def _first(counts: range, holds: Callable[[int], bool]) -> int:
-    """The least of the counts for which it holds, if it holds for all above; for the last it is known to."""
-    low, high = counts.start, counts.stop - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
 
 
 def _leading_to(piece: Sequence[ir.Node]) -> list[ir.Node]:

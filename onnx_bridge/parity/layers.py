@@ -67,6 +67,7 @@ def compare_layers(
     host: Mapping[str, str] | None = None,
     memory_limit: int = MEMORY,
     tolerances: Tolerances | None = None,
+    watch: Callable[[str, Array, Array], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Layers:
     """Compare every value of a cleaned model.
@@ -83,6 +84,7 @@ def compare_layers(
         memory_limit: bytes of values that this process holds at a time. A node alone may take more, which a note says.
         tolerances: of any value by its name, of all floats, and by precision; values behind a quantizer have at least
             those of ``int8`` or ``fp8`` but for the local error.
+        watch: given each tensor that was computed in its place: its name, what came, and the reference's.
         progress: told how far it is.
 
     Raises:
@@ -96,7 +98,7 @@ def compare_layers(
     source = models.load(original) if isinstance(original, Path) else original
     segments = Segments(loaded, plan(loaded, reasons))
     given = dict(original_sample or sample)
-    walk = _Walk(segments, worker, limits, target, tolerances or Tolerances(), dict(sample), source, given)
+    walk = _Walk(segments, worker, limits, target, tolerances or Tolerances(), dict(sample), source, given, watch)
     parts = list(segments.cut(memory_limit))
     last = segments.last_uses()
     rows: list[Layer] = []
@@ -152,6 +154,7 @@ class _Walk:
     sample: Values
     original: ir.Model | None
     original_sample: Values
+    watch: Callable[[str, Array, Array], None] | None = None
     right: Values = field(init=False)
     found: Values = field(init=False)
     notes: dict[str, None] = field(default_factory=dict)
@@ -217,6 +220,9 @@ class _Walk:
         origins, maker = tuple(graphs.origin(node)), node.metadata_props.get(graphs.PASS)
         module = provenance.module(node)
         expected, tolerances = made.right[name], self._tolerances(name)
+        found = made.found.get(name)
+        if self.watch is not None and isinstance(found, np.ndarray) and isinstance(expected, np.ndarray):
+            self.watch(name, found, expected)
         same = replace(tolerances, preset=self.segments.quantized.get(name))  # passes compute in the model's dtypes
         reasons = filter(None, (made.missing.get(name), made.unmeasured.get(name)))
 

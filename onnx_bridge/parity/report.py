@@ -12,6 +12,7 @@ from rich.text import Text
 
 from onnx_bridge.parity.compare import Comparison, OutputComparison
 from onnx_bridge.parity.layer_report import Layers
+from onnx_bridge.reporting.evidence import Evidence
 from onnx_bridge.values import Value
 
 _LISTED = 20
@@ -50,6 +51,7 @@ class Report:
         notes: what people should know besides ("the reference is the cleaned model").
         samples: what was fed, in order; not part of the JSON.
         layers: what was found within the model, where that was asked for. The verdict is that of the outputs.
+        evidence: the arrays and graphs behind it, where they were to be kept; not part of the JSON.
     """
 
     model: str
@@ -59,6 +61,7 @@ class Report:
     notes: tuple[str, ...] = ()
     samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
     layers: Layers | None = field(default=None, repr=False)
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:

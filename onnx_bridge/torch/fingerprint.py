@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.tensors import to_array
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout)
@@ -31,7 +32,7 @@ def fingerprint(*values: Any) -> str | None:
     try:
         for value in values:
             walk.feed(value)
-    except (TypeError, RecursionError, AttributeError, ValueError, RuntimeError):  # as pickling would raise
+    except (InputError, TypeError, RecursionError, AttributeError, ValueError, RuntimeError):  # as pickling would raise
         return None
     return walk.hash.hexdigest()
 

@@ -91,6 +91,7 @@ class Lowered(nn.Module):
         """The bundles behind it."""
         return self._programs
 
+    @torch.compiler.disable  # within a module that is compiled it is called as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Like the module's own.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tempfile
 import weakref
@@ -13,6 +14,7 @@ import torch
 from onnx_bridge.errors import InputError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_DIGEST = hashlib.sha256().digest_size
 
 
 class Folder:
@@ -32,7 +34,7 @@ class Folder:
 
 
 def pack(folder: Path) -> torch.Tensor:
-    """The files below a folder as uint8[n]: a zip archive, the same for the same files.
+    """The files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
 
     Raises:
         InputError: the folder is gone.
@@ -40,12 +42,14 @@ def pack(folder: Path) -> torch.Tensor:
     if not folder.is_dir():
         raise InputError("the programs are gone from the disk", where=str(folder), hint="lower the module again")
     buffer = io.BytesIO()
+    buffer.write(bytes(_DIGEST))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(each for each in folder.rglob("*") if each.is_file()):
             info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
             with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as sink:
                 while chunk := source.read(1 << 22):
                     sink.write(chunk)
+    buffer.getbuffer()[:_DIGEST] = hashlib.sha256(buffer.getbuffer()[_DIGEST:]).digest()
     return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
 
 
@@ -57,10 +61,10 @@ def unpack(packed: torch.Tensor) -> Folder:
     """
     if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
         raise InputError("this is no packed bundle", where="the state", hint="take it from `state_dict()`")
+    data = packed.cpu().contiguous().numpy().data
+    if hashlib.sha256(data[_DIGEST:]).digest() != bytes(data[:_DIGEST]):
+        raise InputError("the packed bundle is damaged", where="the state", hint="lower the module again")
     folder = Folder()
-    try:
-        with zipfile.ZipFile(io.BytesIO(packed.cpu().contiguous().numpy().data)) as archive:
-            archive.extractall(folder.path)  # which keeps within the folder, and checks each file's checksum
-    except zipfile.BadZipFile as error:
-        raise InputError(f"the packed bundle is damaged: {error}", where="the state") from None
+    with zipfile.ZipFile(io.BytesIO(data[_DIGEST:])) as archive:
+        archive.extractall(folder.path)  # which keeps within the folder
     return folder

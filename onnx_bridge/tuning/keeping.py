@@ -83,7 +83,9 @@ class Kept:
             lines.append(f"{self.precision} agrees with the reference; no node need stay in float32")
         else:
             count = len(self.nodes)
-            lines.append(f"{count} of {self.candidates} nodes must stay in float32 ({self.trials} trials): {self.option}")
+            lines.append(
+                f"{count} of {self.candidates} nodes must stay in float32 ({self.trials} trials): {self.option}"
+            )
         return "\n".join(lines)
 
 
@@ -183,9 +185,7 @@ def find_keep(
     return Kept(precision, tuple(name for name in names if name in found), len(names), len(asked), beyond)
 
 
-def _samples(
-    model: ir.Model, inputs: input_files.Given | None, seed: int, count: int | None
-) -> list[samplers.Sample]:
+def _samples(model: ir.Model, inputs: input_files.Given | None, seed: int, count: int | None) -> list[samplers.Sample]:
     initializers = set(model.graph.initializers)
     specs = [spec for spec in samplers.specs(model) if spec.name not in initializers]
     if inputs is not None:
@@ -193,9 +193,7 @@ def _samples(
     return samplers.generate(specs, seed=seed, samples=count or 1)
 
 
-def _beyond(
-    model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]
-) -> dict[str, float]:
+def _beyond(model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]) -> dict[str, float]:
     """The nodes that take or give values beyond the range of a format, with the largest."""
     limits: Any = ml_dtypes.finfo(FORMATS[precision].numpy())  # type: ignore[no-untyped-call]
     limit = float(limits.max)

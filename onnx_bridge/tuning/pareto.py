@@ -61,7 +61,7 @@ class Trial:
     seconds: float
     failure: str | None = None
     latency: float = 0.0
-    ratio: Ratio = Ratio(1.0, 1.0, 1.0)
+    ratio: Ratio = field(default_factory=lambda: Ratio(1.0, 1.0, 1.0))
     memory: int = 0
     error: float = 0.0
 

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any
 from onnx_bridge import input_files
 from onnx_bridge import model as models
 from onnx_bridge.benchmarking.measuring import Plan, measure
-from onnx_bridge.benchmarking.statistics import Summary, ratio
+from onnx_bridge.benchmarking.statistics import Ratio, Summary, ratio
 from onnx_bridge.checking import check
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import key_of, settings
 from onnx_bridge.errors import BridgeError, InputError, RuntimeFailure
-from onnx_bridge.inputs import Sample
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.parity.report import Report
 from onnx_bridge.precision import BY_CALIBRATION, BY_PASS, PRECISIONS, Precision
@@ -101,11 +100,16 @@ class Tuning:
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="the front", title_justify="left")
         table.add_column("candidate")
-        for name in ("p50 ms", "× first [99 %]", "MiB", "error"):
+        for name in ("p50 ms", "× first [98 %]", "MiB", "error"):
             table.add_column(name, justify="right")
         for trial in front(self.trials):
             mark = "[bold]" if trial is self.winner else ""
-            numbers = (f"{1e3 * trial.latency:.3g}", str(trial.ratio), f"{trial.memory / 2**20:.3g}", f"{trial.error:.2g}")
+            numbers = (
+                f"{1e3 * trial.latency:.3g}",
+                str(trial.ratio),
+                f"{trial.memory / 2**20:.3g}",
+                f"{trial.error:.2g}",
+            )
             table.add_row(f"{mark}{trial.candidate.name}", *numbers)
         lines = [explain(trial, self.trials) for trial in self.trials]
         if self.resumed:
@@ -193,7 +197,8 @@ def tune(
     place = out.with_suffix(".tuning")
     journal = _Journal(place / "journal.jsonl", key_of(question), resume)
     common: dict[str, Any] = {"target": target, "dims": dims, "host": host, "timeout": timeout, "memory": memory}
-    search = _Search(model, place, common, inputs, calibration, iterations, seed, progress or (lambda _said: None))
+    tell = progress or (lambda _said: None)
+    search = _Search(model, place, common, inputs, calibration, iterations, seed, candidates[0], tell)
     trials: list[Trial] = []
     queue = list(candidates)
     started, longest, resumed = clock(), 0.0, 0
@@ -301,39 +306,46 @@ class _Search:
         calibration: str | os.PathLike[str] | None,
         iterations: int,
         seed: int,
+        first: Candidate,
         tell: Callable[[str], None],
     ) -> None:
         self._model, self._place, self._common = model, place, common
         self._inputs, self._calibration = inputs, calibration
         self._plan = Plan(iterations, seed=seed)
-        self._first: tuple[Bundle, Sample] | None = None
+        self._first = first
+        self._base: Bundle | None = None
         self.tell = tell
 
     def attempt(self, candidate: Candidate) -> Trial:
-        """Convert, compare and measure."""
+        """Convert, compare and measure.
+
+        Raises:
+            InputError, RuntimeFailure: the first candidate does not convert.
+        """
         started = time.perf_counter()
-        folder = self._place / "first" if self._first is None else self._place / "trial"
+
+        def out(why: str) -> Trial:
+            return Trial(candidate, time.perf_counter() - started, why)
+
+        if self._base is None:
+            self._base = self._convert(self._first, self._place / "first")
         try:
-            bundle = self._convert(candidate, folder)
+            bundle = self._base if candidate == self._first else self._convert(candidate, self._place / "trial")
             report = check(bundle, reference=self._model, inputs=self._inputs, seed=self._plan.seed)
         except (InputError, RuntimeFailure) as error:
-            return Trial(candidate, time.perf_counter() - started, f"it does not convert: {error.what}")
-        error = _error(report)
-        sample = report.samples[0]
-        if self._first is None:
-            self._first = bundle, sample
+            return out(f"it does not convert: {error.what}")
         if not report.passed:
-            return Trial(candidate, time.perf_counter() - started, f"{_DIFFERS}: {report.summary}", error=error)
-        base, same = self._first
-        memory = sum(path.stat().st_size for path in bundle.program_paths)
-        if bundle is base:
+            return out(f"{_DIFFERS}: {report.summary}")
+        sample = report.samples[0]
+        if bundle is self._base:
             (series,) = measure([(bundle, sample)], self._plan)
-            found = ratio(series, series, paired=True)
+            found = Ratio(1.0, 1.0, 1.0)
         else:
-            series, against = measure([(bundle, sample), (base, same)], self._plan)
-            found = ratio(series, against, paired=True)
-        latency = Summary.of(series).p50
-        return Trial(candidate, time.perf_counter() - started, None, latency, found, memory, error)
+            series, base = measure([(bundle, sample), (self._base, sample)], self._plan)
+            found = ratio(series, base, paired=True)
+        memory = sum(path.stat().st_size for path in bundle.program_paths)
+        latency, seconds = Summary.of(series).p50, time.perf_counter() - started
+        return Trial(candidate, seconds, None, latency, found, memory, _error(report))
 
     def find_keep(self, candidate: Candidate) -> tuple[str, ...]:
         """What a candidate must keep in float32; nothing where that does not help."""
@@ -372,7 +384,7 @@ class _Search:
 
 
 def _error(report: Report) -> float:
-    """The worst output's: root of the mean squared error, as a share of the values' own; infinite for what differs in kind.
+    """The worst output's: root of the mean squared error, as a share of the values' own; infinite if different in kind.
 
     That is 10^(−SQNR/20), which no precision's tolerance is part of.
     """

@@ -355,6 +355,16 @@ def test_processes_that_end_are_replaced(runtime: Runtime, tmp_path: Path, monke
     assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}
 
 
+def test_a_second_program(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_PATIENCE", 0.0)
+    write(tmp_path / "models/a.onnx", 0)
+    with journals.held(tmp_path / "out") as journal:
+        journal.add("run")
+        with pytest.raises(InputError, match="another batch into this folder is under way"):
+            convert_all([tmp_path / "models"], tmp_path / "out", REF)
+    assert events(tmp_path / "out") == [("run", "")]
+
+
 def test_memory_decides_how_many_at_a_time() -> None:
     from onnx_bridge.conversion.examining import Examined
 
@@ -424,14 +434,6 @@ class TestCommandLine:
         outcome = convert_all([tmp_path / "models"], out, REF)
         assert outcome.passed
         assert {name for name, status in statuses(outcome).items() if status == "kept"} >= kept
-
-    def test_a_second_program(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
-        write(tmp_path / "models/a.onnx", 0)
-        with journals.held(tmp_path / "out") as journal:
-            journal.add("run")
-            done = bridge("convert", tmp_path / "models", "-o", tmp_path / "out", "--target", "ref")
-        assert done.returncode == 2
-        assert "another batch into this folder is under way" in done.stderr
 
     def test_usage(self, bridge: Bridge, tmp_path: Path) -> None:
         write(tmp_path / "models/a.onnx", 0)

@@ -13,11 +13,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import typer
+from click.testing import Result
 from rich.console import Console
+from typer.testing import CliRunner
 
+import onnx_bridge
 import passes
 from fixtures import small
 from fixtures.faults import Plot
+from onnx_bridge import cli_parity
+from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
 from onnx_bridge.halving import first, smallest
 from onnx_bridge.parity.bisect import bisect
@@ -260,12 +266,13 @@ class TestMigraphx:
         assert [node.operator for node in found.nodes] == ["ScatterND"]
 
 
+@pytest.fixture(scope="module")
+def plot() -> Plot:
+    return Plot("deep", small.deep(1000))
+
+
 class TestRuns:
     """⌈log₂ 1000⌉ + 2: the whole, ten halvings, and the node alone."""
-
-    @pytest.fixture(scope="class")
-    def plot(self) -> Plot:
-        return Plot("deep", small.deep(1000))
 
     @pytest.mark.parametrize("kind", ["attribute", "wrong"])
     def test_a_thousand_nodes_take_at_most_twelve(self, plot: Plot, kind: str) -> None:
@@ -305,3 +312,36 @@ class TestErrors:
         (tmp_path / "m.mxr").write_bytes(b"")
         with pytest.raises(InputError, match="this is a bundle"):
             bisect(tmp_path / "m.mxr")
+
+
+class TestCommandLine:
+    """The verb, its exit codes, and one JSON document."""
+
+    @pytest.fixture
+    def invoke(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+        monkeypatch.setattr(onnx_bridge, "bisect", bisect, raising=False)
+        app = typer.Typer()
+        app.command()(cli_parity.bisect)
+        return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
+
+    def test_nothing(self, invoke: Callable[..., Result], tmp_path: Path) -> None:
+        models.save(small.mlp(), tmp_path / "m.onnx")
+        said = invoke(tmp_path / "m.onnx")
+        assert said.exit_code == 0, said.output
+        assert said.stdout.splitlines()[0] == "m.onnx: nothing diverges in 1 sample (passes, MIGraphX)"
+
+    def test_a_fault(self, invoke: Callable[..., Result], tmp_path: Path) -> None:
+        models.save(model(PAD_CONV), tmp_path / "m.onnx")
+        said = invoke(tmp_path / "m.onnx", "--pipeline", "none", "--no-host", "--json")
+        assert said.exit_code == 1
+        finding = json.loads(said.stdout)["finding"]
+        assert (finding["leg"], finding["kind"], finding["step"]) == ("MIGraphX", "wrong", "run")
+        assert [node["name"] for node in finding["nodes"]] == ["Pad_0", "Conv_0"]
+
+    def test_right_outputs_and_inputs_from_files(self, invoke: Callable[..., Result], tmp_path: Path) -> None:
+        models.save(small.mlp(), tmp_path / "m.onnx")
+        np.savez(tmp_path / "x.npz", x=np.ones((4, 16), np.float32))
+        np.savez(tmp_path / "y.npz", y=np.ones((4, 16), np.float32))
+        said = invoke(tmp_path / "m.onnx", "--inputs", tmp_path / "x.npz", "--outputs", tmp_path / "y.npz")
+        assert said.exit_code == 1
+        assert "the export is at fault" in said.stdout.splitlines()[0]

@@ -52,6 +52,20 @@ def distance(actual: Outputs, expected: Outputs) -> float:
     )
 
 
+def flips(actual: Outputs, expected: Outputs, step: float) -> int:
+    """How many numbers are one step of the last quantizer away, rounded to the other side of a tie.
+
+    All others agree within 1e-5 of the largest.
+    """
+    count = 0
+    for one, other in zip(actual, expected, strict=True):
+        difference = np.abs(one.astype(np.float64) - other)
+        far = difference > 1e-5 * np.abs(other).max()
+        assert np.allclose(difference[far], step, rtol=1e-3), difference[far]
+        count += int(far.sum())
+    return count
+
+
 class Seen:
     """A quantized network, cleaned; what it computes in every way, and what was said in advance."""
 
@@ -67,6 +81,14 @@ class Seen:
         onnx.save(self.cleaned, clean)
         self.forecast: Forecast = forecast(clean)
         self.view: GpuView = gpu_view(clean, path.with_suffix(".mxr"), runtime)
+
+    @property
+    def step(self) -> float:
+        """The scale of the quantizer that makes the output; 0 where none does."""
+        (output,) = (value.name for value in self.cleaned.graph.output)
+        (last,) = (node for node in self.cleaned.graph.node if output in node.output)
+        scales = {each.name: onnx.numpy_helper.to_array(each) for each in self.cleaned.graph.initializer}
+        return float(scales[last.input[1]].max()) if last.op_type == "DequantizeLinear" else 0.0
 
     def on_ort(self) -> Outputs:
         return list(run(self.cleaned, self.inputs).values())
@@ -89,9 +111,9 @@ def test_networks(network: str, tmp_path: Path, runtime: Runtime, worker: Worker
     assert len(made) == len(SCHEMES)
     for _, scheme, path in made:
         seen = Seen(path, network, runtime, worker)
-        step = 1 / 100 if network == "mobile" else 1e-5  # one integer of its last sigmoid is at a tie
         assert distance(seen.on_ort(), seen.expected) <= 1e-6, scheme
-        assert distance(seen.on_ref(), seen.expected) <= step, scheme
+        # the sigmoid of "mobile" takes integers, some of which it brings to a tie; Resize makes four of each
+        assert flips(seen.on_ref(), seen.expected, seen.step) <= (20 if network == "mobile" else 0), scheme
         gpu = seen.on_gpu()
         assert distance(gpu, seen.expected) <= 0.05, scheme
         assert distance(gpu, seen.plain) <= 2 * distance(seen.expected, seen.plain), scheme
