@@ -15,6 +15,8 @@ import onnx_ir as ir
 from onnx_bridge import input_files
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
+from onnx_bridge.conversion.bucket_checking import check_buckets
+from onnx_bridge.conversion.buckets import Buckets, has_buckets
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.errors import InputError
@@ -36,7 +38,7 @@ REFERENCE = "ONNX Runtime"
 
 
 def check(
-    model: str | os.PathLike[str] | ir.Model | Bundle,
+    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
     *,
     reference: str | os.PathLike[str] | None = None,
     inputs: input_files.Given | None = None,
@@ -101,6 +103,8 @@ def check(
     named = {name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()}
     wanted = Tolerances(tolerance, Part(rtol, atol), named)
     same = replace(wanted, preset=None)  # passes compute in the dtypes of the model
+    if not isinstance(model, (ir.Model, Bundle)) and (isinstance(model, Buckets) or has_buckets(model)):
+        return _check_buckets(model, reference, inputs, seed, samples, wanted, layers, timeout, memory, progress)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         if isinstance(model, Bundle):
             bundle = model
@@ -176,6 +180,28 @@ def check(
         layers=looked,
         evidence=seen,
     )
+
+
+def _check_buckets(
+    model: str | os.PathLike[str] | Buckets,
+    reference: str | os.PathLike[str] | None,
+    inputs: input_files.Given | None,
+    seed: int,
+    samples: int | None,
+    tolerances: Tolerances,
+    layers: bool,
+    timeout: float | None,
+    memory: float | None,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    if inputs is not None or layers:
+        what = "buckets are compared on generated samples of their sizes, and as a whole"
+        raise InputError(what, where=str(model), hint="name the folder of one bucket")
+    bundle = model if isinstance(model, Buckets) else Buckets(model, timeout=timeout, memory=memory)
+    precision = bundle.manifest.options.get("precision")
+    wanted = tolerances if precision is None else tolerances.at_least(TOLERANCES[precision])
+    original = None if reference is None else Path(reference)
+    return check_buckets(bundle, reference=original, seed=seed, samples=samples, tolerances=wanted, progress=progress)
 
 
 def _evidence(

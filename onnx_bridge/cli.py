@@ -17,7 +17,22 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from onnx_bridge import cli_convert, cli_passes, cli_runtime
+from onnx_bridge import cli_bench, cli_convert, cli_export, cli_parity, cli_passes, cli_runtime
+from onnx_bridge.cli_options import (
+    Cache,
+    Dims,
+    Freeze,
+    Host,
+    Memory,
+    Model,
+    Pipeline,
+    Shapes,
+    Target,
+    Timeout,
+    dims,
+    shapes,
+    values,
+)
 from onnx_bridge.terminal import Json, progress, show
 from passes.errors import BridgeError, InputError
 
@@ -34,36 +49,12 @@ app = typer.Typer(
 app.add_typer(cli_passes.app, name="passes")
 app.add_typer(cli_runtime.app, name="runtime")
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 ModelOrBundle = Annotated[
     Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
-]
-Pipeline = Annotated[
-    str, typer.Option("--pipeline", metavar="SPEC", help="Passes, as 'a,b{option=value}', or a pipeline's name.")
-]
-Dims = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
-]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
-]
-Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
-Freeze = Annotated[
-    list[str] | None,
-    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant; its value as JSON; repeatable."),
-]
-Host = Annotated[
-    bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
 ]
 Html = Annotated[
     Path | None, typer.Option("--report", metavar="OUT.html", help="Write a page that a browser shows, offline.")
 ]
-Cache = Annotated[
-    bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
-]
-Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
-Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
 
 
 class Verify(enum.Enum):
@@ -97,6 +88,9 @@ def _main(
         passes.load_file(path)
 
 
+app.command()(cli_export.export)
+
+
 @app.command()
 def clean(
     model: Model,
@@ -123,9 +117,9 @@ def clean(
             model,
             out,
             pipeline=pipeline,
-            dims=_dims(dim),
-            inputs=_shapes(input_),
-            freeze=_values(freeze),
+            dims=dims(dim),
+            inputs=shapes(input_),
+            freeze=values(freeze),
             verify=verify.value,
             max_rewrites=max_rewrites,
             progress=tell,
@@ -165,9 +159,9 @@ def doctor(
             model,
             out,
             pipeline=pipeline,
-            dims=_dims(dim),
-            inputs=_shapes(input_),
-            freeze=_values(freeze),
+            dims=dims(dim),
+            inputs=shapes(input_),
+            freeze=values(freeze),
             host=host,
             cache=cache,
             progress=tell,
@@ -259,9 +253,9 @@ def check(
             evidence=html is not None or save_results is not None,
             target=target,
             pipeline=pipeline,
-            dims=_dims(dim),
-            input_shapes=_shapes(input_),
-            freeze=_values(freeze),
+            dims=dims(dim),
+            input_shapes=shapes(input_),
+            freeze=values(freeze),
             host=host,
             cache=cache,
             timeout=timeout,
@@ -281,6 +275,10 @@ def check(
     show(report, as_json)
     if not report.passed:
         raise typer.Exit(1)
+
+
+app.command()(cli_parity.bisect)
+app.command()(cli_parity.reduce)
 
 
 @app.command()
@@ -320,6 +318,11 @@ def inspect(model: ModelOrBundle, as_json: Json = False) -> None:
     import onnx_bridge
 
     show(onnx_bridge.inspect(model), as_json)
+
+
+app.command()(cli_bench.bench)
+app.command()(cli_bench.tune)
+app.command()(cli_bench.keep)
 
 
 def main() -> NoReturn:
@@ -379,35 +382,3 @@ def _tolerances(values: list[str] | None) -> dict[str, Part]:
     from onnx_bridge.parity.tolerances import parse_tolerance
 
     return dict(map(parse_tolerance, values or ()))
-
-
-def _dims(values: list[str] | None) -> dict[str, int]:
-    dims = {}
-    for value in values or ():
-        name, _, size = value.rpartition("=")
-        if not name or not size.isdecimal():
-            raise InputError(f"{value!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
-        dims[name] = int(size)
-    return dims
-
-
-def _values(values: list[str] | None) -> dict[str, str]:
-    found = {}
-    for value in values or ():
-        name, equals, text = value.partition("=")
-        if not name or not equals:
-            raise InputError(f"{value!r} is not NAME=VALUE", where="--freeze", hint="for example --freeze k=[5]")
-        found[name] = text
-    return found
-
-
-def _shapes(values: list[str] | None) -> dict[str, list[int]]:
-    shapes = {}
-    for value in values or ():
-        name, _, dims = value.rpartition(":")
-        sizes = [each.strip() for each in dims.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
-        if not name or not all(each.isdecimal() for each in sizes):
-            hint = "for example --input x:[1,3,224,224]"
-            raise InputError(f"{value!r} is not NAME:[SIZES]", where="--input", hint=hint)
-        shapes[name] = [int(each) for each in sizes]
-    return shapes

@@ -70,6 +70,14 @@ def convert(
     check: Annotated[bool, typer.Option("--check", help="Compare each bundle with the reference.")] = False,
     rtol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: absolute tolerance.")] = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option("--bucket", metavar="NAME=1,4,16", help="Sizes of a dimension, a program for each; repeatable."),
+    ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How many at a time; default: by cores and memory.")
     ] = None,
@@ -96,6 +104,8 @@ def convert(
         dims=dims(dim),
         inputs={name: tuple(shape) for name, shape in shapes(input_).items()},
         freeze=values(freeze),
+        buckets=_buckets(bucket),
+        pad=values(pad, "--pad", "mask=0"),
         host=host,
         cache=cache,
         precision=precision,
@@ -117,19 +127,40 @@ def convert(
 
 def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> None:
     import onnx_bridge
+    from onnx_bridge.conversion.buckets import Buckets, convert_buckets
+    from onnx_bridge.conversion.bundle import Bundle
     from onnx_bridge.inspection import describe_bundle
 
     with progress(as_json) as tell:
-        bundle = onnx_bridge.convert(source, out, **settings.conversion(), progress=tell)
+        bundle: Bundle | Buckets
+        if settings.buckets:
+            bundle = convert_buckets(
+                source, out, settings.buckets, pad=settings.pad, **settings.conversion(), progress=tell
+            )
+        else:
+            bundle = onnx_bridge.convert(source, out, **settings.conversion(), progress=tell)
         report = None
         if settings.check:
             report = onnx_bridge.check(bundle, rtol=settings.rtol, atol=settings.atol, progress=tell)
     if report is None or not as_json:
-        show(describe_bundle(bundle), as_json)
+        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json)
     if report is not None:
         show(report, as_json)
         if not report.passed:
             raise typer.Exit(1)
+
+
+def _buckets(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, sizes = text.rpartition("=")
+        parts = [each.strip() for each in sizes.split(",")]
+        if not name or not all(each.isdecimal() for each in parts):
+            hint = "for example --bucket batch=1,4,16"
+            raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
+        found[name] = tuple(map(int, parts))
+    return found
 
 
 def _convert_many(

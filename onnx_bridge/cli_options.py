@@ -73,13 +73,13 @@ def dims(texts: list[str] | None) -> dict[str, int]:
     return found
 
 
-def values(texts: list[str] | None) -> dict[str, str]:
-    """JSON values by input, of ``NAME=VALUE``; raises InputError."""
+def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=[5]") -> dict[str, str]:
+    """Values by input, of ``NAME=VALUE``; raises InputError."""
     found = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise InputError(f"{text!r} is not NAME=VALUE", where="--freeze", hint="for example --freeze k=[5]")
+            raise InputError(f"{text!r} is not NAME=VALUE", where=option, hint=f"for example {option} {example}")
         found[name] = value
     return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge import model as models
+from onnx_bridge.conversion.buckets import Buckets, has_buckets
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.manifest import TensorInfo
 from onnx_bridge.values import Kind
@@ -112,7 +113,7 @@ class BundleView:
         return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))
 
 
-def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
+def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView | Buckets:
     """Look at a model or a bundle.
 
     Raises:
@@ -120,6 +121,8 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
     """
     if isinstance(model, ir.Model):
         return describe_model(model)
+    if has_buckets(model):
+        return Buckets(model)
     if is_bundle(model):
         return describe_bundle(Bundle(model))
     return describe_model(models.load(model), Path(model))

@@ -12,9 +12,15 @@ def operator(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
+SCOPE = "onnx_bridge.scope"
+"""The node property in which `onnx_bridge.export` writes down the module."""
+
+
 def module(node: ir.Node) -> str:
-    """The innermost named module of PyTorch's exporter; its last scope is the operator itself. Empty without one."""
-    try:
+    """The innermost named module of PyTorch that an exporter wrote down. Empty without one."""
+    if SCOPE in node.metadata_props:
+        return node.metadata_props[SCOPE]
+    try:  # the exporter's last scope is the operator itself
         scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
         return str(scopes[-2]) if len(scopes) > 1 else ""
     except (SyntaxError, ValueError, TypeError):

@@ -478,11 +478,11 @@ class TestOutputs:
         pid = wait_for_worker(process)
         os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
         _, err = process.communicate()
-        if victim == "worker":
-            assert process.returncode == 3
-            assert "ended by SIGKILL" in err
-            assert len(err.strip().splitlines()) == 1
-            assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+        if victim == "worker":  # the conversion goes on in another
+            assert process.returncode == 0, err
+            notes = json.loads((out / "manifest.json").read_text())["notes"]
+            assert any("ended by SIGKILL" in note for note in notes)
+            assert (out / "light_vgg19.mxr").exists()
         else:
             assert {name: (out / name).read_bytes() for name in before} == before
             subprocess.run([PROGRAM, "convert", small, "-o", out, "--target", "ref"], check=True, capture_output=True)
@@ -502,6 +502,8 @@ class TestOutputs:
             "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
             "from onnx_bridge.cli import main; main()"
         )
+        # what MIGraphX says of the nodes is known then, so that only the bundle is written
+        subprocess.run([PROGRAM, "convert", model, "-o", tmp_path / "known"], check=True, capture_output=True)
         command = [sys.executable, "-c", code, "convert", model, "-o", out, "--target", "ref"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 
 import onnx_bridge
@@ -25,7 +23,7 @@ from passes.host_stages import Side, Stage
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
-CONSTANTS = {
+CONSTANTS: dict[str, Any] = {
     "k": RNG.standard_normal((4, 3, 3, 3)).astype(np.float32) / 5,
     "w": RNG.standard_normal((64, 5)).astype(np.float32) / 8,
 }
@@ -169,7 +167,7 @@ def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Pa
     for program in (first, again):
         program.compile("ref")
         results.append(program.run(sample)[0].numpy())
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
     (tmp_path / "calibration.npz").unlink()
     with pytest.raises(InputError, match="the data that it was quantized on is gone"):
         quantize_again(worker.parse_onnx(cnn), 0, options, "ref", tmp_path)
@@ -277,7 +275,7 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
 
 
 def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) -> None:
-    given = {"fast_math": "false", "disable_pointwise_fusion": True}
+    given: dict[str, bool | str] = {"fast_math": "false", "disable_pointwise_fusion": True}
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", options=given)
     assert bundle.manifest.options["compile"] == given
     assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}

@@ -52,17 +52,18 @@ def measure(
     for call, sample in calls:
         for _ in range(plan.warmup):
             call(sample)
-    random = np.random.default_rng(plan.seed)
+    places = np.tile(np.arange(len(calls)), (plan.iterations, 1))
+    orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn before, not between calls
     found: list[list[float]] = [[] for _ in calls]
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         started = clock()
-        for number in range(plan.iterations):
+        for number, order in enumerate(orders):
             if plan.seconds is not None and number >= LEAST and clock() - started > plan.seconds:
                 break
-            for place in random.permutation(len(calls)):
+            for place in order:
                 call, sample = calls[place]
                 before = clock()
                 call(sample)

@@ -3,9 +3,9 @@
 **Outliers** are calls that took longer than Q3 + 3·(Q3 − Q1), Tukey's far fence. They are counted, and left out of
 mean and standard deviation; percentiles and the minimum are of all calls.
 
-**Location.** What disturbs a measurement on a shared machine makes calls longer, never shorter. Ratios therefore compare
-the means of the faster halves: a real slowdown moves these as far as any other, and bursts of other work move them
-little.
+**Location.** What disturbs a measurement on a shared machine makes calls longer, never shorter. Ratios therefore
+compare the means of the faster halves: a real slowdown moves these as far as any other, and bursts of other work move
+them little.
 
 **Intervals** come from the bootstrap, of blocks rather than of single calls: neighbours in time are alike, and taking
 them for independent would promise too much.

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from onnx_bridge.conversion import journal as journals
 from onnx_bridge.conversion.convert import adopt
@@ -32,6 +32,7 @@ from onnx_bridge.conversion.past import Past
 from onnx_bridge.conversion.performer import described
 from onnx_bridge.conversion.pool import Performer
 from onnx_bridge.conversion.stages import STAGES
+from onnx_bridge.conversion.watching import Silent, Watcher
 from onnx_bridge.errors import BridgeError, InputError, nearest
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.precision import Precision
@@ -40,32 +41,6 @@ _ATTEMPTS = 3
 """How often a job is tried that fails by chance, or ends its process."""
 _SHARE = 0.9
 """Of the free memory, how much may be taken."""
-
-
-class Watcher(Protocol):
-    """Who is told what happens."""
-
-    def begin(self, total: int) -> None:
-        """There are so many jobs."""
-
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """A job is now at a stage (`STAGES`)."""
-
-    def ended(self, result: Result, weight: int) -> None:
-        """A job is over; ``weight`` says how large it was among the others."""
-
-
-class Silent:
-    """A watcher that says nothing."""
-
-    def begin(self, total: int) -> None:
-        """Nothing."""
-
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """Nothing."""
-
-    def ended(self, result: Result, weight: int) -> None:
-        """Nothing."""
 
 
 def convert_all(
@@ -336,6 +311,8 @@ class _Batch:
             runtime=self._runtime,
             precision=Precision(settings.precision, settings.keep_fp32, settings.calibration).to_key(),
             options=settings.options,
+            buckets=settings.buckets,
+            pad=settings.pad if settings.buckets else {},
         )
         assert key is not None
         return key

@@ -22,7 +22,7 @@ def check_buckets(
     reference: Path | None = None,
     seed: int = 0,
     samples: int | None = None,
-    tolerances: Tolerances = Tolerances(),
+    tolerances: Tolerances | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
@@ -54,7 +54,7 @@ def check_buckets(
         for dims in {tuple(each.items()): each for each in (info.dims, _inside(bundle, info))}.values():
             wanted = {name: size for name, size in {**fixed, **dims}.items() if name in symbols}
             for sample in samplers.generate(specs, seed=seed, samples=samples or 1, dims=wanted):
-                found.append(compare(bundle(sample), truth.run(sample), tolerances))
+                found.append(compare(bundle(sample), truth.run(sample), tolerances or Tolerances()))
         legs.append(Leg(f"bucket {label(info.dims)}", tuple(found)))
     return Report(
         model=bundle.manifest.name,

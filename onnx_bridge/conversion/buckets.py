@@ -5,8 +5,8 @@
 The folder holds the cleaned model with its symbolic dimensions, and an ordinary bundle for each bucket. A call takes
 the smallest bucket that fits, pads the inputs up to it, and cuts the outputs down to what they would have been: an
 output's dimension follows the symbols that the model gives it, or, where it gives none, the one size that it agrees
-with in all buckets. Whether a model computes the same on padded inputs is its own affair (its masks are there for that), which is
-why `check_buckets` compares each bucket inside as well as at its edge.
+with in all buckets. Whether a model computes the same on padded inputs is its own affair (its masks are there for
+that), which is why `check_buckets` compares each bucket inside as well as at its edge.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ class Buckets:
     Attributes:
         path: its folder.
         manifest: what is known of it.
+        bundles: those of the buckets, in their order.
         notes: what was done in the last call that is worth knowing: the bucket, and what was padded.
     """
 
@@ -175,7 +176,7 @@ class Buckets:
         self.manifest = BucketsManifest.read(manifest_path(self.path))
         self.notes: list[str] = []
         limits = {"runtime": runtime, "timeout": timeout, "memory": memory}
-        self._bundles = [Bundle(self.path / each.folder, **limits) for each in self.manifest.buckets]  # type: ignore[arg-type]
+        self.bundles = [Bundle(self.path / each.folder, **limits) for each in self.manifest.buckets]  # type: ignore[arg-type]
         for each in self.manifest.buckets:
             if _digest(self.path / each.folder / "manifest.json") != each.manifest:
                 what = "the bucket is not the one that the manifest describes"
@@ -191,9 +192,24 @@ class Buckets:
         """The cleaned ONNX."""
         return self.path / self.manifest.model
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values: the manifest, and the path."""
+        return {"kind": "buckets", "path": str(self.path), **self.manifest.to_json()}
+
+    def render(self) -> str:
+        """In lines."""
+        shapes = [
+            f"{kind} {each.name}: {each.dtype} [{', '.join('?' if axis is None else str(axis) for axis in each.axes)}]"
+            for kind, all_ in (("input", self.manifest.inputs), ("output", self.manifest.outputs))
+            for each in all_
+        ]
+        target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
+        notes = [f"note: {note}" for note in self.manifest.notes]
+        return "\n".join([f"bundle: {self.path}", target, self.manifest.stage_line, *shapes, *notes])
+
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""
-        for each in self._bundles:
+        for each in self.bundles:
             each.open()
 
     def bucket(self, dims: Mapping[str, int]) -> BucketInfo:
@@ -213,7 +229,7 @@ class Buckets:
         sample = samplers.validate(arrays, self.specs)
         dims = self._dims(sample)
         chosen = self.bucket(dims)
-        bundle = self._bundles[self.manifest.buckets.index(chosen)]
+        bundle = self.bundles[self.manifest.buckets.index(chosen)]
         padded, grown = dict(sample), []
         for ends in self.manifest.inputs:
             array = sample[ends.name]
@@ -233,7 +249,7 @@ class Buckets:
 
     def close(self) -> None:
         """Let go of all that was loaded."""
-        for each in self._bundles:
+        for each in self.bundles:
             each.close()
 
     def _dims(self, sample: Mapping[str, Value]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge import model as models
+from onnx_bridge.conversion.buckets import Buckets, BucketsManifest, has_buckets
 from onnx_bridge.conversion.bundle import manifest_path
 from onnx_bridge.conversion.manifest import Manifest
 from onnx_bridge.errors import BridgeError, InputError
@@ -91,9 +92,13 @@ def examine(path: Path, before: Mapping[str, Any] | None = None) -> Examined:
     )
 
 
-def whole(bundle: Path, key: str) -> Manifest | None:
+def whole(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
     """The manifest of a bundle with a content key, all of whose files are there; None where there is no such bundle."""
     try:
+        if has_buckets(bundle):
+            found = Buckets(bundle)
+            inner = all(whole(each.path, each.manifest.key or "") for each in found.bundles)
+            return found.manifest if found.manifest.key == key and inner and found.model_path.exists() else None
         manifest = Manifest.read(manifest_path(bundle))
         sizes = [(bundle / each.file).stat().st_size for each in (*manifest.programs, *manifest.model)]
     except (BridgeError, OSError):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.checking import check
+from onnx_bridge.conversion.buckets import Buckets, convert_buckets
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.jobs import Settings
@@ -100,7 +101,13 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
         for file in task["passes"]:
             _load_passes(file)
         if task["convert"]:
-            bundle = convert(source, out, **settings.conversion(), progress=progress)
+            bundle: Bundle | Buckets
+            if settings.buckets:
+                bundle = convert_buckets(
+                    source, out, settings.buckets, pad=settings.pad, **settings.conversion(), progress=progress
+                )
+            else:
+                bundle = convert(source, out, **settings.conversion(), progress=progress)
             _sync(bundle)
             manifest = bundle.manifest
             said = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
@@ -110,7 +117,9 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
             progress("check")
             started = time.perf_counter()
             report = check(
-                Bundle(out, timeout=settings.timeout, memory=settings.memory),
+                out,
+                timeout=settings.timeout,
+                memory=settings.memory,
                 reference=source,
                 inputs=settings.data,
                 seed=settings.seed,
@@ -136,10 +145,16 @@ def _since(started: float) -> float:
     return round(time.perf_counter() - started, 4)
 
 
-def _sync(bundle: Bundle) -> None:
+def _sync(bundle: Bundle | Buckets) -> None:
     """Have a bundle on the disk before anybody says that it is done."""
     place = manifest_path(bundle.path)
-    for name in (place.name, *(each.file for each in (*bundle.manifest.programs, *bundle.manifest.model))):
+    if isinstance(bundle, Buckets):
+        names = [bundle.manifest.model]
+        for each in bundle.bundles:
+            _sync(each)
+    else:
+        names = [each.file for each in (*bundle.manifest.programs, *bundle.manifest.model)]
+    for name in (place.name, *names):
         sync_file(place.with_name(name))
     for folder in (place.parent, place.parent.parent):
         sync_folder(folder)

@@ -6,9 +6,8 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from onnx_bridge.conversion.batch import Silent, Watcher
 from onnx_bridge.conversion.outcome import Result
 from onnx_bridge.conversion.stages import STAGES
 
@@ -17,6 +16,32 @@ if TYPE_CHECKING:
 
 _QUICK = ("kept", "told", "reused", "planned")
 """What takes no time, and says nothing of how long the rest will take."""
+
+
+class Watcher(Protocol):
+    """Who is told what happens."""
+
+    def begin(self, total: int) -> None:
+        """There are so many jobs."""
+
+    def stage(self, name: str, stage: str, detail: str) -> None:
+        """A job is now at a stage (`STAGES`)."""
+
+    def ended(self, result: Result, weight: int) -> None:
+        """A job is over; ``weight`` says how large it was among the others."""
+
+
+class Silent:
+    """A watcher that says nothing."""
+
+    def begin(self, total: int) -> None:
+        """Nothing."""
+
+    def stage(self, name: str, stage: str, detail: str) -> None:
+        """Nothing."""
+
+    def ended(self, result: Result, weight: int) -> None:
+        """Nothing."""
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -44,10 +44,18 @@ class Call:
     def of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, dict[str, torch.Tensor]]:
         """The call, and its tensors by name: parameters of ``forward``, and the ways into what is nested in them.
 
+        A ``forward(*inputs)`` has no names: it takes arguments by name in their order, and these names are kept.
+
         Raises:
             InputError: the arguments do not fit the signature.
         """
         signature = inspect.signature(module.forward)
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
+        if kinds == [inspect.Parameter.VAR_POSITIONAL] and kwargs and not args:
+            named: dict[str, torch.Tensor] = {}
+            positional = tuple(flatten(value, name, named) for name, value in kwargs.items())
+            fixed = {name: each.value for name, each in zip(kwargs, positional, strict=True) if _is_set(each)}
+            return Call(positional, {}, fixed), named
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -64,9 +72,8 @@ class Call:
                 case _:
                     found[name] = flatten(value, name, leaves)
         bound.arguments.update(found)
-        fixed = {name: each.value for name, each in found.items() if isinstance(each, Constant)}
-        constants = {name: value for name, value in fixed.items() if value is not None}
-        return Call(bound.args, bound.kwargs, constants), leaves
+        fixed = {name: each.value for name, each in found.items() if _is_set(each)}
+        return Call(bound.args, bound.kwargs, fixed), leaves
 
     @property
     def names(self) -> list[str]:
@@ -161,6 +168,11 @@ def quiet() -> Iterator[None]:
     finally:
         torch._C._jit_onnx_log = log
         logging.disable(level)
+
+
+def _is_set(value: Any) -> TypeGuard[Constant]:
+    """Whether it is a constant other than None."""
+    return isinstance(value, Constant) and value.value is not None
 
 
 def _shown(signature: inspect.Signature) -> str:

@@ -101,7 +101,8 @@ def _spread(numbers: Sequence[float], like: Array) -> Array:
     """The numbers over and over, in an order that repeats along no axis."""
     places = np.random.default_rng(like.size).integers(0, len(numbers), like.size)
     places[: len(numbers)] = np.arange(len(numbers))[: like.size]
-    return np.asarray(numbers)[places].reshape(like.shape).astype(like.dtype)
+    with np.errstate(over="ignore"):  # what is beyond a dtype is its infinity
+        return np.asarray(numbers)[places].reshape(like.shape).astype(like.dtype)
 
 
 def _is_float(array: Array) -> bool:

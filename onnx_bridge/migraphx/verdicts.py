@@ -110,7 +110,7 @@ class Verdicts:
         return {signature: verdict for signature, verdict in found.items() if verdict is not None}
 
     def _probe(self, probes: Sequence[Probe], run: bool) -> dict[str, Verdict]:
-        worker, oracle = _worker(self.runtime), _oracle()
+        worker, oracle = checked_worker(self.runtime), _oracle()
         worker.launch()  # it loads MIGraphX while the reference computes
         if run:
             oracle.launch()
@@ -148,7 +148,7 @@ class Verdicts:
                 [each.target, each.reload, each.empty, [list(sample) for sample in each.samples]] for each in questions
             ],
         }
-        worker = _worker(self.runtime)
+        worker = checked_worker(self.runtime)
         with worker.limited(Limits(memory=_MEMORY)):
             message, outputs = worker.request("probing", request, tensors)
         found = []
@@ -175,7 +175,8 @@ def _batches(probes: Iterable[Probe]) -> Iterator[list[Probe]]:
         yield batch
 
 
-def _worker(runtime: Runtime) -> workers.Worker:
+def checked_worker(runtime: Runtime) -> workers.Worker:
+    """The shared worker of a runtime whose heap checks itself, where glibc's library for that is there."""
     checked = any((folder / _CHECKER).is_file() for folder in runtime.library_path)
     tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.check=3")))
     preload = ":".join(filter(None, (os.environ.get("LD_PRELOAD"), _CHECKER)))

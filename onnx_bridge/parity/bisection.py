@@ -20,8 +20,6 @@ from passes.graphs import ORIGIN, PASS
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_SCOPE = "onnx_bridge.scope"
-"""Where `onnx_bridge.exporting`, which imports torch, keeps the module that a node comes from."""
 _LISTED = 4
 """How many nodes a sentence names."""
 
@@ -64,7 +62,7 @@ class Culprit:
         """Describe a node of a cleaned model."""
         origin = tuple(json.loads(node.metadata_props.get(ORIGIN, "[]")))
         sources = [each for each in original.graph.all_nodes() if each.name in {*origin, node.name}]
-        modules = (each.metadata_props.get(_SCOPE) or module(each) for each in (node, *sources))
+        modules = (module(each) for each in (node, *sources))
         made_by = node.metadata_props.get(PASS, "")
         return cls(str(node.name), operator(node), next(filter(None, modules), ""), made_by, origin)
 

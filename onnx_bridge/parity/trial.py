@@ -20,7 +20,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.verdicts import _worker as checked_worker
+from onnx_bridge.migraphx.verdicts import checked_worker
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
 from onnx_bridge.parity.compare import Comparison, compare
 from onnx_bridge.parity.pieces import Piece, Runs

@@ -76,8 +76,8 @@ def lower(
         RuntimeFailure: there is no MIGraphX, or neither it nor ONNX Runtime can run a node.
     """
     require_torch()
-    from onnx_bridge.torch import lowering
+    from onnx_bridge.torch.lowering import lowered
     from onnx_bridge.torch.making import Options
 
     options = Options(target, precision, exporter, opset, host, cache, timeout, memory, runtime)
-    return lowering.lowered(module, sample_inputs, kwargs, dynamic or {}, buckets or {}, options, progress)
+    return lowered(module, sample_inputs, kwargs, dynamic or {}, buckets or {}, options, progress)

@@ -2,10 +2,10 @@
 
     torch.compile(model, backend="onnx_bridge", options={"strict": True})
 
-Each graph that dynamo finds is lowered when it is first called, with the very tensors of that call. Open sizes are padded
-to the next power of two, or to the given buckets, so that few sizes make few programs; for every new size that padding
-changes nothing is tried with the graph itself, and a size for which it would is taken as it is. A graph that cannot be
-lowered runs in PyTorch, as it would without the backend, and one warning says why.
+Each graph that dynamo finds is lowered when it is first called, with the very tensors of that call. Open sizes are
+padded to the next power of two, or to the given buckets, so that few sizes make few programs; for every new size that
+padding changes nothing is tried with the graph itself, and a size for which it would is taken as it is. A graph that
+cannot be lowered runs in PyTorch, as it would without the backend, and one warning says why.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.utils import _pytree
 
 from onnx_bridge.errors import BridgeError, InputError, nearest
 from onnx_bridge.torch import padding
-from onnx_bridge.torch.graphs import Argument, Bound, Computed, Fixed, Outcome, Repeated, Signature, foresee, is_fake
 from onnx_bridge.torch.gradients import without_gradients
+from onnx_bridge.torch.graphs import Argument, Bound, Computed, Fixed, Outcome, Repeated, Signature, foresee, is_fake
 from onnx_bridge.torch.making import Options, make
 from onnx_bridge.torch.programs import Programs
 
@@ -74,7 +74,9 @@ class BackendOptions:
                 raise InputError("there is no such option", where=f"option {name!r}", hint=hint)
         made = cls(**(options or {}))
         if made.buckets is not None and (not made.buckets or min(made.buckets) < 1):
-            raise InputError(f"its sizes are {list(made.buckets)}", where="option 'buckets'", hint="give some above zero")
+            raise InputError(
+                f"its sizes are {list(made.buckets)}", where="option 'buckets'", hint="give some above zero"
+            )
         if made.programs < 1:
             raise InputError("a graph needs at least one program", where="option 'programs'")
         return made
@@ -141,7 +143,7 @@ class CompiledGraph:
         self._lock = threading.RLock()
         self._rigid: set[str] = set()
         self._forget()
-        autocast = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+        autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         self.reason = "autocast is on, which no ONNX graph knows" if autocast else None
         if self.reason is not None:
             self._give_up(InputError(self.reason))
@@ -156,7 +158,7 @@ class CompiledGraph:
             return self._graph(*given)
         try:
             args = self._signature.settled(given)
-            with self._lock, torch.inference_mode(False), torch.no_grad():
+            with self._lock:
                 plan = self._plan(args)
             return self._run(plan, args)
         except BridgeError as error:
@@ -192,7 +194,9 @@ class CompiledGraph:
         free = [each for index, each in enumerate(args) if index not in self._signature.owned]
         key = tuple((each.dtype, each.shape, each.device) if isinstance(each, torch.Tensor) else each for each in free)
         if key not in self._plans:
-            self._plans[key] = self._made(args)
+            # what is tried must not draw the random numbers that the graph itself may draw
+            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
+                self._plans[key] = self._made(args)
         return self._plans[key]
 
     def _made(self, args: Sequence[Any]) -> _Plan:

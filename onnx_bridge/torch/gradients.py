@@ -29,6 +29,8 @@ def without_gradients(outputs: Mapping[str, torch.Tensor], inputs: Iterable[torc
     if anchor is None:
         return dict(outputs)
     return {
-        name: _Computed.apply(anchor, each) if each.is_floating_point() or each.is_complex() else each
+        name: _Computed.apply(anchor, each)  # type: ignore[no-untyped-call]
+        if each.is_floating_point() or each.is_complex()
+        else each
         for name, each in outputs.items()
     }

@@ -1,8 +1,8 @@
 """What `torch.compile` hands to a backend, as a module that can be lowered.
 
-A graph takes parameters, buffers, sizes and constants along with its inputs. The first two become the module's own; the
-sizes and constants are fixed; and of what it returns, sizes and inputs need no computing. What a graph does to its inputs
-is found by running it on tensors without elements.
+A graph takes parameters, buffers, sizes and constants along with its inputs. The first two become the module's own;
+the sizes and constants are fixed; and of what it returns, sizes and inputs need no computing. What a graph does to its
+inputs is found by running it on tensors without elements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Signature:
             elif isinstance(value, torch.SymInt):
                 integers[index] = str(value.node.expr)
             elif isinstance(value, torch.Tensor):
-                axes = {axis: str(size.node.expr) for axis, size in enumerate(value.shape) if _symbolic(size)}
+                axes = {axis: _symbol(size) for axis, size in enumerate(value.shape) if _symbol(size)}
                 if axes:
                     open_[index] = axes
         known = {symbol for axes in open_.values() for symbol in axes.values()}
@@ -71,8 +71,10 @@ def _only_read(node: fx.Node) -> bool:
     return bool(node.users) and all(user.op == "call_method" and user.target == "item" for user in node.users)
 
 
-def _symbolic(size: Any) -> bool:
-    return isinstance(size, torch.SymInt) and str(size.node.expr).isidentifier()
+def _symbol(size: Any) -> str:
+    """The name of an open size; empty for any other."""
+    name = str(size.node.expr) if isinstance(size, torch.SymInt) else ""
+    return name if name.isidentifier() else ""
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,10 @@ class Interface:
 class Lowered(nn.Module):
     """What `onnx_bridge.torch.lower` returns: call it like the module that it was made from.
 
-    It has no parameters, and is always in evaluation mode: a call in training mode is an error. ``state_dict`` holds its
-    programs as a tensor of bytes, and loads with ``weights_only=True``; a module saved whole by ``torch.save(module)``
-    is a pickle, and so needs ``torch.load(…, weights_only=False)``. Neither needs the original module's weights.
+    It has no parameters, and is always in evaluation mode: a call in training mode is an error. ``state_dict`` holds
+    its programs as a tensor of bytes, and loads with ``weights_only=True``; a module saved whole by
+    ``torch.save(module)`` is a pickle, and so needs ``torch.load(…, weights_only=False)``. Neither needs the original
+    module's weights.
 
     Attributes:
         notes: what the user should know, in sentences.
@@ -91,7 +92,7 @@ class Lowered(nn.Module):
         """The bundles behind it."""
         return self._programs
 
-    @torch.compiler.disable  # within a module that is compiled it is called as it is
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # within a module that is compiled it is called as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Like the module's own.
 
@@ -145,7 +146,7 @@ class Lowered(nn.Module):
         state = dict(state)
         folder = unpack(state.pop("_packed"))
         programs = Programs(folder, **state.pop("_limits"))
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._programs = programs
 
 
@@ -214,6 +215,6 @@ def _same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    if type(one).__eq__ is object.__eq__:  # nothing can be said of them
+    if "__eq__" not in {name for each in type(one).__mro__[:-1] for name in vars(each)}:  # nothing can be said of them
         return True
     return bool(one == other)

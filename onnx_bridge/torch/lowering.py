@@ -84,4 +84,6 @@ def _cast(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call, tensors = Call.of(module, args, kwargs)
-    return call.arguments({name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()})
+    return call.arguments(
+        {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+    )

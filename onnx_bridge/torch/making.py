@@ -1,9 +1,9 @@
 """Making the programs of a module, or finding them on disk.
 
-An entry of the cache is a folder named by what it was made from (`_key`): the module's fingerprint, the call's
-structure with dtypes, shapes and constants, options, the versions and sources of everything in between. It appears
-whole or not at all, is made once however many processes want it, and one that is damaged is made again. What is found is
-tried: the module must still return, for the samples in the entry, what it returned when the entry was made.
+An entry of the cache is a folder named by what it was made from: the module's fingerprint, the call's structure
+with dtypes, shapes and constants, options, the versions and sources of everything in between. It appears whole or not
+at all, is made once however many processes want it, and one that is damaged is made again. What is found is tried: the
+module must still return, for the samples in the entry, what it returned when the entry was made.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def make(
     tell: Tell,
 ) -> Made:
     """The programs of a module for such a call; raises as `onnx_bridge.torch.lower`."""
-    with torch.inference_mode(False):  # in which tensors cannot be traced
+    # under inference mode tensors cannot be traced, and the user's random numbers are not ours
+    with torch.inference_mode(False), torch.random.fork_rng(devices=()):
         return _make(_Request(module, tuple(args), dict(kwargs), dynamic, buckets, options, tell))
 
 
@@ -222,7 +223,7 @@ class _Request:
                 timeout=options.timeout,
                 memory=options.memory,
                 runtime=options.runtime,
-                progress=lambda stage, said=said: self.tell(f"{stage} ({said})" if said else stage),
+                progress=self._telling(said),
             )
             notes += [note for note in bundle.manifest.notes if note not in notes]
         graph = exported.model.graph
@@ -237,6 +238,10 @@ class _Request:
         ).write(folder.path)
         programs.write_samples(folder.path, _samples(exported))
         return Made(Programs(folder, **options.limits), self.call, exported.result, False)
+
+    def _telling(self, said: str) -> Tell:
+        """What tells a stage of one bucket."""
+        return lambda stage: self.tell(f"{stage} ({said})" if said else stage)
 
     def _try(self, exported: Exported, combined: Sequence[Mapping[str, int]]) -> None:
         """Make sure that padding changes nothing.

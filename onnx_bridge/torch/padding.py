@@ -1,8 +1,8 @@
 """Open sizes, and the buckets that they are padded to.
 
-A tensor is padded with zeros at the end of each open dimension, and an output is cut to the size that it would have had.
-That gives the same numbers only for modules that heed it (a mask of zeros, a causal mask, a batch); which is why it is
-tried with the module itself (`disturbed`) before anything relies on it.
+A tensor is padded with zeros at the end of each open dimension, and an output is cut to the size that it would have
+had. That gives the same numbers only for modules that heed it (a mask of zeros, a causal mask, a batch); which is why
+it is tried with the module itself (`disturbed`) before anything relies on it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The programs of a module: a folder with a bundle for each bucket, and what tensors they take and give.
 
-    entry.json      inputs and outputs by name, and the buckets
-    samples.pt      inputs that the module was tried on, and what it returned
-    0/, 1/, …       a bundle for each bucket
+entry.json      inputs and outputs by name, and the buckets
+samples.pt      inputs that the module was tried on, and what it returned
+0/, 1/, …       a bundle for each bucket
 """
 
 from __future__ import annotations
@@ -118,10 +118,7 @@ class Programs:
         self.folder = folder
         self.limits: dict[str, Any] = {"runtime": runtime, "timeout": timeout, "memory": memory}
         self.entry = Entry.read(folder.path)
-        self.bundles = [
-            Bundle(folder.path / str(index), **self.limits)
-            for index in range(len(self.entry.buckets))
-        ]
+        self.bundles = [Bundle(folder.path / str(index), **self.limits) for index in range(len(self.entry.buckets))]
         self._dims = {port.name: port.dims for port in self.entry.inputs}
         sizes = {symbol: [each[symbol] for each in self.entry.buckets] for symbol in self.entry.buckets[0]}
         self._sizes = {symbol: sorted(set(each)) for symbol, each in sizes.items()}

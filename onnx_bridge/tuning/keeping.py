@@ -1,8 +1,9 @@
 """Which nodes must stay in float32 for a model in 16 bits to agree with its reference.
 
 First every activation is looked at: a node that takes or gives values beyond the format's range is suspected before all
-others. Then bisection (`onnx_bridge.tuning.minimal`) converts, compiles, and compares with the reference, until the nodes
-that stay are as few as suffice: no single one of them can be left out. Their names are what ``--keep-fp32`` takes.
+others. Then bisection (`onnx_bridge.tuning.minimal`) converts, compiles, and compares with the reference, until the
+nodes that stay are as few as suffice: no single one of them can be left out. Their names are what ``--keep-fp32``
+takes.
 """
 
 from __future__ import annotations

@@ -202,32 +202,32 @@ def tune(
     trials: list[Trial] = []
     queue = list(candidates)
     started, longest, resumed = clock(), 0.0, 0
-    while queue:
-        candidate = queue[0]
-        trial = journal.found(candidate)
-        if trial is None:
-            left = budget - (clock() - started)
-            if trials and longest > left:
-                break
-            search.tell(f"trial {len(trials) + 1}: {candidate.name}")
-            trial = search.attempt(candidate)
-            journal.add(trial)
-            if not trials and clock() - started > budget:
-                what = f"the budget of {budget:g} s is too short for one trial, which took {trial.seconds:.3g} s"
-                raise InputError(what, where="budget", hint="give it more; what was found is kept")
-        else:
-            resumed += 1
-        longest = max(longest, trial.seconds)
-        trials.append(trial)
-        queue.pop(0)
-        if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision in BY_PASS:
-            found = journal.kept(candidate)
-            if found is None and not candidate.keep_fp32 and longest * 2 <= budget - (clock() - started):
-                found = search.find_keep(candidate)
-                journal.add_kept(candidate, found)
-            if found and not candidate.keep_fp32:
-                queue.insert(0, replace(candidate, keep_fp32=found))
-    search.close()
+    with contextlib.closing(search):
+        while queue:
+            candidate = queue[0]
+            trial = journal.found(candidate)
+            if trial is None:
+                left = budget - (clock() - started)
+                if trials and longest > left:
+                    break
+                search.tell(f"trial {len(trials) + 1}: {candidate.name}")
+                trial = search.attempt(candidate)
+                journal.add(trial)
+                if not trials and clock() - started > budget:
+                    what = f"the budget of {budget:g} s is too short for one trial, which took {trial.seconds:.3g} s"
+                    raise InputError(what, where="budget", hint="give it more; what was found is kept")
+            else:
+                resumed += 1
+            longest = max(longest, trial.seconds)
+            trials.append(trial)
+            queue.pop(0)
+            if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision in BY_PASS:
+                found = journal.kept(candidate)
+                if found is None and not candidate.keep_fp32 and longest * 2 <= budget - (clock() - started):
+                    found = search.find_keep(candidate)
+                    journal.add_kept(candidate, found)
+                if found and not candidate.keep_fp32:
+                    queue.insert(0, replace(candidate, keep_fp32=found))
     chosen = winner(trials)
     job = None
     if chosen is not None:

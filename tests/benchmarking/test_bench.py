@@ -20,6 +20,7 @@ import onnx_bridge
 from onnx_bridge import cli_bench
 from onnx_bridge import model as models
 from onnx_bridge.benchmarking.benchmark import bench
+from onnx_bridge.benchmarking.engines import Call
 from onnx_bridge.benchmarking.measuring import LEAST, Plan, measure
 from onnx_bridge.benchmarking.outcome import Baseline, Bench, Row
 from onnx_bridge.errors import InputError
@@ -59,7 +60,7 @@ def baseline(found: Bench, path: Path) -> Baseline:
 
 def test_engines_take_turns_in_every_round() -> None:
     said: list[str] = []
-    calls = [(lambda _sample, name=name: said.append(name), {}) for name in "abc"]
+    calls: list[tuple[Call, dict[str, Any]]] = [(lambda _, name=name: said.append(name), {}) for name in "abc"]  # type: ignore[misc]
     found = measure(calls, Plan(iterations=20, warmup=2))
     assert [len(each) for each in found] == [20, 20, 20]
     assert said[:6] == list("aabbcc")

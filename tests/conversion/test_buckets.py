@@ -13,8 +13,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+from onnx_bridge import cli
+from onnx_bridge.conversion.batch import convert_all
 from onnx_bridge.conversion.bucket_checking import check_buckets
 from onnx_bridge.conversion.buckets import BucketInfo, Buckets, Ends, _cut, _following, _pad, convert_buckets
+from onnx_bridge.conversion.jobs import Settings
 from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.compare import compare
@@ -185,3 +188,40 @@ def test_padding_and_cutting() -> None:
     assert _pad(array, (2, 3), "edge").tolist() == [[1, 2, 2], [1, 2, 2]]
     assert _pad(np.array([True]), (2,), "0").tolist() == [True, False]
     assert _cut(np.arange(6).reshape(2, 3), (1, None)).tolist() == [[0, 1, 2]]
+
+
+class TestEverywhere:
+    """Buckets on the command line and in batches."""
+
+    def test_a_batch(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+        (tmp_path / "models").mkdir()
+        shutil.copy(made[0], tmp_path / "models/m.onnx")
+        settings = Settings(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        assert [each.status for each in outcome.results] == ["converted"], outcome.to_json()
+        assert "parity holds" in str(outcome.results[0].check)
+        assert isinstance(onnx_bridge.load(tmp_path / "out/m"), Buckets)
+        assert convert_all([tmp_path / "models"], tmp_path / "out", settings).results[0].status == "kept"
+        (tmp_path / "out/m/batch=2/m.mxr").unlink()
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        assert outcome.results[0].status == "converted"
+
+    def test_verbs(self, made: tuple[Path, Buckets], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        def bridge(*arguments: object) -> str:
+            sys_argv = ["onnx-bridge", *map(str, arguments)]
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+                patch.setattr("sys.argv", sys_argv)
+                cli.main()
+            printed = capsys.readouterr()
+            assert caught.value.code == 0, printed
+            return printed.out
+
+        out = tmp_path / "out"
+        sizes = ("--bucket", "batch=1,2", "--bucket", "seq=4", "--pad", "mask=0", "--target", "ref")
+        assert "buckets: batch=1,seq=4; batch=2,seq=4" in bridge("convert", made[0], "-o", out, *sizes)
+        assert "parity holds" in bridge("check", out)
+        assert json.loads(bridge("inspect", out, "--json"))["kind"] == "buckets"
+        np.savez(tmp_path / "x.npz", **sample(2, 3))
+        bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+        with np.load(tmp_path / "y.npz") as results:
+            assert results["y"].shape == (2, 3, 8)

@@ -346,6 +346,19 @@ def test_other_values_that_are_returned_are_noted() -> None:
     assert rebuild(exported.result, {"output.0": torch.ones(2)})[1] == 7
 
 
+class Several(nn.Module):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return inputs[0] - inputs[1]
+
+
+def test_a_forward_without_names_has_those_that_are_given() -> None:
+    given = {"left": torch.randn(2), "right": torch.randn(2)}
+    exported = export(Several(), (), given, exporter="torchscript")
+    assert [value.name for value in exported.model.graph.inputs] == ["left", "right"]
+    exported = export(Several(), tuple(given.values()), exporter="torchscript")
+    assert [value.name for value in exported.model.graph.inputs] == ["inputs.0", "inputs.1"]
+
+
 class Looked(nn.Module):
     def __init__(self) -> None:
         super().__init__()

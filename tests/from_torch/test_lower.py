@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,3 +255,21 @@ def test_buckets_pad_what_comes_in_and_cut_what_goes_out(make: Make) -> None:
 def test_a_module_that_padding_changes_is_refused(make: Make) -> None:
     with pytest.raises(InputError, match=r"something else when it is padded \(seq from 3 to 8\): output"):
         make(Averages().eval(), torch.randn(2, 3, 4), dynamic={"x": {1: "seq"}}, buckets={"seq": [8]})
+
+
+def test_importing_the_project_does_not_import_pytorch() -> None:
+    script = "import sys, onnx_bridge; onnx_bridge.lower; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_without_pytorch_the_error_says_how_to_get_it() -> None:
+    script = """
+import sys, onnx_bridge
+sys.modules["torch"] = None
+try:
+    onnx_bridge.lower(None, None)
+except onnx_bridge.errors.InputError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "onnx-bridge[torch]" in done.stdout

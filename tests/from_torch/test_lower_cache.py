@@ -138,9 +138,7 @@ def test_the_second_time_a_bert_takes_less_than_a_second(runtime: Runtime, tmp_p
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=50
-    )
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=50)
     bert = BertModel(config).eval()
     sample = {"input_ids": torch.randint(0, 50, (2, 6)), "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2])}
     took = []

@@ -150,7 +150,11 @@ def test_integer_kernels_stay() -> None:
     text = """(float[4,8] x) => (float[4,8] y) {
         q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  w = DequantizeLinear(qw, s, z)
         t = Transpose(w)  a = MatMul(d, t)  y = Relu(a) }"""
-    constants = {"s": np.float32(0.05), "z": np.int8(0), "qw": RNG.integers(-9, 9, (8, 8)).astype(np.int8)}
+    constants: dict[str, Any] = {
+        "s": np.float32(0.05),
+        "z": np.int8(0),
+        "qw": RNG.integers(-9, 9, (8, 8)).astype(np.int8),
+    }
     source = model(text, **constants)
     found = ConvertPrecision(to="fp16", keep=("Transpose",)).run(source, Context())
     assert reasons(found)[0] == "Transpose is kept in float32"

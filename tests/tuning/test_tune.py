@@ -24,7 +24,7 @@ from onnx_bridge.errors import BridgeError, InputError
 from onnx_bridge.tuning.keeping import find_keep
 from onnx_bridge.tuning.minimal import minimal
 from onnx_bridge.tuning.pareto import Candidate, Trial, explain, front, winner
-from onnx_bridge.tuning.tune import Tuning, tune
+from onnx_bridge.tuning.tune import tune
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
@@ -39,7 +39,7 @@ QUICK: Mapping[str, Any] = {"target": "ref", "iterations": 4, "budget": 300.0, "
 
 
 def saved(folder: Path, text: str = PLAIN, **constants: Any) -> Path:
-    used = {name: array for name, array in (constants or WEIGHTS).items() if name in text}
+    used: dict[str, Any] = {name: array for name, array in (constants or WEIGHTS).items() if name in text}
     path = folder / "model.onnx"
     models.save(model(text, **used), path)
     return path
@@ -253,4 +253,3 @@ def test_the_commands(tmp_path: Path) -> None:
     assert (code, job.exists()) == (0, True)
     assert "the front" in said
     assert command(cli_bench.tune, path, "-o", job, "--budget", "soon")[0] == 2
-    assert isinstance(Tuning(path, "ref", (), 0, (), None).winner, type(None))
