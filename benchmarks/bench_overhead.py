@@ -2,8 +2,8 @@
 
     python benchmarks/bench_overhead.py
 
-The models are single products, so that a call is short and what is around it shows most. Printed is, for each engine and size,
-the ratio of the latencies that ``bench`` records to those of a bare loop, with its confidence interval.
+The models are single products, so that a call is short and what is around it shows most. Printed is, for each engine
+and size, the ratio of the latencies that ``bench`` records to those of a bare loop, with its confidence interval.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import passes
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError, RuntimeNotFound, nearest
 from passes.base import Context, Exactness, Rewrite, Skip, Target
+from passes.infer_shapes import InferShapes
 from passes.legalize.driver import Legalize
 from passes.pipeline import Pipeline
 
@@ -125,6 +126,8 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
             raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
     pipeline = Pipeline.parse(name)
     target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
+    if target is not None:  # nothing can be asked about what has no known shape
+        InferShapes().run(loaded, Context())
     steps = pipeline.run(loaded, Context(target))
     rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
     skips = [each for step in steps for each in step.result.skips if node in (None, each.node)]
