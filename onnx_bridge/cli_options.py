@@ -31,7 +31,7 @@ Shapes = Annotated[
 Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
 Freeze = Annotated[
     list[str] | None,
-    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant; its value as JSON; repeatable."),
+    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant: JSON, or @SAMPLE.npz; repeatable."),
 ]
 Host = Annotated[
     bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
@@ -80,8 +80,26 @@ def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise InputError(f"{text!r} is not NAME=VALUE", where=option, hint=f"for example {option} {example}")
-        found[name] = value
+        found[name] = _from_sample(name, Path(value[1:])) if value.startswith("@") else value
     return found
+
+
+def _from_sample(name: str, path: Path) -> str:
+    """The array of a name in an .npz, as JSON; raises InputError."""
+    import json
+
+    import numpy as np
+
+    from onnx_bridge.errors import nearest
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if name in arrays:
+                return json.dumps(arrays[name].tolist())
+            hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"cannot be read as .npz: {error}", where=str(path)) from None
+    raise InputError(f"it has no array {name}", where=str(path), hint=hint)
 
 
 def shapes(texts: list[str] | None) -> dict[str, list[int]]:

@@ -15,6 +15,7 @@ from onnx_bridge import model as models
 from onnx_bridge import provenance
 from onnx_bridge.cleaning import clean
 from onnx_bridge.conversion.staging import Staged, stage
+from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.values import Array
@@ -70,6 +71,7 @@ class Diagnosis:
         nodes: every node but constants.
         stages: what the bundle would be made of: the side and the number of nodes of each stage.
         share: of the estimated work on MIGraphX, from 0 to 1.
+        kernels: how many convolutions and matrix products the gpu target will run in int8, fp8, int4 weights or float.
         memory: bytes that MIGraphX will take at most, predicted.
         parsed: whether MIGraphX has parsed all of its stages as a whole.
         problem: why not, or why the model will not run.
@@ -83,6 +85,7 @@ class Diagnosis:
     nodes: list[NodeFinding]
     stages: list[dict[str, Any]]
     share: float
+    kernels: dict[str, int]
     memory: int
     parsed: bool
     problem: str = ""
@@ -119,6 +122,7 @@ class Diagnosis:
             *(f"{name}: {value}" for name, value in self.facts.items()),
             f"nodes: {totals}",
             f"stages: {stages}; {self.share:.1%} of the work on MIGraphX",
+            f"products: {', '.join(f'{count} in {kernel}' for kernel, count in self.kernels.items()) or 'none'}",
             f"memory: about {self.memory / 2**30:.1f} GiB while MIGraphX saves the program",
             *(f"note: {note}" for note in self.notes),
             self._conclusion(),
@@ -221,6 +225,7 @@ def doctor(
         nodes=nodes,
         stages=[{"side": each.side.value, "nodes": len(each.nodes)} for each in staged.plan.stages],
         share=staged.share,
+        kernels=forecast(after.model).kernels(),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=staged.problem is None,
         problem=staged.problem or "",

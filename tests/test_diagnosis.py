@@ -54,6 +54,7 @@ def test_the_whole(found: Diagnosis) -> None:
     assert found.totals() == {AS_IS: 7, REWRITTEN: 2, REMOVED: 0, HOST: 1}
     assert [each["side"] for each in found.stages] == ["device", "host"]
     assert 0.99 < found.share < 1.0
+    assert found.kernels == {"float": 4}
     assert found.facts["other domains"] == "com.microsoft"
     assert json.loads(json.dumps(found.to_json()))["totals"][REWRITTEN] == 2
 
@@ -115,7 +116,27 @@ def test_inputs_that_are_frozen(runtime: Runtime, tmp_path: Path) -> None:
         onnx_bridge.doctor(source, freeze={"m": "1"})
 
 
+def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
+    source = model("(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }")
+    found = onnx_bridge.doctor(source)
+    assert any(note.startswith("k: ") and "--freeze NAME=VALUE" in note for note in found.notes)
+    frozen = onnx_bridge.doctor(source, freeze={"k": np.array([3])})
+    assert [each["side"] for each in frozen.stages] == ["device"]
+    assert not frozen.notes
+
+
 class TestCommand:
+    def test_frozen_to_a_sample(self, runtime: Runtime, tmp_path: Path) -> None:
+        source = model("(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }")
+        path, sample = tmp_path / "topk.onnx", tmp_path / "sample.npz"
+        ir.save(source, path)
+        np.savez(sample, k=np.array([3]))
+        assert self.doctor(path, "--no-host", "--freeze", f"k=@{sample}").returncode == 0
+        for text, words in ((f"n=@{sample}", "no array n"), (f"k=@{tmp_path}/none.npz", "cannot be read as .npz")):
+            done = self.doctor(path, "--freeze", text)
+            assert done.returncode == 2
+            assert words in done.stderr
+
     def doctor(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "onnx_bridge", "doctor", *map(str, arguments)]
         environment = {**os.environ, "COLUMNS": "200"}

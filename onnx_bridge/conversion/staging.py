@@ -39,6 +39,7 @@ from passes.graphs import Scope, name_nodes
 from passes.host_stages import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
 from passes.infer_shapes import InferShapes
 from passes.probes import Probe, suspects
+from passes.structural import structural_inputs
 from passes.units import units
 
 Timed = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -162,6 +163,11 @@ def stage(
     staged.error = _check_host(model, staged.plan)
     if staged.error is None and not staged.plan.wholly_on_device:
         notes.insert(0, _summary(staged))
+        if names := structural_inputs(model):
+            notes.append(
+                f"{', '.join(names)}: how the model computes depends on these inputs, which MIGraphX wants constant; "
+                "freeze them with --freeze NAME=VALUE, or NAME=@SAMPLE.npz"
+            )
     return staged
 
 

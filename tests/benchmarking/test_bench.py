@@ -229,7 +229,8 @@ def command(*arguments: object) -> tuple[int, str]:
 def test_the_command_gates(tiny: Path, tmp_path: Path) -> None:
     base, table = tmp_path / "base.json", tmp_path / "table.csv"
     code, said = command(tiny, "--engines", "ort", "-o", base, "--csv", table)
-    assert (code, "ort, fp32" in said) == (0, True)
+    assert code == 0
+    assert "ort" in said
     assert table.read_text().startswith("engine,target,precision,batch")
     values = json.loads(base.read_text())
     for row in values["rows"]:
