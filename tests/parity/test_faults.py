@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from fixtures import faults, small
@@ -16,15 +14,6 @@ KINDS = {
     "branches": ("operands", "overflow"),
     "quantized": ("weight", "crash"),
 }
-
-
-@pytest.fixture(autouse=True)
-def registered(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.function is test_the_last_line:  # which does it itself
-        yield
-    else:
-        with faults.registered():
-            yield
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

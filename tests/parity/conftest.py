@@ -1,0 +1,15 @@
+"""The pass that plants faults, known to the tests of this folder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fixtures import faults
+
+
+@pytest.fixture(autouse=True)
+def _planting() -> Iterator[None]:
+    with faults.registered():
+        yield
