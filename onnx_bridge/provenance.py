@@ -13,7 +13,7 @@ def operator(node: ir.Node) -> str:
 
 
 SCOPE = "onnx_bridge.scope"
-"""The node property in which `onnx_bridge.export` writes down the module."""
+"""The node property in which `onnx_bridge.export` writes the module down, as ``get_submodule`` of PyTorch takes it."""
 
 
 def module(node: ir.Node) -> str:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Pass, Result, Skip
 from passes.block_floats import (
     BFLOAT16,
@@ -39,9 +38,9 @@ from passes.block_floats import (
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.inference import infer
 from passes.legalize.arithmetic import Arithmetic, sizes
 from passes.legalize.quantize import reshaped
+from passes.rounds import run_in_rounds
 
 _NUMBER = ir.DataType.FLOAT
 _DOMAINS = ("com.amd.quark", "com.vai.quantize")
@@ -256,14 +255,4 @@ class DecomposeQuark(Pass):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Each round lets shapes be known for the next: inference does not know these operators."""
-        result = Result(model)
-        known = frozenset().union(*(step.operators for step in _STEPS))
-        while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model, declared=not result.rewrites)
-            rounds = [step.run(model, context) for step in _STEPS]
-            result.skips = [skip for each in rounds for skip in each.skips]
-            found = [rewrite for each in rounds for rewrite in each.rewrites]
-            if not found:
-                break
-            result.rewrites += found
-        return result
+        return run_in_rounds(_STEPS, model, context)

@@ -25,7 +25,7 @@ from passes.effort import estimate
 from passes.graphs import Scope
 from passes.suspects import suspects
 
-__all__ = ["RANDOM", "Probe", "suspects"]
+__all__ = ["RANDOM", "Probe", "fixed_values", "suspects"]
 
 RANDOM = frozenset(
     ("", name)
@@ -239,6 +239,17 @@ def _keeps_elements(tensor: ir.TensorProtocol) -> bool:
         return True
     whole = tensor.dtype.is_integer() or tensor.dtype == ir.DataType.BOOL
     return tensor.nbytes <= (_WHOLE_BYTES if whole else _FLOAT_BYTES)
+
+
+def fixed_values(graph: ir.Graph) -> set[ir.Value]:
+    """The values of a graph's nodes, in their order, that depend on shapes and constants alone."""
+    found: set[ir.Value] = set()
+    for node in graph:
+        shape = node.domain == "" and node.op_type in ("Shape", "Size")
+        known = all(value in found or value.is_initializer() for value in _operands(node))
+        if shape or (known and (node.domain, node.op_type) not in RANDOM):
+            found.update(node.outputs)
+    return found
 
 
 class _Cut:

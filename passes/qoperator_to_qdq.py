@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Pass, Result
-from passes.inference import infer
 from passes.legalize.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.rounds import run_in_rounds
 
 
 class _Operators(QuantizedOperator):
@@ -42,14 +41,4 @@ class QOperatorToQdq(Pass):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Each round lets shapes be known for the next: inference does not know most of these operators."""
-        result = Result(model)
-        known = frozenset().union(*(step.operators for step in _STEPS))
-        while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model, declared=not result.rewrites)
-            rounds = [step.run(model, context) for step in _STEPS]
-            result.skips = [skip for each in rounds for skip in each.skips]
-            found = [rewrite for each in rounds for rewrite in each.rewrites]
-            if not found:
-                break
-            result.rewrites += found
-        return result
+        return run_in_rounds(_STEPS, model, context)

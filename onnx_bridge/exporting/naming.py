@@ -15,9 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_bridge.exporting.calls import WRAPPER
-
-SCOPE = "onnx_bridge.scope"
-"""The metadata key of a node's module, as ``torch.nn.Module.get_submodule`` takes it."""
+from onnx_bridge.provenance import SCOPE
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TORCH = ("pkg.", "namespace")

@@ -25,7 +25,7 @@ from onnx_bridge.parity.segments import PACKED, is_quantizer
 from onnx_bridge.values import Array, Value
 from passes import graphs
 from passes.host_stages import boundary, extract, is_constant, needed
-from passes.probes import RANDOM
+from passes.probes import fixed_values
 
 _KEPT_BYTES = 1 << 30
 """All values are kept where they are foreseen to take no more; else they are computed anew for each piece."""
@@ -192,14 +192,7 @@ class Pieces:
     @cached_property
     def _constant(self) -> set[ir.Value]:
         """The values that depend on shapes and constants alone."""
-        found: set[ir.Value] = set()
-        for node in self.model.graph:
-            used = [value for value in (*node.inputs, *graphs.captures(node)) if value is not None]
-            shape = node.domain == "" and node.op_type in ("Shape", "Size")
-            known = all(value in found or value.is_initializer() for value in used)
-            if shape or (known and (node.domain, node.op_type) not in RANDOM):
-                found.update(node.outputs)
-        return found
+        return fixed_values(self.model.graph)
 
 
 def _depth_first(graph: ir.Graph) -> list[ir.Node]:

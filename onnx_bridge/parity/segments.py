@@ -22,7 +22,7 @@ from onnx_bridge.migraphx.program import type_of
 from onnx_bridge.values import Kind, Value
 from passes import graphs
 from passes.host_stages import Plan, Side, extract, is_constant
-from passes.probes import RANDOM
+from passes.probes import RANDOM, fixed_values
 
 PACKED = ("int4", "uint4")
 """What MIGraphX takes and gives as bytes."""
@@ -155,14 +155,7 @@ class Segments:
     @cached_property
     def constant(self) -> frozenset[str]:
         """The values that depend on shapes and constants alone."""
-        found: set[str] = set()
-        for node in self.model.graph:
-            used = _operands(node)
-            shape = node.domain == "" and node.op_type in ("Shape", "Size")
-            known = all(value.name in found or value.is_initializer() for value in used)
-            if shape or (known and (node.domain, node.op_type) not in RANDOM):
-                found |= {str(value.name) for value in node.outputs}
-        return frozenset(found)
+        return frozenset(str(value.name) for value in fixed_values(self.model.graph))
 
     def _used(self, nodes: Sequence[ir.Node]) -> list[str]:
         values = dict.fromkeys(value for node in nodes for value in _operands(node))

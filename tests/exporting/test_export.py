@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.export import Exported, export
-from onnx_bridge.exporting.naming import SCOPE
 from onnx_bridge.exporting.sampling import distinct
 from onnx_bridge.exporting.structure import rebuild
 from onnx_bridge.exporting.tensors import to_tensor
 from onnx_bridge.parity.reference import Reference
+from onnx_bridge.provenance import SCOPE
 
 BOTH = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 
