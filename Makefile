@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test browser chaos conformance faults zoo lint format bench clean
+.PHONY: help setup demo test browser chaos conformance faults quantized accuracy zoo lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,8 @@ help:
 	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make faults  plant faults in eight models, and let bisect name them"
+	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
+	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the layout"
@@ -40,6 +42,12 @@ conformance: setup
 
 faults: setup
 	@$(BIN)/python -m fixtures.faults
+
+quantized: setup
+	@$(BIN)/python -m fixtures.quantized
+
+accuracy: setup
+	@$(BIN)/python -m fixtures.accuracy
 
 zoo: setup
 	@$(BIN)/python -m fixtures.zoo
@@ -73,4 +81,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once, some minutes) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt amd-quark
 	@touch $@

@@ -20,68 +20,100 @@ if TYPE_CHECKING:
     from onnx_bridge.benchmarking.benchmark import bench
     from onnx_bridge.checking import check
     from onnx_bridge.cleaning import clean
+    from onnx_bridge.conversion.batch import convert_all
+    from onnx_bridge.conversion.bucket_conversion import convert_buckets
+    from onnx_bridge.conversion.buckets import Buckets
     from onnx_bridge.conversion.bundle import Bundle, load
     from onnx_bridge.conversion.convert import convert
+    from onnx_bridge.conversion.jobs import Settings
+    from onnx_bridge.conversion.packing import pack, unpack
+    from onnx_bridge.conversion.verifying import verify
     from onnx_bridge.diagnosis import Diagnosis, doctor
     from onnx_bridge.difference import diff
     from onnx_bridge.explanation import explain
-    from onnx_bridge.exporting.export import Exported, export
+    from onnx_bridge.exporting.export import Exported
+    from onnx_bridge.exporting.front import export
+    from onnx_bridge.gpu_preview import AsGpu, as_gpu
     from onnx_bridge.inspection import inspect
     from onnx_bridge.int8_forecast import Forecast, forecast
     from onnx_bridge.parity.bisect import bisect
     from onnx_bridge.parity.reduce import reduce
     from onnx_bridge.parity.report import Report
+    from onnx_bridge.quantizing.quantize import quantize
+    from onnx_bridge.quantizing.quantized import Quantized
     from onnx_bridge.torch import lower
-    from onnx_bridge.tuning.keeping import find_keep
+    from onnx_bridge.tuning.keeping import keep
     from onnx_bridge.tuning.tune import tune
 
 __all__ = [
+    "AsGpu",
+    "Buckets",
     "Bundle",
     "Diagnosis",
     "Exported",
     "Forecast",
+    "Quantized",
     "Report",
+    "Settings",
     "__version__",
+    "as_gpu",
     "bench",
     "bisect",
     "check",
     "clean",
     "convert",
+    "convert_all",
+    "convert_buckets",
     "diff",
     "doctor",
     "explain",
     "export",
-    "find_keep",
     "forecast",
     "inspect",
+    "keep",
     "load",
     "lower",
+    "pack",
+    "quantize",
     "reduce",
     "tune",
+    "unpack",
+    "verify",
 ]
 
 _HOMES = {
+    "AsGpu": "onnx_bridge.gpu_preview",
+    "Buckets": "onnx_bridge.conversion.buckets",
     "Bundle": "onnx_bridge.conversion.bundle",
     "Diagnosis": "onnx_bridge.diagnosis",
     "Exported": "onnx_bridge.exporting.export",
     "Forecast": "onnx_bridge.int8_forecast",
+    "Quantized": "onnx_bridge.quantizing.quantized",
     "Report": "onnx_bridge.parity.report",
+    "Settings": "onnx_bridge.conversion.jobs",
+    "as_gpu": "onnx_bridge.gpu_preview",
     "bench": "onnx_bridge.benchmarking.benchmark",
     "bisect": "onnx_bridge.parity.bisect",
     "check": "onnx_bridge.checking",
     "clean": "onnx_bridge.cleaning",
     "convert": "onnx_bridge.conversion.convert",
+    "convert_all": "onnx_bridge.conversion.batch",
+    "convert_buckets": "onnx_bridge.conversion.bucket_conversion",
     "diff": "onnx_bridge.difference",
     "doctor": "onnx_bridge.diagnosis",
     "explain": "onnx_bridge.explanation",
-    "export": "onnx_bridge.exporting.export",
-    "find_keep": "onnx_bridge.tuning.keeping",
+    "export": "onnx_bridge.exporting.front",
     "forecast": "onnx_bridge.int8_forecast",
     "inspect": "onnx_bridge.inspection",
+    "keep": "onnx_bridge.tuning.keeping",
     "load": "onnx_bridge.conversion.bundle",
     "lower": "onnx_bridge.torch",
+    "quantize": "onnx_bridge.quantizing.quantize",
+    "pack": "onnx_bridge.conversion.packing",
     "reduce": "onnx_bridge.parity.reduce",
     "tune": "onnx_bridge.tuning.tune",
+    "unpack": "onnx_bridge.conversion.packing",
+    "verify": "onnx_bridge.conversion.verifying",
 }
 
 

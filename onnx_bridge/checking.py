@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -19,22 +20,29 @@ from onnx_bridge.conversion.bucket_checking import check_buckets
 from onnx_bridge.conversion.buckets import Buckets, has_buckets
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.errors import InputError
-from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.failing import advice, blamed_for, run_until_failure, telling, unconverted
+from onnx_bridge.gpu_preview import AsGpu
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.parity.compare import compare_all
+from onnx_bridge.parity.failure import STEPS, Failure
 from onnx_bridge.parity.layer_report import Layers
 from onnx_bridge.parity.layers import MEMORY, compare_layers
 from onnx_bridge.parity.reference import Reference
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.report import REFERENCE, Leg, Report
+from onnx_bridge.parity.search import Search
 from onnx_bridge.parity.tolerances import Part, Tolerance, Tolerances
 from onnx_bridge.precision import BY_PASS, TOLERANCES
 from onnx_bridge.reporting.evidence import Evidence, Network
-from onnx_bridge.reporting.sketch import Sketch
+from onnx_bridge.reporting.sketch import Sketch, keeping
 from onnx_bridge.values import Array, Value, flat
 from passes.base import Context
 from passes.freeze_inputs import FreezeInputs
+from passes.quantization import is_quantized
 
-REFERENCE = "ONNX Runtime"
-"""What evidence calls the reference."""
+AS_GPU = "MIGraphX ref, as a GPU computes quantization"
+"""What the leg of ``as_target="gpu"`` is called."""
 
 
 def check(
@@ -51,6 +59,7 @@ def check(
     layers: bool = False,
     layers_memory: float | None = None,
     evidence: bool = False,
+    as_target: Literal["gpu"] | None = None,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -66,7 +75,8 @@ def check(
 
     Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
     stages on the host. So a difference that a pass makes is told from one that MIGraphX makes. Sequences are compared
-    element by element.
+    element by element. Where MIGraphX refuses the model, crashes or runs into a limit, that is what is reported of it,
+    with the nodes that it fails on where these can be found without waiting (`onnx_bridge.bisect`).
 
     Args:
         model: a model, which is converted first (into a temporary folder), or a bundle.
@@ -84,7 +94,9 @@ def check(
         layers: also compare every value within the model, on the first sample that differs, or the first.
         layers_memory: most GiB of values that this may hold at a time; default: 1.
         evidence: also keep what it saw: all outputs, the graphs before and after, and a sketch of each layer.
-        target: as for `convert`, for a model.
+        as_target: ``gpu`` also runs on ``ref`` what a GPU would compute of quantization (`onnx_bridge.as_gpu`); what
+            that may be off by is the tolerance of int8, where the model is quantized.
+        target: as for `convert`, for a model; with ``as_target``, ``ref`` for ``auto``.
         pipeline: likewise.
         dims: likewise.
         input_shapes: likewise (its ``inputs``).
@@ -97,9 +109,13 @@ def check(
 
     Raises:
         InputError: the model or the inputs are wrong, or the original of a bundle is gone or was changed.
-        RuntimeFailure: MIGraphX failed.
+        RuntimeFailure: there is no MIGraphX, or none that the bundle runs on.
     """
     tell = progress or (lambda _stage: None)
+    if as_target not in (None, "gpu"):
+        raise InputError(f"nothing can be computed as on {as_target!r}", hint="there is only gpu")
+    if as_target is not None and target == "auto":
+        target = "ref"
     named = {name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()}
     wanted = Tolerances(tolerance, Part(rtol, atol), named)
     same = replace(wanted, preset=None)  # passes compute in the dtypes of the model
@@ -111,26 +127,57 @@ def check(
         elif not isinstance(model, ir.Model) and is_bundle(model):
             bundle = Bundle(model, timeout=timeout, memory=memory)
         else:
-            bundle = convert(
-                model,
-                Path(folder) / "bundle",
-                target=target,
-                pipeline=pipeline,
-                dims=dims,
-                inputs=input_shapes,
-                freeze=freeze,
-                host=host,
-                cache=cache,
-                timeout=timeout,
-                memory=memory,
-                progress=progress,
-            )
+            steps = ["parse"]
+
+            def told(stage: str) -> None:
+                steps.append(stage)
+                tell(stage)
+
+            try:
+                bundle = convert(
+                    model,
+                    Path(folder) / "bundle",
+                    target=target,
+                    pipeline=pipeline,
+                    dims=dims,
+                    inputs=input_shapes,
+                    freeze=freeze,
+                    host=host,
+                    cache=cache,
+                    timeout=timeout,
+                    memory=memory,
+                    progress=told,
+                )
+            except RuntimeNotFound:
+                raise
+            except RuntimeFailure as error:
+                workers.shared(runtimes.find(None)).start()  # or it says nothing of the model
+                search = Search(
+                    model,
+                    reference=reference,
+                    inputs=inputs,
+                    seed=seed,
+                    samples=samples,
+                    target=target,
+                    pipeline=pipeline,
+                    dims=dims,
+                    input_shapes=input_shapes,
+                    freeze=freeze,
+                    cache=cache,
+                    timeout=timeout,
+                    memory=memory,
+                    progress=progress,
+                )
+                failed = Failure([each for each in steps if each in STEPS][-1], error)
+                seeded = seed if inputs is None else None
+                return unconverted(search, failed, wanted, same, host, layers, layers_memory, evidence, seeded)
             if isinstance(model, ir.Model):
                 reference = Path(folder) / "original.onnx"
                 models.save(model, reference)
         if (precision := bundle.manifest.options.get("precision")) is not None:
             wanted = wanted.at_least(TOLERANCES[precision])
-            same = wanted if precision in BY_PASS else same
+            in_model = precision in BY_PASS or "keep_fp32" in bundle.manifest.options
+            same = wanted if in_model else same
         original, notes = _original(bundle, reference)
         tell("reference")
         expected = Reference(original)
@@ -144,21 +191,31 @@ def check(
             tell("cleaned model on ONNX Runtime")
             cleaned = Reference(bundle.model_path)
             found = [cleaned.run(sample) for sample in given]
-            legs.append(Leg("cleaned on ONNX Runtime", _compared(found, truth, same, layers)))
+            legs.append(Leg("cleaned on ONNX Runtime", compare_all(found, truth, same, layers)))
             results[legs[-1].name] = found
         name = _name(bundle)
         tell(name)
-        results[name] = [bundle(sample) for sample in given]
-        legs.append(Leg(name, _compared(results[name], truth, wanted, layers)))
+        outputs, failure = run_until_failure(bundle, given)
+        results[name] = outputs
+        legs.append(Leg(name, compare_all(outputs, truth[: len(outputs)], wanted, layers), failure))
+        viewed = None
+        if as_target is not None:
+            viewed = AsGpu(bundle)
+            tell(AS_GPU)
+            outputs, other = run_until_failure(viewed, given)
+            results[AS_GPU] = outputs
+            loose = wanted.at_least(TOLERANCES["int8"]) if _is_quantized(bundle) else wanted
+            legs.append(Leg(AS_GPU, compare_all(outputs, truth[: len(outputs)], loose, layers), other))
         looked = None
         if layers:
-            number = next((i for leg in legs for i, each in enumerate(leg.comparisons) if not each.passed), 0)
+            number = telling(legs)
             source = None if original == bundle.model_path else original
             looked = _layers(
                 bundle, source, given[number], frozen, wanted, layers_memory, sketches if evidence else None, progress
             )
             looked = replace(looked, sample=number)
             wanted.check([*flat(truth[number]), *(row.tensor for row in looked.rows)])
+        blamed = None if failure is None else blamed_for(bundle, failure, given[failure.sample or 0])
         seen = _evidence(bundle, original, results, sketches) if evidence else None
     return Report(
         model=bundle.manifest.name,
@@ -174,12 +231,21 @@ def check(
             *bundle.manifest.notes,
             *bundle.notes,
             *notes,
+            *expected.notes,
+            *(viewed.kernel_notes if viewed is not None else ()),
             *input_files.doubts(given),
             *_unseen(legs, looked),
+            *advice(failure, blamed),
         ),
         layers=looked,
+        bisection=blamed,
         evidence=seen,
     )
+
+
+def _is_quantized(bundle: Bundle) -> bool:
+    """Whether the cleaned model quantizes anything."""
+    return bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
 
 
 def _check_buckets(
@@ -216,29 +282,12 @@ def _evidence(
 
 def _unseen(legs: Sequence[Leg], layers: Layers | None) -> list[str]:
     """A note where outputs differ and no layer does."""
-    if layers is None or not layers.passed or all(leg.passed for leg in legs):
+    if layers is None or not layers.passed or all(each.passed for leg in legs for each in leg.comparisons):
         return []
     return [
         "outputs differ though no layer does: asking for the values in between changes what MIGraphX fuses, and with "
         "that the fault is gone; `onnx-bridge bisect` looks for it without asking for them"
     ]
-
-
-def _compared(
-    found: Sequence[Mapping[str, Value]],
-    truth: Sequence[Mapping[str, Value]],
-    tolerances: Tolerances,
-    layers: bool,
-) -> tuple[Comparison, ...]:
-    """Outputs sample by sample; where layers are looked at, tolerances may be of other values too."""
-    comparisons = []
-    for got, right in zip(found, truth, strict=True):
-        here = tolerances
-        if layers:
-            outputs = flat(right)
-            here = replace(tolerances, named={name: each for name, each in here.named.items() if name in outputs})
-        comparisons.append(compare(got, right, here))
-    return tuple(comparisons)
 
 
 def _layers(
@@ -251,11 +300,6 @@ def _layers(
     sketches: dict[str, Sketch] | None,
     progress: Callable[[str], None] | None,
 ) -> Layers:
-    def watch(name: str, actual: Array, expected: Array) -> None:
-        sketch = Sketch.of(actual, expected)
-        if sketch is not None and sketches is not None:
-            sketches[name] = sketch
-
     if bundle.model_path is None:
         what = "layers are those of the cleaned model, which a program alone does not have"
         raise InputError(what, where=str(bundle.path), hint="convert into a folder")
@@ -270,7 +314,7 @@ def _layers(
         host={each.node: each.reason for stage in bundle.manifest.stages for each in stage.host},
         memory_limit=MEMORY if memory is None else int(memory * 2**30),
         tolerances=tolerances,
-        watch=None if sketches is None else watch,
+        watch=None if sketches is None else keeping(sketches),
         progress=progress,
     )
 

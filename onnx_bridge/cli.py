@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from onnx_bridge import cli_bench, cli_convert, cli_export, cli_parity, cli_passes, cli_runtime
+from onnx_bridge import (
+    cli_bench,
+    cli_bundle,
+    cli_cache,
+    cli_convert,
+    cli_export,
+    cli_parity,
+    cli_passes,
+    cli_quantize,
+    cli_runtime,
+)
 from onnx_bridge.cli_options import (
     Cache,
     Dims,
@@ -33,6 +43,7 @@ from onnx_bridge.cli_options import (
     shapes,
     values,
 )
+from onnx_bridge.deferred import defer
 from onnx_bridge.terminal import Json, progress, show
 from passes.errors import BridgeError, InputError
 
@@ -48,6 +59,14 @@ app = typer.Typer(
 )
 app.add_typer(cli_passes.app, name="passes")
 app.add_typer(cli_runtime.app, name="runtime")
+app.add_typer(cli_cache.app, name="cache")
+
+
+class AsTarget(enum.Enum):
+    """What `check` can compute as on."""
+
+    gpu = "gpu"
+
 
 ModelOrBundle = Annotated[
     Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
@@ -89,6 +108,7 @@ def _main(
 
 
 app.command()(cli_export.export)
+app.command()(cli_quantize.quantize)
 
 
 @app.command()
@@ -217,6 +237,9 @@ def check(
     layers_memory: Annotated[
         float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of the values compared at a time (1).")
     ] = None,
+    as_: Annotated[
+        AsTarget | None, typer.Option("--as", help="Also run on ref what a GPU would compute of quantization.")
+    ] = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -230,7 +253,8 @@ def check(
 ) -> None:
     """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
 
-    Compared are the cleaned model on ONNX Runtime, and the bundle. Exit code 1 where either differs.
+    Compared are the cleaned model on ONNX Runtime, and the bundle. Exit code 1 where either differs, 3 where MIGraphX
+    fails: files are written all the same.
     """
     import onnx_bridge
 
@@ -251,6 +275,7 @@ def check(
             layers=layers,
             layers_memory=layers_memory,
             evidence=html is not None or save_results is not None,
+            as_target="gpu" if as_ else None,
             target=target,
             pipeline=pipeline,
             dims=dims(dim),
@@ -274,7 +299,7 @@ def check(
         polygraphy.save_results(save_results, report.evidence.results)
     show(report, as_json)
     if not report.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(report.exit_code)
 
 
 app.command()(cli_parity.bisect)
@@ -320,6 +345,9 @@ def inspect(model: ModelOrBundle, as_json: Json = False) -> None:
     show(onnx_bridge.inspect(model), as_json)
 
 
+app.command()(cli_bundle.pack)
+app.command()(cli_bundle.unpack)
+app.command()(cli_bundle.verify)
 app.command()(cli_bench.bench)
 app.command()(cli_bench.tune)
 app.command()(cli_bench.keep)
@@ -327,6 +355,8 @@ app.command()(cli_bench.keep)
 
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
+    for name in ("sympy", "onnx_ir._symbolic_shapes"):
+        defer(name)
     arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
     debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
     for stream in (sys.stdout, sys.stderr):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli_options import (
+    Buckets,
     Calibration,
     Dims,
     Host,
@@ -17,10 +18,13 @@ from onnx_bridge.cli_options import (
     Memory,
     Model,
     Options,
+    Pad,
     Pipeline,
     Target,
     Timeout,
     dims,
+    sizes,
+    values,
 )
 from onnx_bridge.terminal import Json, progress, show
 from passes.errors import InputError
@@ -30,7 +34,12 @@ _UNITS = {"s": 1.0, "": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 def bench(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="An ONNX file; what `convert` wrote; or a factory of a PyTorch module (package.module:name).",
+            show_default=False,
+        ),
     ],
     batch: Annotated[
         str | None, typer.Option("--batch", metavar="1,2,4", help="Sizes of the batch dimension, to sweep.")
@@ -39,11 +48,14 @@ def bench(
     engine: Annotated[
         str,
         typer.Option(
-            "--engines", metavar="E,…", help="Of migraphx, ort, ort-migraphx, ort-rocm, torch; ratios are to the first."
+            "--engines",
+            metavar="E,…",
+            help="Of migraphx, ort, ort-migraphx, ort-rocm, torch, torch-compile; ratios are to the first.",
         ),
     ] = "migraphx,ort",
     module: Annotated[
-        str | None, typer.Option("--module", metavar="FILE.py:FUNCTION", help="For torch: what makes the module.")
+        str | None,
+        typer.Option("--module", metavar="FACTORY", help="For torch: makes the module of an ONNX file."),
     ] = None,
     inputs: Inputs = None,
     iterations: Annotated[int, typer.Option(min=1, help="Rounds, at most.")] = 50,
@@ -62,6 +74,12 @@ def bench(
     max_slowdown: Annotated[
         str, typer.Option("--max-slowdown", metavar="5%", help="By how much it may be slower than the baseline.")
     ] = "5%",
+    per_operator: Annotated[
+        bool, typer.Option("--per-operator", help="Also ask MIGraphX which operators its time goes to.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="OUT.html", help="A page with plots, which opens offline.")
+    ] = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -94,6 +112,7 @@ def bench(
             seed=seed,
             against=against,
             max_slowdown=slowdown,
+            per_operator=per_operator,
             target=target,
             pipeline=pipeline,
             dims=dims(dim),
@@ -110,6 +129,10 @@ def bench(
         _write(out, json.dumps(found.to_json(), indent=1) + "\n")
     if table is not None:
         _write(table, found.to_csv())
+    if report is not None:
+        from onnx_bridge.reporting.benchmark import write_report
+
+        write_report(report, found)
     show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)
@@ -134,6 +157,8 @@ def tune(
     ] = None,
     target: Target = "auto",
     dim: Dims = None,
+    bucket: Buckets = None,
+    pad: Pad = None,
     inputs: Inputs = None,
     calibration: Calibration = None,
     host: Host = True,
@@ -164,6 +189,8 @@ def tune(
             pipelines=tuple(pipeline or ("default",)),
             target=target,
             dims=dims(dim),
+            buckets=sizes(bucket),
+            pad=values(pad, "--pad", "mask=0"),
             inputs=inputs,
             calibration=calibration,
             host=host,
@@ -181,10 +208,11 @@ def tune(
 
 def keep(
     model: Model,
-    precision: Annotated[str, typer.Option(metavar="P", help="fp16 or bf16.")] = "fp16",
+    precision: Annotated[str, typer.Option(metavar="P", help="fp16, bf16, int8 or fp8.")] = "fp16",
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
+    calibration: Calibration = None,
     inputs: Inputs = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
     samples: Annotated[int | None, typer.Option(min=1, help="How many samples to compare on.")] = None,
@@ -195,13 +223,14 @@ def keep(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Find the nodes that must stay in float32 for a model in 16 bits to agree with its reference."""
-    from onnx_bridge.tuning.keeping import find_keep
+    """Find the nodes that must stay in float32 for a model in fewer bits to agree with its reference."""
+    from onnx_bridge.tuning.keeping import keep as find
 
     with progress(as_json) as tell:
-        found = find_keep(
+        found = find(
             model,
             precision,
+            calibration=calibration,
             inputs=inputs,
             seed=seed,
             samples=samples,

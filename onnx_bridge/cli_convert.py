@@ -26,16 +26,17 @@ from onnx_bridge.cli_options import (
     values,
 )
 from onnx_bridge.terminal import Json, progress, show
-from passes.errors import InputError
+from passes.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from onnx_bridge.conversion.jobs import Settings
+    from onnx_bridge.places import Place
 
 Sources = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="SRC…",
-        help="An ONNX file; or many: files, folders, globs, a list (.txt), a job file (.toml, .yaml).",
+        help="An ONNX file; or many: files, folders, globs, a list (.txt), a job file (.toml, .yaml); paths or URLs.",
         show_default=False,
     ),
 ]
@@ -45,12 +46,12 @@ def convert(
     context: typer.Context,
     sources: Sources,
     out: Annotated[
-        Path,
+        str,
         typer.Option(
             "-o",
             "--output",
             metavar="OUT",
-            help="A folder, or, for one model, a name ending in .mxr.",
+            help="A folder, as a path or a URL; or, for one model, a name ending in .mxr.",
             show_default=False,
         ),
     ],
@@ -78,6 +79,13 @@ def convert(
         list[str] | None,
         typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray", help="Where many models are converted: here, or on a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Of the Ray cluster; default: RAY_ADDRESS, or the one of this machine."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="How many at a time; default: by cores and memory.")
     ] = None,
@@ -97,6 +105,7 @@ def convert(
     """
     from onnx_bridge.conversion.jobs import Settings, is_batch
     from onnx_bridge.options import parse_option
+    from onnx_bridge.places import place
 
     settings = Settings(
         target=target,
@@ -118,16 +127,28 @@ def convert(
         rtol=rtol,
         atol=atol,
     )
-    if is_batch(sources) or dry_run:
+    _check_engine(engine, address)
+    places, target_place = [place(each) for each in sources], place(out)
+    if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
         files = list(context.find_root().params.get("files") or ())
-        _convert_many(sources, out, settings, jobs, resume, retry, dry_run, files, verbose, as_json)
+        chosen = (engine, address, jobs)
+        _convert_many(places, target_place, settings, chosen, resume, retry, dry_run, files, verbose, as_json)
     else:
-        _convert_one(sources[0], out, settings, as_json)
+        _convert_one(Path(sources[0]), target_place, settings, as_json)
+
+
+def _check_engine(engine: str, address: str | None) -> None:
+    if engine not in ("local", "ray"):
+        hint = nearest(engine, ("local", "ray")) or "local, or ray"
+        raise InputError("there is no such engine", where=f"--engine {engine}", hint=hint)
+    if address is not None and engine != "ray":
+        raise InputError("only Ray has an address", where=f"--address {address}", hint="give --engine ray as well")
 
 
 def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> None:
     import onnx_bridge
-    from onnx_bridge.conversion.buckets import Buckets, convert_buckets
+    from onnx_bridge.conversion.bucket_conversion import convert_buckets
+    from onnx_bridge.conversion.buckets import Buckets
     from onnx_bridge.conversion.bundle import Bundle
     from onnx_bridge.inspection import describe_bundle
 
@@ -147,7 +168,7 @@ def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> 
     if report is not None:
         show(report, as_json)
         if not report.passed:
-            raise typer.Exit(1)
+            raise typer.Exit(report.exit_code)
 
 
 def _buckets(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -164,10 +185,10 @@ def _buckets(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def _convert_many(
-    sources: list[Path],
-    out: Path,
+    sources: list[Place],
+    out: Place,
     settings: Settings,
-    jobs: int | None,
+    chosen: tuple[str, str | None, int | None],
     resume: bool,
     retry: bool,
     dry_run: bool,
@@ -178,13 +199,21 @@ def _convert_many(
     from onnx_bridge.conversion.batch import convert_all
     from onnx_bridge.conversion.watching import watching
 
+    engine, address, jobs = chosen
+
     if out.suffix == ".mxr" and not dry_run:
         raise InputError("many models need a folder", where=str(out), hint="give -o a folder")
+    cluster = None
+    if engine == "ray":
+        from onnx_bridge.conversion.ray_engine import Ray
+
+        cluster = Ray(address, jobs)
     with watching(quiet=as_json or dry_run) as watcher:
         outcome = convert_all(
             sources,
             out,
             settings,
+            engine=cluster,
             jobs=jobs,
             resume=resume,
             retry=retry,

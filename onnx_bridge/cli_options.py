@@ -58,6 +58,14 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Of compiling, as exhaustive_tune=true; repeatable."),
 ]
+Buckets = Annotated[
+    list[str] | None,
+    typer.Option("--bucket", metavar="NAME=1,4,16", help="Sizes of a dimension, a program for each; repeatable."),
+]
+Pad = Annotated[
+    list[str] | None,
+    typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
+]
 Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
 Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
 
@@ -70,6 +78,19 @@ def dims(texts: list[str] | None) -> dict[str, int]:
         if not name or not size.isdecimal():
             raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
         found[name] = int(size)
+    return found
+
+
+def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, parts = text.rpartition("=")
+        each = [part.strip() for part in parts.split(",")]
+        if not name or not all(part.isdecimal() for part in each):
+            hint = "for example --bucket batch=1,4,16"
+            raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
+        found[name] = tuple(map(int, each))
     return found
 
 

@@ -15,7 +15,6 @@ from onnx_bridge.cli_options import (
     Host,
     Inputs,
     Memory,
-    Model,
     Pipeline,
     Shapes,
     Target,
@@ -26,8 +25,21 @@ from onnx_bridge.cli_options import (
 )
 from onnx_bridge.terminal import Json, progress, show
 
+ModelOrBundle = Annotated[
+    Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
+]
+Subject = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL|BUNDLE|FILE.py:FACTORY",
+        help="An ONNX file, what `convert` wrote, or a function that gives a PyTorch module and its arguments.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
-Samples = Annotated[int, typer.Option(min=1, help="How many samples to generate.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
+]
 Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
 Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
 
@@ -48,7 +60,7 @@ In = Annotated[
 
 
 def bisect(
-    model: Model,
+    model: Subject,
     inputs: Inputs = None,
     outputs: Annotated[
         Path | None,
@@ -59,7 +71,7 @@ def bisect(
         typer.Option("--reference", metavar="ONNX", help="A model that is right, of which this one was made."),
     ] = None,
     seed: Seed = 0,
-    samples: Samples = 1,
+    samples: Samples = None,
     rtol: Rtol = None,
     atol: Atol = None,
     precision: In = None,
@@ -108,13 +120,13 @@ def bisect(
 
 
 def reduce(
-    model: Model,
+    model: ModelOrBundle,
     out: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the reproduction.", show_default=False)
     ],
     inputs: Inputs = None,
     seed: Seed = 0,
-    samples: Samples = 1,
+    samples: Samples = None,
     rtol: Rtol = None,
     atol: Atol = None,
     precision: In = None,

@@ -241,9 +241,14 @@ def _verdicts(model: ir.Model, target: Verdicts) -> dict[ir.Node, tuple[str, str
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
     return {
-        node: (found[node].status.value, found[node].message) if node in found else ("unknown", str(probe.problem))
+        node: (found[node].status.value, found[node].message) if node in found else _unasked(probe)
         for node, probe in probes.items()
     }
+
+
+def _unasked(probe: Probe) -> tuple[str, str]:
+    """What is known of a probe that was not put to the runtime."""
+    return "unknown" if probe.chance is None else Status.WRONG.value, str(probe.problem)
 
 
 class _Fates:

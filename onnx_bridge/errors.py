@@ -16,6 +16,7 @@ __all__ = [
     "ProgramLost",
     "RuntimeFailure",
     "RuntimeNotFound",
+    "Unreachable",
     "WorkerCrashed",
     "WorkerTimeout",
     "nearest",
@@ -34,6 +35,12 @@ class RuntimeFailure(BridgeError):
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, output: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
         self.output = output
+
+
+class Unreachable(BridgeError):
+    """A place elsewhere, or a machine, did not answer as it should; it says nothing of what was asked for."""
+
+    exit_code: ClassVar[int] = 3
 
 
 class RuntimeNotFound(RuntimeFailure):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from onnx_bridge import model as models
 from onnx_bridge.conversion.buckets import Buckets, has_buckets
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.manifest import TensorInfo
+from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.values import Kind
+from passes.quantization import is_quantized
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,6 +40,8 @@ class ModelView:
         parameter_bytes: bytes of the weights by dtype.
         quantization: how many of each quantizing or integer operator, and of weights below 8 bits wide or in fp8.
         functions: names of the model's own functions.
+        forecast: of a quantized model, what a GPU would run it as (`onnx_bridge.int8_forecast.Forecast`), were it not
+            cleaned; empty for others.
     """
 
     path: str | None
@@ -52,6 +56,7 @@ class ModelView:
     parameter_bytes: dict[str, int]
     quantization: dict[str, int]
     functions: list[str]
+    forecast: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -73,6 +78,8 @@ class ModelView:
             "operators": ", ".join(f"{name} {count}" for name, count in self.operators.items()),
             "quantization": ", ".join(f"{name} {count}" for name, count in self.quantization.items()) or "none",
         }
+        if self.forecast:
+            facts["on a GPU, as it is"] = _forecast(self.forecast)
         if self.functions:
             facts["functions"] = ", ".join(self.functions)
         return Group(_facts(facts), _tensors(self.inputs, self.outputs))
@@ -109,6 +116,7 @@ class BundleView:
             "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
         }
         facts |= {"stages": manifest.stage_line} if manifest.stages else {}
+        facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
         facts |= {"note": "\n".join(manifest.notes)} if manifest.notes else {}
         return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))
 
@@ -134,7 +142,7 @@ def describe_bundle(bundle: Bundle) -> BundleView:
 
 
 def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
-    """What a model is, without reading its weights."""
+    """What a model is, without reading its weights but for the parameters of quantization."""
     graph = model.graph
     operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model))
     parameters, sizes = 0, Counter[str]()
@@ -159,6 +167,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
         parameter_bytes=dict(sizes.most_common()),
         quantization=quantization,
         functions=sorted(f"{each.domain}::{each.name}" for each in model.functions.values()),
+        forecast=forecast(model.clone()).as_dict() if is_quantized(model) else {},
     )
 
 
@@ -223,6 +232,16 @@ def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Ren
             shape = "unknown" if each["shape"] is None else " × ".join(str(dim or "?") for dim in each["shape"])
             table.add_row(kind, each["name"], each["dtype"] or "unknown", shape or "scalar")
     return table
+
+
+def _forecast(found: dict[str, Any]) -> str:
+    """The kernels, and why quantized products run in float, each reason once with how many it goes for."""
+    lines = [found["summary"]]
+    lost = [each for each in found["products"] if each["quantized"] and each["kernel"] == "float"]
+    reasons = Counter(each["condition"] for each in lost)
+    lines += [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
+    lines += [f"wrong: {each['node']}: {each['wrong']}" for each in found["products"] if each["wrong"]]
+    return "\n".join(lines)
 
 
 def _size(count: float) -> str:

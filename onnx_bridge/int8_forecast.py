@@ -97,7 +97,7 @@ class Forecast:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"kernels": self.kernels(), **asdict(self)}
+        return {"summary": self.summary(), "kernels": self.kernels(), **asdict(self)}
 
 
 def forecast(source: ir.Model | str | os.PathLike[str]) -> Forecast:

@@ -5,10 +5,11 @@ These truncate constants on the host, where the pass rounds to the nearest value
 can keep any single node in float32; and what the pass makes is ONNX: the reference runs it, layers are compared in it,
 and a bundle is compiled again from it. On ``ref``, whose arithmetic truncates too, errors are about the same.
 
-**int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on data (`onnx_bridge.calibration`). They
-quantize convolutions and matrix products. A model that has QuantizeLinear nodes is quantized already and is never
-given to them. What MIGraphX cannot read back (some quantized programs for ``ref``) is quantized again when a bundle is
-loaded, from data that is then kept in it.
+**int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on data (`onnx_bridge.calibration`). That for
+int8 quantizes convolutions and matrix products, that for fp8 every operator. These keep nothing: where nodes are to
+stay in float32, the other products are quantized in the model (`onnx_bridge.product_quantization`). A model that has
+QuantizeLinear nodes is quantized already and is never given to them. What MIGraphX cannot read back (some quantized
+programs for ``ref``) is quantized again when a bundle is loaded, from data that is then kept in it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from onnx_bridge.calibration import Calibration, gather
 from onnx_bridge.errors import InputError, MigraphxError, RuntimeFailure, nearest
 from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.product_quantization import OPSETS, PRODUCTS, QuantizedProducts, quantize_products
 from onnx_bridge.values import flat
+from passes.base import Pass
 from passes.host_stages import Stage, extract
 from passes.pipeline import Pipeline
 
@@ -42,10 +45,8 @@ TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
 KEPT = "calibration.npz"
 """The file of a bundle with the data that its programs are quantized on again."""
 
-_FEATURES = {"bf16": "quantize_bf16", "fp8": "quantize_fp8"}
-"""What a MIGraphX that knows the format has."""
-_QUANTIZED = {"Conv": "convolution", "Gemm": "dot", "MatMul": "dot"}
-"""ONNX's operators that the quantizers convert, by MIGraphX's name for them."""
+_FEATURES = {"bf16": ("quantize_bf16", "2.13"), "fp8": ("quantize_fp8", "2.12")}
+"""What a MIGraphX that knows the format has, and since which version."""
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _BF16_OPSET = 22
 """The first in which Conv, the poolings and others take bfloat16."""
@@ -62,7 +63,7 @@ class Precision:
 
     Attributes:
         name: of `PRECISIONS`.
-        keep: nodes (fp16 and bf16) and operators that stay in float32.
+        keep: nodes and operators that stay in float32; for int8 and fp8 of those that are products.
         calibration: data for int8 and fp8; None makes some up.
 
     Raises:
@@ -80,22 +81,24 @@ class Precision:
             raise InputError("there is no such precision", where=where, hint=hint)
         if self.calibration is not None and self.name not in BY_CALIBRATION:
             raise InputError("it needs no calibration data", where=where, hint="int8 and fp8 do")
-        if self.keep and self.name in ("fp32", "fp8"):
-            what = "all is in float32" if self.name == "fp32" else "MIGraphX's quantizer for it keeps nothing"
-            raise InputError(f"nothing can be kept: {what}", where=where, hint="keep-fp32 is for fp16, bf16 and int8")
+        if self.keep and self.name == "fp32":
+            what = "nothing can be kept: all is in float32"
+            raise InputError(what, where=where, hint="keep-fp32 is for the other precisions")
 
     def pipeline(self, specification: str, model: ir.Model) -> str:
         """The passes that make it, within those that were asked for: before legalization, which judges the result."""
-        if self.name not in BY_PASS:
-            return specification
         from passes.convert_opset import ConvertOpset
         from passes.convert_precision import ConvertPrecision
         from passes.infer_shapes import InferShapes
 
         steps = list(Pipeline.parse(specification).passes)
         opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
-        raised = [ConvertOpset(to=_BF16_OPSET)] if self.name == "bf16" and opset < _BF16_OPSET else []
-        new = [*raised, InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
+        least = {"bf16": _BF16_OPSET, **(OPSETS if self.keep else {})}.get(self.name, 0)
+        new: list[Pass] = [ConvertOpset(to=least)] if opset < least else []
+        if self.name in BY_PASS:
+            new += [InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
+        if not new:
+            return specification
         place = next((index for index, step in enumerate(steps) if step.name == "legalize"), len(steps))
         return str(Pipeline([*steps[:place], *new, *steps[place:]]))
 
@@ -105,55 +108,51 @@ class Precision:
         Raises:
             InputError: it does not.
         """
-        feature = _FEATURES.get(self.name)
-        if feature is not None and feature not in worker.features:
+        feature, since = _FEATURES.get(self.name, ("", ""))
+        if feature and feature not in worker.features:
             what = f"this MIGraphX ({worker.version}) does not know it: it has no {feature}"
-            raise InputError(what, where=f"precision {self.name!r}", hint="choose another, or a newer MIGraphX")
+            hint = f"MIGraphX has it since {since}; choose another, or a newer MIGraphX"
+            raise InputError(what, where=f"precision {self.name!r}", hint=hint)
 
     def quantizer(self, model: ir.Model, target: str) -> Quantizer | None:
-        """What quantizes the programs of a cleaned model; None where nothing is to be quantized.
+        """What quantizes the programs of a cleaned model; None where no program is to be quantized.
 
         Raises:
-            InputError: the model is quantized already, ``keep`` names what MIGraphX cannot keep, or the data is wrong.
+            InputError: the model is quantized already, or the data is wrong.
         """
-        if self.name not in BY_CALIBRATION:
+        if self.name not in BY_CALIBRATION or self.keep:
             return None
-        _refuse_quantized(model, self.name)
-        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-        names = {str(value.name) for value in inputs}
-        specs = [spec for spec in samplers.specs(model) if spec.name in names]
-        operators = self._operators(model)
-        return Quantizer(self.name, target, gather(self.calibration, specs), model, operators)
+        return Quantizer(self.name, target, self._data(model), model)
 
-    def _operators(self, model: ir.Model) -> tuple[str, ...]:
-        """MIGraphX's names of what is to be quantized; empty is all."""
-        for each in self.keep:
-            if each not in _QUANTIZED:
-                what = f"MIGraphX quantizes operators as a whole, and {each!r} is none of them"
-                hint = f"it can keep {', '.join(_QUANTIZED)}; single nodes can be kept in fp16 and bf16"
-                raise InputError(what, where=f"precision {self.name!r}", hint=hint)
-        kept = {_QUANTIZED[each] for each in self.keep}
-        left = sorted({*_QUANTIZED.values()} - kept)
-        if not left:
-            raise InputError(
-                "nothing is left to quantize", where=f"precision {self.name!r}", hint="keep fewer operators"
-            )
-        return tuple(left) if kept else ()
+    def quantized_products(self, model: ir.Model) -> QuantizedProducts | None:
+        """A cleaned model with its products quantized but for what is kept; None where that is not how it is done.
+
+        Raises:
+            InputError: the model is quantized already, ``keep`` names no product, or the data is wrong.
+        """
+        if self.name not in BY_CALIBRATION or not self.keep:
+            return None
+        return quantize_products(model, self.name, self.keep, self._data(model))
+
+    def _data(self, model: ir.Model) -> Calibration:
+        _refuse_quantized(model, self.name)
+        names = {str(value.name) for value in model.graph.inputs if not value.is_initializer()}
+        return gather(self.calibration, [spec for spec in samplers.specs(model) if spec.name in names])
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest and for keys."""
         return {"precision": self.name, "keep_fp32": list(self.keep)} if self.keep else {"precision": self.name}
 
-    def to_key(self, quantizer: Quantizer | None = None) -> dict[str, Any]:
-        """For content keys: data in files by the digests of these, other data, which ``quantizer`` has, by its own."""
+    def to_key(self, measured: Calibration | None = None) -> dict[str, Any]:
+        """For content keys: data in files by the digests of these, other data (what was ``measured`` on) by its own."""
         found = self.to_json()
         if isinstance(self.calibration, (str, os.PathLike)):
             path = Path(self.calibration)
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
             digests = {str(each): _digest(each) for each in files if each.exists()}
             return {**found, "calibration": {"given": path.name, "files": sorted(digests.values())}}
-        if self.calibration is not None and quantizer is not None:
-            return {**found, "calibration": quantizer.digest()}
+        if self.calibration is not None and measured is not None:
+            return {**found, "calibration": digest(measured)}
         return found
 
 
@@ -166,7 +165,6 @@ class Quantizer:
         target: what the ranges are measured on.
         calibration: the data.
         model: the cleaned model, which stages are parts of.
-        operators: MIGraphX's names of what is to be quantized; empty is all.
         used: the tensors that each stage was calibrated on, by its inputs.
     """
 
@@ -174,15 +172,14 @@ class Quantizer:
     target: str
     calibration: Calibration
     model: ir.Model
-    operators: tuple[str, ...] = ()
     used: dict[tuple[str, ...], list[dict[str, Tensor]]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         """What the user should know, in sentences."""
         found = list(self.calibration.notes)
-        if not any(node.op_type in _QUANTIZED for node in self.model.graph.all_nodes()):
-            found.append(f"the model has none of {', '.join(_QUANTIZED)}: there is nothing for {self.precision} to do")
+        if not any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
+            found.append(f"the model has none of {', '.join(PRODUCTS)}: there is nothing for {self.precision} to do")
         return found
 
     def __call__(self, program: Program, stage: Stage) -> None:
@@ -194,7 +191,7 @@ class Quantizer:
         names = tuple(str(value.name) for value in stage.inputs)
         if names not in self.used:
             self.used[names] = self._tensors(names, program)
-        quantize(program, self.precision, self.target, self.used[names], self.operators)
+        quantize(program, self.precision, self.target, self.used[names])
 
     def _tensors(self, names: Sequence[str], program: Program) -> list[dict[str, Tensor]]:
         """The data at the inputs of a stage: what lies behind other stages is computed by ONNX Runtime."""
@@ -221,23 +218,6 @@ class Quantizer:
             for each in samples
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "data": self.calibration.source,
-            "samples": len(self.calibration.samples),
-            **({"operators": list(self.operators)} if self.operators else {}),
-        }
-
-    def digest(self) -> str:
-        """That of the data."""
-        digest = hashlib.sha256()
-        for sample in self.calibration.samples:
-            for name, array in sorted(flat(sample).items()):
-                digest.update(f"{name}{array.dtype}{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
     def keep_data(self, path: Path, stages: Mapping[int, Sequence[str]]) -> None:
         """Write the data of stages, by their places and inputs, for `quantize_again`."""
         arrays = {
@@ -249,17 +229,26 @@ class Quantizer:
         np.savez(path, **arrays)  # type: ignore[arg-type]
 
 
-def quantize(
-    program: Program,
-    precision: str,
-    target: str,
-    samples: Sequence[Mapping[str, Tensor]],
-    operators: Sequence[str] = (),
-) -> None:
+def recorded(calibration: Calibration) -> dict[str, Any]:
+    """What a manifest says of the data."""
+    return {"data": calibration.source, "samples": len(calibration.samples)}
+
+
+def digest(calibration: Calibration) -> str:
+    """That of the data."""
+    found = hashlib.sha256()
+    for sample in calibration.samples:
+        for name, array in sorted(flat(sample).items()):
+            found.update(f"{name}{array.dtype}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def quantize(program: Program, precision: str, target: str, samples: Sequence[Mapping[str, Tensor]]) -> None:
     """Quantize a parsed program with ranges measured on samples; raises QuantizationError."""
     try:
         if precision == "int8":
-            program.quantize_int8(target, samples, operators)
+            program.quantize_int8(target, samples)
         else:
             program.quantize_fp8(target, samples)
     except RuntimeFailure as error:
@@ -283,7 +272,7 @@ def quantize_again(program: Program, place: int, options: Mapping[str, Any], tar
         InputError: the data is gone.
     """
     precision = options.get("precision", "fp32")
-    if precision not in BY_CALIBRATION:
+    if precision not in BY_CALIBRATION or options.get("keep_fp32"):  # which the model itself says
         return
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
@@ -297,8 +286,7 @@ def quantize_again(program: Program, place: int, options: Mapping[str, Any], tar
     except (OSError, ValueError) as error:
         what = f"its program cannot be read back, and the data that it was quantized on is gone: {error}"
         raise InputError(what, where=str(path), hint="convert again") from error
-    operators = options.get("calibration", {}).get("operators", ())
-    quantize(program, precision, target, list(samples.values()), operators)
+    quantize(program, precision, target, list(samples.values()))
 
 
 def loads_back(worker: Worker, path: Path) -> bool:

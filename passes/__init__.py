@@ -40,12 +40,14 @@ _BUILT_IN = {
     "fold-pad": "passes.fold_pad:FoldPad",
     "fold-qdq": "passes.fold_qdq:FoldQdq",
     "freeze-inputs": "passes.freeze_inputs:FreezeInputs",
+    "freeze-random": "passes.freeze_random:FreezeRandom",
     "freeze-shapes": "passes.freeze_shapes:FreezeShapes",
     "fuse-gelu": "passes.fuse_gelu:FuseGelu",
     "fuse-layer-norm": "passes.fuse_layer_norm:FuseLayerNorm",
     "infer-shapes": "passes.infer_shapes:InferShapes",
     "inline-constant-if": "passes.inline_constant_if:InlineConstantIf",
     "inline-functions": "passes.inline_functions:InlineFunctions",
+    "int4-to-int8": "passes.int4_to_int8:Int4ToInt8",
     "keep-inner-scales": "passes.keep_inner_scales:KeepInnerScales",
     "legalize": "passes.legalize.driver:Legalize",
     "lift-constant-nodes": "passes.lift_constant_nodes:LiftConstantNodes",
@@ -61,14 +63,16 @@ _BUILT_IN = {
     "share-constants": "passes.share_constants:ShareConstants",
     "surgeon": "passes.surgeon:Surgeon",
     "uint8-to-int8": "passes.uint8_to_int8:Uint8ToInt8",
+    "unblock-scales": "passes.unblock_scales:UnblockScales",
     "unshadow-names": "passes.unshadow_names:UnshadowNames",
+    "widen-products": "passes.widen_products:WidenProducts",
     "widen-scales": "passes.widen_scales:WidenScales",
 }
 
 _QUANTIZATION_TO_QDQ = "decompose-quark,qoperator-to-qdq,fold-qdq,fold-constants"
 _QDQ_TO_INT8 = (
-    "cancel-qdq,explicit-zero-point,center-matmul-integer,requantize-weights,widen-scales,uint8-to-int8,"
-    "keep-inner-scales,lift-dequantize,saturate-before-quantize"
+    "cancel-qdq,unblock-scales,explicit-zero-point,center-matmul-integer,requantize-weights,widen-scales,widen-products,"
+    "int4-to-int8,uint8-to-int8,keep-inner-scales,lift-dequantize,saturate-before-quantize"
 )
 
 PIPELINES = {

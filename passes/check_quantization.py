@@ -6,13 +6,15 @@ one; zero points must be of the dtype of the integers, as many as scales, within
 bits. A weight must not be quantized twice, from one grid of 8 bits onto another, which loses what the first had kept:
 that is what quantizing a quantized model does.
 
-Runtimes accept such models, or abort, and give infinities, NaN or other numbers. Nothing is changed here. Scales that
-are computed are not looked at.
+The operators on integers, of the standard and of ONNX Runtime, weights in blocks, and AMD Quark's operators are looked
+at likewise. Runtimes accept such models, or abort, and give infinities, NaN or other numbers. Nothing is changed here.
+Scales that are computed are not looked at.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -23,17 +25,42 @@ from passes.errors import InputError
 from passes.graphs import Scope
 from passes.quantization import Array, is_dequantize, is_quantize, quantized_dtype, same_parameters, zero_point
 
-_SCALES = {
-    "QLinearConv": (1, 4, 6),
-    "QLinearMatMul": (1, 4, 6),
-    "QGemm": (1, 4, 7),
-    "QLinearAdd": (1, 4, 6),
-    "QLinearMul": (1, 4, 6),
-    "MatMulIntegerToFloat": (2, 3),
-    "MatMulNBits": (2,),
-    "GatherBlockQuantized": (2,),
+
+class _Operand(NamedTuple):
+    """Where an operator has an operand's integers, scale and zero point among its inputs; None where it has not."""
+
+    data: int | None
+    scale: int | None
+    zero: int | None
+    axis: int | None = None
+    """The axis of the operand that there may be several scales or zero points along."""
+
+
+_PAIR = (_Operand(0, 1, 2), _Operand(3, 4, 5), _Operand(None, 6, 7))
+_SINGLE = (_Operand(0, 1, 2), _Operand(None, 3, 4))
+_OPERANDS = {
+    "ConvInteger": (_Operand(0, None, 2), _Operand(1, None, 3, 0)),
+    "DynamicQuantizeMatMul": (_Operand(1, 2, 3, -1),),
+    "MatMulInteger": (_Operand(0, None, 2, -2), _Operand(1, None, 3, -1)),
+    "MatMulIntegerToFloat": (_Operand(0, 2, 4, -2), _Operand(1, 3, 5, -1)),
+    "QGemm": (_Operand(0, 1, 2), _Operand(3, 4, 5), _Operand(None, 7, 8)),
+    "QLinearAdd": _PAIR,
+    "QLinearAveragePool": _SINGLE,
+    "QLinearConv": (_Operand(0, 1, 2), _Operand(3, 4, 5, 0), _Operand(None, 6, 7)),
+    "QLinearGlobalAveragePool": _SINGLE,
+    "QLinearLeakyRelu": _SINGLE,
+    "QLinearMatMul": (_Operand(0, 1, 2, -2), _Operand(3, 4, 5, -1), _Operand(None, 6, 7)),
+    "QLinearMul": _PAIR,
+    "QLinearSigmoid": _SINGLE,
+    "QLinearSoftmax": _SINGLE,
 }
-"""Where other operators have scales."""
+"""Operators that compute with integers."""
+_BLOCKS = ("MatMulNBits", "GatherBlockQuantized")
+_EXTENDED = {
+    "ExtendedQuantizeLinear", "ExtendedDequantizeLinear", "VitisQuantizeLinear", "VitisDequantizeLinear"
+}  # fmt: skip
+"""AMD Quark's, which quantize to more dtypes."""
+_AGAIN = "quantize the model again"
 
 
 @dataclass(frozen=True)
@@ -52,10 +79,12 @@ class CheckQuantization(Pass):
             graphs.name_nodes(scope)
             for node in scope.nodes():
                 problem = None
-                if is_quantize(node) or is_dequantize(node):
+                if is_quantize(node) or is_dequantize(node) or node.op_type in _EXTENDED:
                     problem = _problem(node, scope)
-                elif node.op_type in _SCALES:
-                    problem = _scales(node, scope)
+                elif node.op_type in _OPERANDS:
+                    problem = _integers(node, scope)
+                elif node.op_type in _BLOCKS:
+                    problem = _blocks(node, scope)
                 if problem is not None:
                     what, hint = problem
                     raise InputError(what, where=f"{node.op_type} {node.name}", hint=hint)
@@ -67,7 +96,7 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
     zero = zero_point(node)
     offset, scale, dtype = scope.constant(zero), scope.constant(node.inputs[1]), quantized_dtype(node, scope)
     if zero is not None and is_dequantize(node):
-        own, stored = scope.dtype(zero), scope.dtype(node.inputs[0])
+        own, stored = scope.dtype(zero), _stored(node.inputs[0], scope)
         if own is not None and stored is not None and own != stored:
             return (
                 f"its zero point is {own.name.lower()}, and its integers are {stored.name.lower()}",
@@ -76,28 +105,66 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
     if offset is not None and (outside := _outside(offset)) is not None:
         return (
             f"its zero point {outside} is out of the range of {offset.dtype.name.lower()}",
-            "quantize the model again",
+            _AGAIN,
         )
-    if offset is not None and dtype in (ir.DataType.INT32, ir.DataType.UINT32) and offset.numpy().any():
+    wide = dtype in (ir.DataType.INT32, ir.DataType.UINT32) and node.op_type not in _EXTENDED
+    if offset is not None and wide and offset.numpy().any():
         return "its zero point is not zero, and its integers are of 32 bits", "only fewer bits have zero points"
     if scale is not None:
+        if not scale.dtype.is_floating_point():
+            return f"its scale is {scale.dtype.name.lower()}", "a scale is a float"
         steps = scale.numpy().astype(np.float64)
         if problem := _values(steps, _zeros_only(node, steps, offset, scope), signed=steps.ndim > 1):
             return problem, "calibrate on data that covers what the model sees, and quantize it again"
         if problem := _length(node, steps, offset, scope):
-            return problem, "quantize the model again"
+            return problem, _AGAIN
     return _twice(node, scope)
 
 
-def _scales(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """What cannot be meant of the scales of another operator."""
-    for index in _SCALES[node.op_type]:
-        tensor = scope.constant(node.inputs[index]) if len(node.inputs) > index else None
-        if tensor is not None:
-            steps = tensor.numpy().astype(np.float64)
-            blocks = node.op_type in ("MatMulNBits", "GatherBlockQuantized")
-            if problem := _values(steps, steps == 0 if blocks else None, signed=blocks):
-                return f"{problem} (input {index})", "quantize the model again"
+def _stored(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
+    """The dtype of integers, also where only the node that makes them says it."""
+    maker = value.producer() if value is not None else None
+    return scope.dtype(value) or (quantized_dtype(maker, scope) if maker is not None and is_quantize(maker) else None)
+
+
+def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """What cannot be meant of the scales and zero points of an operator on integers."""
+
+    def given(index: int | None) -> ir.Value | None:
+        return node.inputs[index] if index is not None and index < len(node.inputs) else None
+
+    for operand in _OPERANDS[node.op_type]:
+        data, zero = given(operand.data), given(operand.zero)
+        scale, offset = scope.constant(given(operand.scale)), scope.constant(zero)
+        which = f" (input {operand.scale if scale is not None else operand.zero})"
+        stored, own = _stored(data, scope), scope.dtype(zero)
+        if stored is not None and own is not None and stored != own:
+            dtypes = own.name.lower(), stored.name.lower(), operand.zero
+            return "its zero point is {}, and its integers are {} (input {})".format(*dtypes), "make them the same"
+        if scale is not None and (problem := _values(scale.numpy().astype(np.float64), None, signed=False)):
+            return problem + which, _AGAIN
+        shape = scope.shape(data)
+        for tensor, what in ((scale, "scales"), (offset, "zero points")):
+            if tensor is None or tensor.size == 1 or len(tensor.shape) > 1:
+                continue
+            size = shape[operand.axis] if shape is not None and operand.axis is not None and len(shape) > 1 else None
+            if isinstance(size, int) and size != tensor.size:
+                return f"it has {tensor.size} {what} for an axis of {size}{which}", _AGAIN
+    return None
+
+
+def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """What cannot be meant of the scales of weights in blocks; they may be zero, and negative."""
+    scale = scope.constant(node.inputs[2])
+    if scale is None:
+        return None
+    steps = scale.numpy().astype(np.float64)
+    if problem := _values(steps, steps == 0, signed=True):
+        return f"{problem} (input 2)", _AGAIN
+    rows, columns = node.attributes.get_int("N", 0), node.attributes.get_int("K", 0)
+    wanted = rows * -(-columns // max(1, node.attributes.get_int("block_size", 0)))
+    if node.op_type == "MatMulNBits" and rows and columns and steps.size != wanted:
+        return f"it has {steps.size} scales for {wanted} blocks (input 2)", _AGAIN
     return None
 
 
@@ -134,10 +201,20 @@ def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope
     """Whether there are as many scales and zero points as there must be."""
     if offset is not None and offset.size != steps.size:
         return f"it has {steps.size} scales and {offset.size} zero points"
-    shape = scope.shape(node.inputs[0])
-    if steps.ndim != 1 or steps.size == 1 or shape is None or node.attributes.get_int("block_size", 0) != 0:
+    shape, block = scope.shape(node.inputs[0]), node.attributes.get_int("block_size", 0)
+    if shape is None or (steps.size == 1 and not block):
         return ""
-    axis = node.attributes.get_int("axis", 1)
+    axis = node.attributes.get_int("axis", 0 if node.op_type in _EXTENDED else 1)
+    if block:
+        wanted = [dim if isinstance(dim, int) else None for dim in shape]
+        if steps.ndim != len(wanted) or not -len(wanted) <= axis < len(wanted):
+            return f"its blocks are along axis {axis} of rank {len(wanted)}, and its scales of rank {steps.ndim}"
+        if (along := wanted[axis]) is not None:
+            wanted[axis] = -(-along // block)
+        wrong = any(dim is not None and dim != size for dim, size in zip(wanted, steps.shape, strict=True))
+        return f"it has {steps.shape} scales for {tuple(wanted)} blocks" if wrong else ""
+    if steps.ndim != 1:
+        return ""
     if not -len(shape) <= axis < len(shape):
         return f"its scales are along axis {axis} of a tensor of rank {len(shape)}"
     size = shape[axis]

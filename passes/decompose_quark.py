@@ -38,7 +38,8 @@ from passes.block_floats import (
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.arithmetic import Arithmetic, sizes
+from passes.legalize.arithmetic import Arithmetic
+from passes.legalize.operands import sizes_of
 from passes.legalize.quantize import reshaped
 from passes.rounds import run_in_rounds
 
@@ -109,7 +110,7 @@ class _Pairs(NodeRewrite[_Found]):
         dtype = scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
         if dtype not in _HALVES and dtype not in _WIDE:
             return None
-        if any(sizes(value, scope) is None for value in node.inputs[1:]):
+        if any(sizes_of(value, scope) is None for value in node.inputs[1:]):
             return Skip("the shape of its scale is not known")
         if dtype in _WIDE and any(_numbers(node, scope)):
             return Skip("it has a zero point of 32 bits")
@@ -120,8 +121,8 @@ class _Pairs(NodeRewrite[_Found]):
             return Skip(f"{dtype.name.lower()} numbers are rearranged before they are dequantized")
         if dtype in _WIDE and any(_numbers(before, scope)):
             return Skip("it has a zero point of 32 bits")
-        several = any(sizes(value, scope) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:])
-        if several and sizes(before.inputs[0], scope) is None:
+        several = any(sizes_of(value, scope) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:])
+        if several and sizes_of(before.inputs[0], scope) is None:
             return Skip("the shape of its input is not known")
         return _Found(node, dtype, absorbed=(before,))
 
@@ -164,7 +165,7 @@ class _Blocks(NodeRewrite[Match]):
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Whether its shape is known, and its attributes mean something."""
         scope = context.scope
-        if sizes(node.inputs[0], scope) is None or scope.dtype(node.inputs[0]) is None:
+        if sizes_of(node.inputs[0], scope) is None or scope.dtype(node.inputs[0]) is None:
             return Skip("the shape or the dtype of its input is not known: freeze it with freeze-shapes")
         if node.attributes.get_int("rounding_mode", 0) not in list(Rounding):
             return Skip("it rounds in a way that is not known")
@@ -184,7 +185,7 @@ class _Blocks(NodeRewrite[Match]):
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """Take blocks apart, round them, and put them together."""
         node, a = match.node, Arithmetic(edit, _NUMBER)
-        x, dims, dtype = node.inputs[0], sizes(node.inputs[0], edit.scope), edit.scope.dtype(node.inputs[0])
+        x, dims, dtype = node.inputs[0], sizes_of(node.inputs[0], edit.scope), edit.scope.dtype(node.inputs[0])
         assert x is not None and dims is not None and dtype is not None
         x = a.cast(x, dtype)
         block = node.op_type in _BLOCK
@@ -210,7 +211,7 @@ def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
     if node.attributes.get_string("bfp_method", "to_bfp") == "to_bfp":
         widen = bool(node.attributes.get_int("use_compiler_version_cpu_kernel", 0))
         return round_block(edit, x, axis, bits=bits, mode=mode, widen=widen)
-    shape = sizes(x, edit.scope)
+    shape = sizes_of(x, edit.scope)
     assert shape is not None
     part, shift = node.attributes.get_int("sub_block_size", 2), node.attributes.get_int("sub_block_shift_bits", 1)
     return round_prime_block(edit, x, shape, axis, bits=bits, mode=mode, part=part, shift=shift)
@@ -226,7 +227,7 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
     """A scale or zero point as float32, in a shape that broadcasts with ``x``."""
     value = node.inputs[index]
     assert value is not None
-    dtype, shape = edit.scope.dtype(value), sizes(value, edit.scope)
+    dtype, shape = edit.scope.dtype(value), sizes_of(value, edit.scope)
     if dtype is not None and dtype != _NUMBER:
         tensor = edit.scope.constant(value)
         value = (

@@ -23,17 +23,9 @@ from passes.base import Context, Pass, Result, Skip
 from passes.contents import Content
 from passes.edit import Proposal
 from passes.graphs import Scope
+from passes.randomness import is_random
 from passes.visibility import can_stand_for
 
-_RANDOM = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
 _CHEAP = {"Constant", "Identity"}
 """Not worth an Identity in their place."""
 
@@ -113,7 +105,7 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
 
 def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
     """Why a node cannot give way to its twin; empty where that goes without saying."""
-    if node.op_type in _RANDOM:
+    if is_random(node, scope):
         return "it may be random"
     for old, new in zip(node.outputs, twin.outputs, strict=False):
         if not can_stand_for(new, old, node.graph, scope):

@@ -25,15 +25,8 @@ from passes.folding import Folder, Refusal
 from passes.graphs import Scope
 from passes.inference import infer, infer_after
 from passes.lift_constant_nodes import lift
+from passes.randomness import is_random
 
-_RANDOM = {
-    "Bernoulli",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
 _LEFT = {
     # quantized constants
     "DequantizeLinear",
@@ -93,12 +86,8 @@ def _fold_with_shapes(folder: Folder, model: ir.Model) -> None:
 def _accept(node: ir.Node, scope: Scope) -> Refusal | None:
     if node.domain not in ("", "ai.onnx.ml"):
         return f"{node.domain}::{node.op_type} is no operator of ONNX"
-    if node.op_type in _RANDOM:
+    if is_random(node, scope):
         return "it is random"
-    if node.op_type == "Dropout" and len(node.inputs) > 2:
-        training = scope.constant(node.inputs[2])
-        if node.inputs[2] is not None and (training is None or training.numpy().item()):
-            return "it is random"
     return "" if node.op_type in _LEFT else None
 
 

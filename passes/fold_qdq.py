@@ -5,9 +5,9 @@
     x → QuantizeLinear → DequantizeLinear   →  Clip(x, (qmin − zp)·s, (qmax − zp)·s) with policy=all
 
 ``keep-int8``, the default, leaves DequantizeLinear where a convolution or a matrix product takes its result, directly
-or rearranged; ``weights`` does not. ``all`` gives a plain float model besides. A pair both rounds and saturates: the
-rounding is lost, so that results move by up to half a step of each pair; the saturation is kept as Clip, since
-quantizers rely on it where they remove a Relu.
+or rearranged, unless it is a bias of 32 bits; ``weights`` does not. ``all`` gives a plain float model besides. A pair
+both rounds and saturates: the rounding is lost, so that results move by up to half a step of each pair; the saturation
+is kept as Clip, since quantizers rely on it where they remove a Relu.
 
 Skips: constants larger than ``max-bytes``; pairs in blocks or in floating point of 8 bits; and with ``all`` each
 DequantizeLinear that has no QuantizeLinear of the same scale before it.
@@ -48,6 +48,7 @@ _INT8 = {
     "RNN",
 }
 """Operators that could go on in integers, on this or another runtime."""
+_BIAS = (ir.DataType.INT32, ir.DataType.UINT32)
 _REARRANGING = {
     "Cast",
     "Concat",
@@ -109,6 +110,8 @@ class FoldQdq(Pass):
         if not _is_qdq(node):
             return ""
         keep = self.policy == "keep-int8" and node.op_type == "DequantizeLinear"
+        if keep and scope.dtype(node.inputs[0]) in _BIAS:  # what kernels of 8 bits add is no integer
+            return None
         return "" if keep and _may_run_in_int8(node.outputs[0]) else None
 
 

@@ -2,9 +2,9 @@
 
     x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or inputs={x=[1,128,64]}
 
-A symbol stands for one number in the whole model: it is replaced in every value. What has been frozen is written into
-the model's metadata, so that freezing it again to the same sizes is no mistake. Inputs that are no tensors stay as they
-are: the arrays of a sequence may differ in size.
+A symbol stands for one number in the whole model: it is replaced in every value, and expressions of it follow, as
+``past + 1`` does. What has been frozen is written into the model's metadata, so that freezing it again to the same
+sizes is no mistake. Inputs that are no tensors stay as they are: the arrays of a sequence may differ in size.
 """
 
 from __future__ import annotations
@@ -85,7 +85,13 @@ class FreezeShapes(Pass):
                 if _is_named(dim):
                     _set(sizes, str(dim), size, f"input {name} says {dim}={size}")
         if self.default is not None:
-            for symbol in symbols:
+            for symbol in filter(str.isidentifier, symbols):
+                sizes.setdefault(symbol, self.default)
+        known = dict(sizes)
+        for symbol in symbols:
+            if (found := _evaluated(symbol, known)) is not None:
+                _set(sizes, symbol, found, f"{symbol} is {found} by the sizes in it")
+            elif self.default is not None:
                 sizes.setdefault(symbol, self.default)
         single = [*self.dims.values(), 1 if self.default is None else self.default]
         whole = [size for shape in self.inputs.values() for size in shape]
@@ -130,6 +136,18 @@ def _is_named(dim: int | ir.SymbolicDim) -> bool:
 def _set(sizes: dict[str, int], name: str, size: int, source: str) -> None:
     if sizes.setdefault(name, size) != size:
         raise InputError(f"{source}, but it was given {sizes[name]}", where=FreezeShapes.name)
+
+
+def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int | None:
+    """The number that an expression is; None where it is none, or has symbols without a size."""
+    if symbol.isidentifier():
+        return None
+    dim = ir.SymbolicDim(symbol)
+    try:
+        found = dim.evaluate(sizes) if dim.free_symbols() <= sizes.keys() else None
+    except ValueError:  # a name that is no expression
+        return None
+    return found if isinstance(found, int) else None
 
 
 def _those_open(inputs: Mapping[str, ir.Value]) -> str:

@@ -84,7 +84,7 @@ class Scope:
 
     def nodes(self) -> Iterator[ir.Node]:
         """All nodes, each followed by those of its subgraphs."""
-        return ir.traversal.RecursiveGraphIterator(self.graph)
+        return with_nested(self.graph)
 
     def graphs(self) -> Iterator[ir.Graph]:
         """The graph and all its subgraphs."""
@@ -164,12 +164,11 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that are attributes of a node, without those nested in them."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
+    for attribute in node.attributes.data.values():  # the mapping itself goes by way of its keys
+        kind = attribute.type
+        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
             yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
             yield from attribute.as_graphs()
 
 

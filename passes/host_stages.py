@@ -21,7 +21,7 @@ Constants belong to every stage that uses them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -120,41 +120,67 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     Raises:
         PassError: there is no such value, or the outputs need more than the inputs.
     """
-    part = model.clone()
-    part.ir_version = max(part.ir_version, 4)  # before, initializers had to be inputs
-    graph = part.graph
+    graph = model.graph
     known = {str(value.name): value for value in graph.inputs} | dict(graph.initializers)
     known |= {str(value.name): value for node in graph for value in node.outputs}
     if missing := sorted({*inputs, *outputs} - known.keys()):
         raise PassError(f"the model has no value {', '.join(missing)}")
-    wanted = [known[name] for name in outputs]
-    given = {known[name]: _twin(known[name]) for name in inputs}
-    for old, new in given.items():
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-    graph.outputs.clear()
-    graph.outputs.extend(given.get(value, value) for value in wanted)
-    graph.inputs.clear()
-    graph.inputs.extend(given.values())
-    kept = needed(graph)
-    graphs.remove(graph, [node for node in reversed(graph) if node not in kept])
-    for name in [
-        name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_output()
-    ]:
-        del graph.initializers[name]
-    # a function may call others, so that those in use show only from the nodes down
-    called: set[ir.OperatorIdentifier] = set()
+    given, wanted = dict.fromkeys(known[name] for name in inputs), [known[name] for name in outputs]
+    kept = _leading_to(wanted, given, graph)
+    made = {value for node in kept for value in node.outputs}
+    used = dict.fromkeys((*wanted, *(value for node in kept for value in _uses(node))))
+    outer = [value for value in used if value not in given and value not in made]
+    for value in outer:
+        if not value.is_initializer():
+            raise PassError(f"the part needs {value.name} as well")
+    view = ir.GraphView(
+        tuple(given), wanted, nodes=kept, initializers=outer, doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports, name=graph.name, metadata_props=dict(graph.metadata_props),
+    )  # fmt: skip
+    part = view.clone()
+    for value, twin in zip(given, part.inputs, strict=True):
+        twin.const_value = None
+        twin.meta.clear()
+        if value in made:  # by a node that is kept for another of its outputs
+            other = next(each for node in part for each in node.outputs if each.name == value.name and each is not twin)
+            other.name = f"{value.name}/unused"
+            other.replace_all_uses_with(twin, replace_graph_outputs=True)
+    return ir.Model(
+        part,
+        ir_version=max(model.ir_version, 4),  # before, initializers had to be inputs
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=[each.clone() for each in _called(model, part)],
+        metadata_props=dict(model.metadata_props),
+    )
+
+
+def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of a graph that make some values of others, in order."""
+    found: set[ir.Node] = set()
+    pending = [value.producer() for value in wanted if value not in given]
+    while pending:
+        node = pending.pop()
+        if node is None or node in found:
+            continue
+        found.add(node)
+        pending += [value.producer() for value in _uses(node) if value not in given]
+    return [node for node in graph if node in found]
+
+
+def _called(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
+    """The functions that a graph calls, and those that these call."""
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
     pending = [node.op_identifier() for node in graph.all_nodes()]
     while pending:
         key = pending.pop()
-        if key in part.functions and key not in called:
-            called.add(key)
-            pending += [node.op_identifier() for node in part.functions[key].all_nodes()]
-    for key in [key for key in part.functions if key not in called]:
-        del part.functions[key]
-    for value in (*known.values(), *given.values()):
-        if value.producer() is None and not value.is_initializer() and value not in graph.inputs and value.uses():
-            raise PassError(f"the part needs {value.name} as well")
-    return part
+        if key in model.functions and key not in found:
+            found[key] = model.functions[key]
+            pending += [node.op_identifier() for node in found[key].all_nodes()]
+    return [function for key, function in model.functions.items() if key in found]
 
 
 def can_cross(value: ir.Value) -> bool:
@@ -336,11 +362,3 @@ def _what_it_is(value: ir.Value) -> str:
         return "holds strings"
     producer = value.producer()
     return f"has no fixed shape{'' if producer is None else f' as {producer.op_type} {producer.name} makes it'}"
-
-
-def _twin(value: ir.Value) -> ir.Value:
-    """A value that stands for another as an input."""
-    return ir.Value(
-        name=value.name, type=value.type, shape=value.shape, doc_string=value.doc_string,
-        metadata_props=dict(value.metadata_props),
-    )  # fmt: skip

@@ -35,6 +35,8 @@ _VALUES = {
     ("ScatterND", "reduction", b"min"): 18,
 }
 """Values of attributes that came later than the attributes, and when."""
+_BROADCASTS = {"Max": 8, "Mean": 8, "Min": 8, "Sum": 8}
+"""Operators whose inputs had to have the same shape before an opset."""
 
 
 @cache
@@ -128,7 +130,9 @@ def defaults(node: onnx.NodeProto, source: int, target: int) -> list[str]:
 
 
 def alike(op_type: str, source: int, target: int) -> bool:
-    """Whether two definitions of an operator have the same attributes, with the same defaults."""
+    """Whether two definitions of an operator have the same attributes and defaults, and take the same shapes."""
+    if target < _BROADCASTS.get(op_type, 0) <= source:
+        return False
     old, new = schema(op_type, source), schema(op_type, target)
     if old is None or new is None or old.attributes.keys() != new.attributes.keys():
         return False

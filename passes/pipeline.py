@@ -133,7 +133,7 @@ class Pipeline:
                 ) from error
             seconds = time.perf_counter() - begin
             model, before = result.model, nodes
-            nodes = _count(model)
+            nodes = _count(model) if result.modified else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
             steps.append(step)
             if between is not None:

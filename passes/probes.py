@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from graphlib import TopologicalSorter
 
 import onnx
@@ -23,15 +23,10 @@ import onnx_ir as ir
 from passes import graphs
 from passes.effort import estimate
 from passes.graphs import Scope
+from passes.randomness import DRAWS, RANDOM, is_random
 from passes.suspects import suspects
 
 __all__ = ["RANDOM", "Probe", "fixed_values", "suspects"]
-
-RANDOM = frozenset(
-    ("", name)
-    for name in ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
-)
-"""Operators that compute something else each time."""
 
 _IR_VERSION = 10
 _WHOLE_BYTES = 1024
@@ -116,8 +111,17 @@ class Probe:
         """Where each of its inputs stands among those of what it replaces; None where that does not have them all."""
         if self.instead_of is None:
             return None
-        places = {value: index for index, value in enumerate(self.instead_of.inputs)}
-        return [places[value] for value in self.inputs] if places.keys() >= set(self.inputs) else None
+        return _places(self.inputs, self.instead_of.inputs)
+
+    @property
+    def full_places(self) -> list[int] | None:
+        """The same for the inputs that ``to_proto(full=True)`` has: without those whose cone is then carried whole."""
+        if self.instead_of is None:
+            return None
+        return _places(
+            _Cut(self.nodes, self.scope, full=True).inputs,
+            _Cut(self.instead_of.nodes, self.instead_of.scope, full=True).inputs,
+        )
 
     @cached_property
     def problem(self) -> str | None:
@@ -128,6 +132,8 @@ class Probe:
         for node in graphs.with_nested(self.nodes):
             if any(attribute.is_ref() for attribute in node.attributes.values()):
                 return f"{node.op_type} is in a function, whose caller decides on its attributes"
+        if self.chance is not None:
+            return self.chance
         for value in self.inputs:
             said = _no_tensor(value) or self._unknown(value)
             if said:
@@ -136,6 +142,20 @@ class Probe:
             if tensor.dtype == ir.DataType.STRING:
                 return f"{value.name} is of strings"
         return next((said for value in self.outputs if (said := _no_tensor(value))), None)
+
+    @cached_property
+    def chance(self) -> str | None:
+        """Which of its nodes draws anew in each run, which no single run of a probe shows; None where none does."""
+        found = next((node for node in self._all_nodes() if is_random(node, self.scope)), None)
+        return None if found is None else f"{found.op_type} {DRAWS}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is made of its nodes and their operands alone, without a cone, subgraphs, and functions."""
+        functions = self.scope.model.functions
+        return not self._cut.cone and all(
+            next(graphs.subgraphs(node), None) is None and node.op_identifier() not in functions for node in self.nodes
+        )
 
     @property
     def operators(self) -> frozenset[tuple[str, str]]:
@@ -220,6 +240,13 @@ class Probe:
                 if function is not None and node.op_identifier() not in called:
                     called.add(node.op_identifier())
                     pending.extend(function)
+
+
+def _places(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:
+    """Where each value stands among others; None where these do not have them all."""
+    places = {value: index for index, value in enumerate(among)}
+    found = [places.get(value) for value in values]
+    return None if None in found else [each for each in found if each is not None]
 
 
 def _is_used_outside(value: ir.Value, within: set[ir.Node]) -> bool:
@@ -329,7 +356,7 @@ class _Cut:
     def _needed(self, value: ir.Value) -> list[ir.Value] | None:
         """What must be constant for a value to be; None where nothing makes it so, or where the search ends."""
         node = value.producer()
-        if node is None or node in self._within or (node.domain, node.op_type) in RANDOM:
+        if node is None or node in self._within or is_random(node, self.scope):
             return None
         if node.domain == "" and node.op_type in ("Shape", "Size"):
             shape = self.scope.shape(node.inputs[0])
@@ -352,6 +379,11 @@ def _operands(node: ir.Node) -> Iterator[ir.Value]:
             yield value
     if next(graphs.subgraphs(node), None) is not None:
         yield from graphs.captures(node)
+
+
+@lru_cache(4096)
+def _tensor_type(dtype: int, dims: tuple[int | None, ...] | None) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(dtype, dims)
 
 
 class _Writer:
@@ -394,7 +426,7 @@ class _Writer:
             graph.initializer.append(graphs.tensor_proto(tensor, self._name(value)))
             return
         name = self._names[value] = f"w{len(self._names)}"  # another kind of input than one that is not constant
-        kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+        kind = _tensor_type(tensor.dtype.value, tensor.shape.numpy())
         self.model.graph.input.add(name=name, type=kind)
 
     def _node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
@@ -451,15 +483,9 @@ class _Writer:
         if value.type is not None and not isinstance(value.type, ir.TensorType):
             ir.serde.serialize_value_into(proto, value)
         elif (dtype := scope.dtype(value)) is not None:
-            tensor = proto.type.tensor_type
-            tensor.elem_type = dtype.value
-            if (shape := scope.shape(value)) is not None:
-                tensor.shape.SetInParent()
-                for dim in shape:
-                    if isinstance(dim, int):
-                        tensor.shape.dim.add().dim_value = dim
-                    else:
-                        tensor.shape.dim.add()
+            shape = scope.shape(value)
+            dims = None if shape is None else tuple([dim if isinstance(dim, int) else None for dim in shape])
+            proto.type.CopyFrom(_tensor_type(dtype.value, dims))
         proto.name = name
 
     def _imports(self) -> None:

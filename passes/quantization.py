@@ -35,15 +35,27 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 def is_quantized(model: ir.Model) -> bool:
     """Whether anything in a model quantizes or dequantizes."""
-    return any(
-        is_quantize(node) or is_dequantize(node) or node.domain in _QUANTIZING or node.op_type in _QUANTIZED
-        for graph in (model.graph, *(function.graph for function in model.functions.values()))
-        for node in graph.all_nodes()
+    return quantized_node(model) is not None
+
+
+def quantized_node(model: ir.Model) -> ir.Node | None:
+    """The first node of a model that quantizes, dequantizes or computes with quantized numbers; None without any."""
+    return next(
+        (
+            node
+            for graph in (model.graph, *(function.graph for function in model.functions.values()))
+            for node in graph.all_nodes()
+            if is_quantize(node) or is_dequantize(node) or node.domain in _QUANTIZING or node.op_type in _QUANTIZED
+        ),
+        None,
     )
 
 
 _QUANTIZING = ("com.amd.quark", "com.vai.quantize")
-_QUANTIZED = {"QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger", "QGemm", "MatMulNBits"}
+_QUANTIZED = {
+    "ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4",
+    "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
+}  # fmt: skip
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:

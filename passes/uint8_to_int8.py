@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
+from passes import graphs, shifts
 from passes.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.graphs import Scope
 from passes.inference import infer
@@ -197,8 +197,10 @@ def _shift(found: _Component, scope: Scope) -> None:
         if zero is not None:
             scope.drop_constant(zero)
     for value in found.values:
+        before = str(value.name)
         value.type = ir.TensorType(ir.DataType.INT8)
-        value.name = scope.names.value(f"{value.name}_int8")  # its integers are others
+        value.name = scope.names.value(f"{before}_int8")  # its integers are others
+        shifts.record(value, before, -_SHIFT)
 
 
 def _lower(array: np.ndarray) -> np.ndarray:

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import filelock
 import pytest
+from hypothesis import settings
 
 from fixtures import models
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.install import install
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
+
+# The same examples on every machine, and no verdict that hangs on how busy it is.
+settings.register_profile("project", derandomize=True, deadline=None)
+settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

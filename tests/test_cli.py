@@ -359,7 +359,7 @@ class TestOutputs:
             "os.getuid() or os.setuid(65534)\n"
             "from onnx_bridge.conversion import convert\n"
             "try:\n"
-            "    with convert._staging(__import__('pathlib').Path(sys.argv[1])): pass\n"
+            "    with publishing.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
             "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
         )
         done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)
@@ -416,20 +416,20 @@ class TestOutputs:
 
     def test_a_program_alone_beside_a_bundle(self, tmp_path: Path) -> None:
         """A conversion into the folder sweeps what killed ones left, not what another is working with."""
-        from onnx_bridge.conversion import convert
+        from onnx_bridge.conversion import publishing
 
         (tmp_path / ".converting-dead").mkdir()
-        with convert._staging(tmp_path / "x.mxr") as living, convert._staging(tmp_path):
+        with publishing.aside(tmp_path / "x.mxr") as living, publishing.aside(tmp_path):
             assert living.exists()
             assert not (tmp_path / ".converting-dead").exists()
 
     def test_two_conversions_into_one_folder(
         self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
     ) -> None:
-        from onnx_bridge.conversion import convert
+        from onnx_bridge.conversion import publishing
 
         out = tmp_path / "out"
-        with convert._staging(out):
+        with publishing.aside(out):
             one_message(bridge("convert", relu, "-o", out, "--target", "ref"), 2, "another conversion", str(out))
         assert bridge("convert", relu, "-o", out, "--target", "ref").code == 0
 

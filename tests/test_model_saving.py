@@ -7,6 +7,8 @@ import errno
 import hashlib
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,10 +63,40 @@ def listing(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def anonymous() -> int:
-    """The anonymous memory of this process, in bytes."""
+GROWTH = """
+import sys
+from pathlib import Path
+from onnx_bridge import model as models
+
+def anonymous():
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
+
+def use(path):
+    model = models.load(path)
+    models.save(model, path.with_name("again.onnx"))
+    models.save(model, path.with_name("again.onnx"), external_data=True)
+    models.digest(path.with_name("again.onnx"))
+    return models.session_source(model)
+
+small, large = map(Path, sys.argv[1:])
+use(small)  # what is imported and allocated once
+before = anonymous()
+source = use(large)
+assert source.weights
+print(anonymous() - before)
+"""
+
+
+def growth(folder: Path, path: Path) -> int:
+    """By how many bytes anonymous memory grows while a model is loaded, saved, hashed and made ready for a session.
+
+    Measured in a process of its own: in one that other tests share, the allocator gives and takes at its own times.
+    """
+    (folder / "small").mkdir()
+    small = written(folder / "small", 0)
+    command = [sys.executable, "-c", GROWTH, str(small), str(path)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @contextmanager
@@ -239,15 +271,7 @@ def test_weights_stay_out_of_memory(tmp_path: Path) -> None:
     proto.graph.initializer[0].dims[0] = 24 * MIB
     proto.graph.initializer[0].raw_data = bytes(96 * MIB)
     path.write_bytes(proto.SerializeToString())
-    del proto
-    before = anonymous()
-    model = models.load(path)
-    models.save(model, tmp_path / "out.onnx")
-    models.save(model, tmp_path / "out.onnx", external_data=True)
-    models.digest(tmp_path / "out.onnx")
-    source = models.session_source(model)
-    assert anonymous() - before < 12 * MIB
-    assert source.weights
+    assert growth(tmp_path, path) < 2 * MIB
 
 
 def test_more_than_two_gigabytes(tmp_path: Path) -> None:
@@ -268,7 +292,6 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
 
-    before = anonymous()
     model = models.load(path)
     whole, end = (model.graph.initializers[name].const_value for name in ("all", "last"))
     assert whole is not None and end is not None
@@ -285,7 +308,7 @@ def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     assert sum(value.const_value.nbytes for value in saved.values() if value.const_value) > 2**31
     assert saved["last"].const_value is not None
     np.testing.assert_array_equal(saved["last"].const_value.numpy(), last)
-    assert anonymous() - before < 16 * MIB
+    assert growth(tmp_path, tmp_path / "out.onnx") < 2 * MIB
 
 
 def test_digest(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.options import Options, parse_option
 from onnx_bridge.precision import PRECISIONS, Precision, quantize_again
+from onnx_bridge.product_quantization import quantize_products
 from passes.host_stages import Side, Stage
 from tests.passes.rewriting import model
 
@@ -118,7 +119,7 @@ def test_a_quantized_model_is_never_quantized_again(tmp_path: Path, precision: s
     [
         ({"name": "fp61"}, "no such precision.*did you mean"),
         ({"name": "fp32", "keep": ("Conv",)}, "nothing can be kept: all is in float32"),
-        ({"name": "fp8", "keep": ("Conv",)}, "nothing can be kept"),
+        ({"name": "fp16", "keep": ("Conv",), "calibration": "data.npz"}, "needs no calibration data"),
         ({"name": "fp16", "calibration": "data.npz"}, "needs no calibration data"),
     ],
 )
@@ -127,15 +128,69 @@ def test_what_does_not_go_together(arguments: dict[str, Any], message: str) -> N
         Precision(**arguments)
 
 
-def test_int8_keeps_operators_not_nodes(cnn: Path) -> None:
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+@pytest.mark.parametrize("keep", ["Conv", "MatMul"])
+def test_products_stay_in_float32(cnn: Path, tmp_path: Path, precision: str, keep: str) -> None:
+    enough = np.random.default_rng(1).standard_normal((32, 1, 3, 6, 6)).astype(np.float32)  # for ranges that hold
+    np.savez(tmp_path / "data.npz", x=enough)
+    how: dict[str, Any] = {"target": "ref", "precision": precision, "calibration": tmp_path / "data.npz"}
+    bundle = onnx_bridge.convert(cnn, tmp_path / "out", keep_fp32=[keep], **how)
+    report = onnx_bridge.check(bundle, samples=2)
+    assert report.passed, report.summary
+    assert [each.name for each in report.legs] == ["cleaned on ONNX Runtime", "MIGraphX ref"]
+    assert bundle.model_path is not None
+    nodes = {node.op_type: node for node in models.load(bundle.model_path).graph}
+    other = {"Conv": "MatMul", "MatMul": "Conv"}[keep]
+    for name, quantized in ((keep, False), (other, True)):
+        producers = [value.producer() for value in nodes[name].inputs[:2] if value is not None]
+        assert [each is not None and each.op_type == "DequantizeLinear" for each in producers] == [quantized] * 2
+    assert "1 of 2 products are quantized" in bundle.manifest.notes[-1]
+    assert bundle.manifest.options["calibration"]["samples"] == 32
+    again = onnx_bridge.convert(cnn, tmp_path / "out", keep_fp32=[keep], **how)  # not upon what is quantized already
+    assert onnx_bridge.check(again).passed
+    assert again.manifest.key == bundle.manifest.key
+
+
+def test_products_are_kept_by_name_too() -> None:
+    source = model(CNN, **CONSTANTS)
+    first = next(iter(source.graph))
+    first.name = "stem"
+    found = Precision("int8", ("stem",), [{"x": data(1)[0]}]).quantized_products(source)
+    assert found is not None
+    assert (found.kept, len(found.quantized)) == (("stem",), 1)
+    assert len(source.graph) == 4  # which is left as it was
+    assert Precision("int8", ("stem",)).quantizer(source, "ref") is None
+    assert Precision("int8").quantized_products(source) is None
+
+
+def test_int8_by_the_model_is_int8_by_migraphx(cnn: Path, tmp_path: Path) -> None:
+    """With nothing of it kept, the model gets the very numbers that MIGraphX's quantizer makes."""
+    sample = {"x": data(1)[0]}
     source = models.load(cnn)
-    quantizer = Precision("int8", ("Conv",)).quantizer(source, "ref")
-    assert quantizer is not None
-    assert quantizer.operators == ("dot",)
-    with pytest.raises(InputError, match="operators as a whole"):
-        Precision("int8", ("node_3",)).quantizer(source, "ref")
-    with pytest.raises(InputError, match="nothing is left"):
-        Precision("int8", ("Conv", "MatMul")).quantizer(source, "ref")
+    calibration = gather([sample], [SPEC])
+    whole = quantize_products(source, "int8", (), calibration)
+    models.save(whole.model, tmp_path / "qdq.onnx")
+    by_model = onnx_bridge.convert(tmp_path / "qdq.onnx", tmp_path / "a", target="ref", pipeline="none")
+    by_migraphx = onnx_bridge.convert(cnn, tmp_path / "b", target="ref", precision="int8", calibration=[sample])
+    ours, theirs = by_model(sample)["y"], by_migraphx(sample)["y"]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [(("Cnov",), "no such product to keep.*did you mean Conv"), (("Conv", "MatMul"), "nothing is left to quantize")],
+)
+def test_what_cannot_be_kept(keep: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Precision("int8", keep).quantized_products(model(CNN, **CONSTANTS))
+
+
+def test_an_old_opset_is_raised_for_fp8(cnn: Path) -> None:
+    old = models.load(cnn)
+    old.graph.opset_imports[""] = 13
+    for precision, first in (("int8", None), ("fp8", "convert-opset{to=19}")):
+        steps = Precision(precision, ("Conv",)).pipeline("none", old)
+        assert steps == (first or "none")
 
 
 class _Old:
@@ -147,7 +202,7 @@ class _Old:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_a_runtime_must_know_the_format(precision: str) -> None:
-    with pytest.raises(InputError, match=f"2.11\\) does not know it: it has no quantize_{precision}"):
+    with pytest.raises(InputError, match=f"2.11\\) does not know it: it has no quantize_{precision}.*since 2.1[23]"):
         Precision(precision).check_runtime(_Old())  # type: ignore[arg-type]
 
 
@@ -160,7 +215,7 @@ def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Pa
     whole = Stage(Side.DEVICE, tuple(source.graph), tuple(source.graph.inputs), tuple(source.graph.outputs))
     quantizer(first, whole)
     quantizer.keep_data(tmp_path / "calibration.npz", {0: ["x"]})
-    options = {"precision": "int8", "calibration": quantizer.to_json()}
+    options = {"precision": "int8", "calibration": {}}
     quantize_again(again, 0, options, "ref", tmp_path)
     sample = {"x": Tensor.of(data(1)[0])}
     results = []

@@ -9,7 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -18,9 +18,19 @@ from onnx_bridge import input_files
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.benchmarking import engines as engine_names
-from onnx_bridge.benchmarking.engines import Opened, check_names, forget_peak, open_bundle, open_module, open_session
+from onnx_bridge.benchmarking.engines import (
+    TORCH,
+    Opened,
+    Unavailable,
+    check_names,
+    forget_peak,
+    open_bundle,
+    open_module,
+    open_session,
+)
 from onnx_bridge.benchmarking.engines import resident as memory_of
 from onnx_bridge.benchmarking.measuring import Plan, measure
+from onnx_bridge.benchmarking.operators import per_operator as operators_of
 from onnx_bridge.benchmarking.outcome import Baseline, Bench, Row
 from onnx_bridge.conversion.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.convert import convert
@@ -47,6 +57,7 @@ def bench(
     seed: int = 0,
     against: str | os.PathLike[str] | None = None,
     max_slowdown: float = 0.05,
+    per_operator: bool = False,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -63,11 +74,12 @@ def bench(
     process, as it does behind `Bundle`, and what that costs is part of its latency.
 
     Args:
-        model: a model, which is converted first (into a temporary folder); or a bundle, which is as it is.
+        model: a model, which is converted first (into a temporary folder); or a bundle, which is as it is; or the name
+            of a factory of a PyTorch module with its arguments, which is exported first, as `export` does it.
         batches: sizes of the model's batch dimension, the symbolic first one of its inputs; empty leaves it alone.
         precisions: that MIGraphX computes in; other engines compute in the model's own.
-        engines: of `onnx_bridge.benchmarking.engines.ENGINES`; ratios are to the first of them.
-        module: for ``torch``, ``file.py:function`` that makes the module; inputs are given by position.
+        engines: of `onnx_bridge.benchmarking.engines.ENGINES`; ratios are to the first of them that is available.
+        module: for ``torch`` and ``torch-compile``, the factory of the module, where ``model`` is none.
         inputs: where to take the sample from (the first one); default: a seeded one.
         iterations: rounds, at most.
         warmup: calls before that do not count.
@@ -75,6 +87,7 @@ def bench(
         seed: of the sample and of the order.
         against: the JSON of an earlier benchmark.
         max_slowdown: the share by which it may be slower than that (0.05 is 5 %).
+        per_operator: whether to ask MIGraphX where its time goes, in further calls.
         target: as for `convert`, for a model.
         pipeline: likewise.
         dims: likewise.
@@ -86,15 +99,20 @@ def bench(
         progress: told each stage as it begins.
 
     Raises:
-        InputError: an argument, the model or the baseline is wrong.
+        InputError: an argument, the model or the baseline is wrong, or no engine is available.
         RuntimeFailure: MIGraphX failed.
     """
     tell = progress or (lambda _stage: None)
     baseline = None if against is None else Baseline.read(Path(against))
     _check(batches, precisions, iterations, warmup, max_slowdown)
+    factory = _factory(model)
+    module = module or factory
     check_names(tuple(engines), module)
     plan = Plan(iterations, warmup, seconds, seed)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        if factory is not None:
+            tell(f"exporting {factory}")
+            model = _exported(factory, Path(folder) / f"{factory.rpartition(':')[2]}.onnx", bool(batches))
         given = _Given.of(model, Path(folder), timeout, memory)
         if given.bundle is not None and (batches or tuple(precisions) != ("fp32",)):
             what = "a bundle has the batch size and the precision that it was made with"
@@ -102,6 +120,7 @@ def bench(
         symbol = given.batch_dimension() if batches else None
         rows: list[Row] = []
         notes: dict[str, None] = {}
+        unavailable: dict[str, Unavailable] = {}
         for batch in batches or (None,):
             sizes = {**(dims or {}), **({symbol: batch} if symbol is not None and batch is not None else {})}
             opened: list[tuple[Opened, Row]] = []
@@ -129,13 +148,27 @@ def bench(
                         if sample is None:
                             sample = given.sample(inputs, sizes, seed)
                         tell(f"loading {engine}")
-                        opened.append(_opened(engine, precision, batch, made, given, module, sample))
-                        stack.callback(opened[-1][0].close)
+                        try:
+                            ready, row = _opened(engine, precision, batch, made, given, module, sample)
+                        except Unavailable as error:
+                            unavailable[engine] = error
+                            continue
+                        stack.callback(ready.close)
+                        if per_operator and engine == "migraphx" and made is not None:
+                            tell("asking MIGraphX where its time goes")
+                            row = replace(row, operators=operators_of(made, sample))
+                        opened.append((ready, row))
+                if not opened:
+                    raise next(iter(unavailable.values()))
                 assert sample is not None
                 tell("measuring" if batch is None else f"measuring batch {batch}")
                 found = measure([(each.call, sample) for each, _ in opened], plan)
-                rows += [_with(row, series) for (_, row), series in zip(opened, found, strict=True)]
-        result = Bench(given.name, given.digest, tuple(rows), _versions(rows, given), tuple(notes))
+                rows += [
+                    replace(row, latencies=series.latencies, together=series.together)
+                    for (_, row), series in zip(opened, found, strict=True)
+                ]
+        reasons = {engine: error.what for engine, error in unavailable.items()}
+        result = Bench(given.name, given.digest, tuple(rows), _versions(rows, given), tuple(notes), reasons)
     return result if baseline is None else result.against(baseline, max_slowdown)
 
 
@@ -239,12 +272,15 @@ def _opened(
     if engine == "migraphx":
         assert bundle is not None
         opened = open_bundle(bundle)
-    elif engine == "torch":
-        opened = open_module(str(module), list(sample))
+    elif engine in TORCH:
+        opened = open_module(engine, str(module), list(sample))
     else:
         opened = open_session(given.path, engine)
     loaded = time.perf_counter()
-    opened.call(sample)
+    if engine in TORCH:
+        _call_module(engine, opened, sample, str(module))
+    else:
+        opened.call(sample)
     done = time.perf_counter()
     peak = max(0, memory_of(opened.pid, peak=True) - before)
     target = bundle.manifest.target if engine == "migraphx" and bundle is not None else ""
@@ -262,8 +298,60 @@ def _process_of(bundle: Bundle) -> int | None:
     return worker.pid
 
 
-def _with(row: Row, series: Sequence[float]) -> Row:
-    return Row(row.engine, row.target, row.precision, row.batch, tuple(series), row.load, row.first, row.memory)
+def _call_module(engine: str, opened: Opened, sample: Sample, factory: str) -> None:
+    """Call a module for the first time, when ``torch.compile`` compiles.
+
+    Raises:
+        Unavailable: it cannot be compiled here.
+        InputError: it cannot be called with the model's inputs.
+    """
+    try:
+        opened.call(sample)
+    except Exception as error:  # the user's own code, or torch's compiler
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        what = f"{type(error).__name__}: {said}"
+        if engine == "torch-compile":
+            raise Unavailable(f"torch.compile fails: {what}", where=factory, hint="leave torch-compile out") from error
+        hint = "its forward must take the model's inputs, by these names or in this order"
+        raise InputError(f"the module fails: {what}", where=factory, hint=f"{hint}: {', '.join(sample)}") from error
+
+
+def _factory(model: str | os.PathLike[str] | ir.Model | Bundle) -> str | None:
+    """The name of a factory (``package.module:name``, ``file.py:name``); None for whatever else there is to measure."""
+    if isinstance(model, ir.Model | Bundle):
+        return None
+    text = os.fspath(model)
+    home, _, name = text.rpartition(":")
+    return text if home and name and not Path(text).exists() else None
+
+
+def _exported(factory: str, path: Path, open_batch: bool) -> Path:
+    """The ONNX file of a factory's module; with ``open_batch`` the first size of its tensors is left open.
+
+    Raises:
+        InputError: it gives no arguments, or as `onnx_bridge.export`.
+    """
+    from onnx_bridge.exporting.export import export, require_torch
+
+    require_torch()
+    import inspect
+
+    import torch
+
+    from onnx_bridge.exporting import factories
+
+    module, arguments = factories.load(factory)
+    if arguments is None:
+        hint = "give (module, args)"
+        raise InputError("it gives a module without arguments to call it with", where=factory, hint=hint)
+    args, kwargs = arguments
+    dynamic = {}
+    if open_batch:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        tensors = {name: each for name, each in bound.items() if isinstance(each, torch.Tensor) and each.ndim}
+        dynamic = {name: {0: "batch"} for name in tensors}
+    export(module, args, kwargs, dynamic=dynamic, out=path)
+    return path
 
 
 def _versions(rows: Sequence[Row], given: _Given) -> dict[str, str]:
@@ -273,6 +361,6 @@ def _versions(rows: Sequence[Row], given: _Given) -> dict[str, str]:
         found["MIGraphX"] = given.bundle.manifest.versions["migraphx"] if given.bundle else runtimes.find().version
     if names.intersection(engine_names.PROVIDERS):
         found["ONNX Runtime"] = importlib.metadata.version("onnxruntime")
-    if "torch" in names:
+    if names.intersection(TORCH):
         found["torch"] = importlib.metadata.version("torch")
     return found

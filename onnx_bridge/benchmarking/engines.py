@@ -5,11 +5,16 @@ ort            ONNX Runtime's CPU provider, with all its optimizations, as it is
 ort-migraphx   ONNX Runtime with its MIGraphX provider, where that is installed
 ort-rocm       likewise its ROCm provider
 torch          the PyTorch module that a factory makes, eager, on the CPU
+torch-compile  the same under ``torch.compile`` with its own backend, inductor, which needs a C++ compiler
+
+What is not installed here, or fails at its first call, is left out of a benchmark with the reason, unless nothing is
+left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +32,8 @@ PROVIDERS = {
     "ort-migraphx": "MIGraphXExecutionProvider",
     "ort-rocm": "ROCMExecutionProvider",
 }
-ENGINES = ("migraphx", *PROVIDERS, "torch")
+TORCH = ("torch", "torch-compile")
+ENGINES = ("migraphx", *PROVIDERS, *TORCH)
 
 
 @dataclass
@@ -45,8 +51,12 @@ class Opened:
     close: Callable[[], object] = gc.collect
 
 
+class Unavailable(InputError):
+    """An engine cannot be had here; others can."""
+
+
 def check_names(names: tuple[str, ...], factory: str | None) -> None:
-    """Require that engines are known and here.
+    """Require that engines are known, and that there is a module for those that run one.
 
     Raises:
         InputError: one is not.
@@ -57,14 +67,9 @@ def check_names(names: tuple[str, ...], factory: str | None) -> None:
         where = f"engine {name!r}"
         if name not in ENGINES:
             raise InputError("there is no such engine", where=where, hint=nearest(name, ENGINES) or ", ".join(ENGINES))
-        if name in PROVIDERS:
-            import onnxruntime
-
-            if PROVIDERS[name] not in onnxruntime.get_available_providers():
-                what = f"ONNX Runtime has no {PROVIDERS[name]} here"
-                raise InputError(what, where=where, hint="install a build of onnxruntime that has it")
-        if name == "torch" and factory is None:
-            raise InputError("it needs a factory of the module", where=where, hint="--module FILE.py:FUNCTION")
+        if name in TORCH and factory is None:
+            hint = "--module FACTORY, or bench the factory itself: package.module:name or file.py:name"
+            raise InputError("it needs a factory of the module", where=where, hint=hint)
 
 
 def open_bundle(bundle: Bundle) -> Opened:
@@ -77,47 +82,54 @@ def open_session(path: Path, engine: str) -> Opened:
     """A model on ONNX Runtime.
 
     Raises:
+        Unavailable: this build has not that provider.
         InputError: it does not take the model.
     """
     import onnxruntime
 
+    if PROVIDERS[engine] not in onnxruntime.get_available_providers():
+        what = f"ONNX Runtime has no {PROVIDERS[engine]} here"
+        raise Unavailable(what, where=f"engine {engine!r}", hint="install a build of onnxruntime that has it")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[engine]])
     except Exception as error:  # its own classes
         raise InputError(f"ONNX Runtime: {error}", where=str(path), hint=f"leave {engine} out") from error
-    return Opened(lambda sample: session.run(None, dict(sample)))
+    return Opened(functools.partial(session.run, None))
 
 
-def open_module(factory: str, names: list[str]) -> Opened:
-    """A PyTorch module, called with the inputs of the model by position.
+def open_module(engine: str, factory: str, names: list[str]) -> Opened:
+    """A PyTorch module, called with the inputs of the model by the names of its parameters, or else by position.
 
     Args:
-        factory: ``file.py:function``, which takes nothing and gives the module.
+        engine: ``torch`` or ``torch-compile``.
+        factory: as for the verb ``export`` (see `onnx_bridge.exporting.factories`).
         names: of the model's inputs, in order.
 
     Raises:
-        InputError: there is no torch, or the factory fails.
+        Unavailable: there is no torch.
+        InputError: the factory fails.
     """
     try:
         import torch
     except ImportError:
-        raise InputError("torch is not installed", where="engine 'torch'", hint="pip install torch") from None
-    import runpy
+        what = "torch is not installed"
+        raise Unavailable(what, where=f"engine {engine!r}", hint="pip install torch") from None
+    import inspect
 
-    file, _, function = factory.rpartition(":")
-    try:
-        module: Any = runpy.run_path(file)[function]()
-    except Exception as error:
-        what = f"the factory fails: {type(error).__name__}: {error}"
-        raise InputError(what, where=factory, hint="as in model.py:make") from error
-    module = module[0] if isinstance(module, tuple) else module
-    module.eval()
+    from onnx_bridge.exporting import factories
+
+    module: Any = factories.load(factory)[0].eval()
+    named = set(names) <= inspect.signature(module.forward).parameters.keys()
+    if engine == "torch-compile":
+        torch.compiler.reset()  # or it would take what it compiled for another sample, with sizes left open
+        module = torch.compile(module, dynamic=False)
 
     def call(sample: Mapping[str, Any]) -> object:
+        tensors = {name: torch.from_numpy(sample[name]) for name in names}
         with torch.inference_mode():
-            return module(*(torch.from_numpy(sample[name]) for name in names))
+            return module(**tensors) if named else module(*tensors.values())
 
     return Opened(call)
 

@@ -6,10 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.benchmarking.operators import OperatorTime
 from onnx_bridge.benchmarking.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.errors import InputError
 
@@ -32,6 +33,8 @@ class Row:
         load: seconds until it was ready to be called, from a compiled bundle or a model file.
         first: seconds of the first call.
         memory: bytes that its process took at most for loading it and for the first call, above what it had before.
+        together: how many calls each latency is the mean of (`onnx_bridge.benchmarking.measuring`).
+        operators: where its time goes, the slowest first; empty where that was not asked or is not known.
     """
 
     engine: str
@@ -42,6 +45,8 @@ class Row:
     load: float
     first: float
     memory: int
+    together: int = 1
+    operators: tuple[OperatorTime, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str, int | None]:
@@ -76,14 +81,21 @@ class Row:
             "load": self.load,
             "first": self.first,
             "memory": self.memory,
+            "together": self.together,
             "latencies": list(self.latencies),
+            **({"operators": [each.to_json() for each in self.operators]} if self.operators else {}),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Row:
         """What `to_json` gave."""
         names = ("engine", "target", "precision", "batch", "load", "first", "memory")
-        found = cls(**{name: values[name] for name in names}, latencies=tuple(map(float, values["latencies"])))
+        found = cls(
+            **{name: values[name] for name in names},
+            latencies=tuple(map(float, values["latencies"])),
+            together=values.get("together", 1),
+            operators=tuple(map(OperatorTime.from_json, values.get("operators", ()))),
+        )
         if not found.latencies or min(found.latencies) <= 0:
             raise ValueError("it has no latencies")
         return found
@@ -114,6 +126,7 @@ class Bench:
         rows: by batch size, in the order of the engines.
         versions: of what was measured.
         notes: what the user should know, in sentences.
+        unavailable: why engines that were asked for are not among the rows.
         gates: the comparison with a baseline; empty without one.
         max_slowdown: what that allows.
     """
@@ -123,6 +136,7 @@ class Bench:
     rows: tuple[Row, ...]
     versions: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     max_slowdown: float | None = None
 
@@ -168,14 +182,16 @@ class Bench:
                 {"row": gate.name, "ratio": gate.ratio.to_json(), "change": gate.change.value} for gate in self.gates
             ],
             "max_slowdown": self.max_slowdown,
+            "unavailable": dict(self.unavailable),
             "notes": list(self.notes),
             "passed": self.passed,
         }
 
     def to_csv(self) -> str:
-        """A line a row, without the single latencies."""
+        """A line a row, without the single latencies and operators."""
         text = io.StringIO()
-        rows = [{name: value for name, value in row.to_json().items() if name != "latencies"} for row in self.rows]
+        left_out = ("latencies", "operators")
+        rows = [{name: value for name, value in row.to_json().items() if name not in left_out} for row in self.rows]
         writer = csv.DictWriter(text, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
@@ -205,7 +221,8 @@ class Bench:
                 f"{row.memory / 2**20:.0f}",
             )
             table.add_row(row.name, *times, spread, *rest)
-        return Group(table, *self.sentences())
+        operators = [_operator_table(row) for row in self.rows if row.operators]
+        return Group(table, *operators, *self.sentences())
 
     def sentences(self) -> list[str]:
         """What there is to say beside the table."""
@@ -216,7 +233,11 @@ class Bench:
         outliers = sum(row.summary.outliers for row in self.rows)
         if outliers:
             calls = sum(row.summary.calls for row in self.rows)
-            said.append(f"{outliers} of {calls} calls are outliers (beyond Q3 + 3·IQR), left out of mean and std")
+            said.append(f"{outliers} of {calls} readings are outliers (beyond Q3 + 3·IQR), left out of mean and std")
+        short = [f"{row.name} ({row.together})" for row in self.rows if row.together > 1]
+        if short:
+            said.append(f"calls so short that each reading is the mean of several: {'; '.join(short)}")
+        said += [f"{engine}: not available, {why}" for engine, why in self.unavailable.items()]
         for gate in self.gates:
             limit = f"{self.max_slowdown or 0:.1%}"
             words = {
@@ -254,7 +275,29 @@ class Bench:
         other = [name for name, each in self.versions.items() if baseline.versions.get(name) != each]
         if other:
             notes.append(f"the baseline was measured with another {', '.join(other)}")
-        return Bench(self.model, self.digest, self.rows, self.versions, tuple(notes), tuple(gates), max_slowdown)
+        return replace(self, notes=tuple(notes), gates=tuple(gates), max_slowdown=max_slowdown)
+
+
+_SLOWEST = 10
+"""Operators that the table shows."""
+
+
+def _operator_table(row: Row) -> RenderableType:
+    """The slowest operators of a row."""
+    from rich.table import Table
+
+    shown, count = row.operators[:_SLOWEST], len(row.operators)
+    title = f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {count} operators"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("MIGraphX's operator", overflow="fold")
+    table.add_column("of ONNX")
+    for name in ("times", "ms", "share", "slowest"):
+        table.add_column(name, justify="right")
+    for each in shown:
+        onnx = ", ".join(each.onnx)
+        slowest = f"{each.slowest} {1e3 * each.longest:.3g} ms"
+        table.add_row(each.operator, onnx, str(each.count), f"{1e3 * each.seconds:.3g}", f"{each.share:.1%}", slowest)
+    return table
 
 
 @dataclass(frozen=True)

@@ -10,44 +10,40 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.conversion import journal as journals
-from onnx_bridge.conversion.convert import adopt
-from onnx_bridge.conversion.examining import Examined, examine, whole
+from onnx_bridge.conversion.engine import Engine, Event
+from onnx_bridge.conversion.examining import Examined, examine
 from onnx_bridge.conversion.jobs import Job, Settings, gather
-from onnx_bridge.conversion.journal import STATE, Journal, Record
+from onnx_bridge.conversion.journal import Journal, Record
 from onnx_bridge.conversion.keys import check_key, conversion_key
-from onnx_bridge.conversion.memory import available
 from onnx_bridge.conversion.outcome import Outcome, Result, Status
+from onnx_bridge.conversion.output import Output, output_at
 from onnx_bridge.conversion.past import Past
 from onnx_bridge.conversion.performer import described
-from onnx_bridge.conversion.pool import Performer
-from onnx_bridge.conversion.stages import STAGES
+from onnx_bridge.conversion.pool import Pool
+from onnx_bridge.conversion.site import Site
 from onnx_bridge.conversion.watching import Silent, Watcher
-from onnx_bridge.errors import BridgeError, InputError, nearest
-from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.errors import BridgeError, nearest
+from onnx_bridge.places import Place, Remote, place
 from onnx_bridge.precision import Precision
 
 _ATTEMPTS = 3
 """How often a job is tried that fails by chance, or ends its process."""
-_SHARE = 0.9
-"""Of the free memory, how much may be taken."""
 
 
 def convert_all(
-    sources: Sequence[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
+    sources: Sequence[str | os.PathLike[str] | Remote],
+    out: str | os.PathLike[str] | Remote,
     settings: Settings | None = None,
     *,
+    engine: Engine | None = None,
     jobs: int | None = None,
     resume: bool = True,
     retry: bool = False,
@@ -61,10 +57,12 @@ def convert_all(
     A job that fails does not stop the others.
 
     Args:
-        sources: files, folders, globs, lists, job files (`onnx_bridge.conversion.jobs`).
-        out: the folder; logs and the journal are in ``.batch`` there.
+        sources: files, folders, globs, lists, job files (`onnx_bridge.conversion.jobs`); paths, or URLs as texts.
+        out: the folder, a path or a URL as a text; logs and the journal are in ``.batch`` there.
         settings: of every job, where nothing nearer to the model says otherwise.
-        jobs: how many at a time; default: by cores, and by the memory that they are foreseen to take.
+        engine: where jobs are performed; default: processes here (`onnx_bridge.conversion.pool.Pool`).
+        jobs: of the default engine: how many at a time; default: by cores, and by the memory that they are foreseen to
+            take.
         resume: whether to keep what was done before.
         retry: whether to try again what failed before for a reason in the model itself.
         dry_run: only say what would be done.
@@ -74,27 +72,27 @@ def convert_all(
     Raises:
         InputError: a source is wrong, another program is working in ``out``, or it cannot be written.
         RuntimeNotFound: there is no MIGraphX, or not for a target.
+        Unreachable: a URL, or a cluster, does not answer.
     """
-    started, out = time.monotonic(), Path(out)
-    if out.exists() and not out.is_dir():
-        raise InputError("this is a file already", where=str(out), hint="many models need a folder")
-    paths = [Path(each) for each in sources]
+    started, engine = time.monotonic(), engine or Pool(jobs)
     with contextlib.ExitStack() as stack:
-        records, _, _ = journals.read(out / STATE)
-        found = gather(paths, out, settings or Settings(), Past(records).names)
-        targets = {each.settings.target for each in found}
-        resolved = {target: runtimes.resolve_target(target, runtimes.find()) for target in targets}
-        journal = None if dry_run else stack.enter_context(journals.held(out))
+        stack.callback(engine.close)
+        output = output_at(out)
+        records = output.records()
+        found = gather([place(each) for each in sources], output.place, settings or Settings(), Past(records).names)
+        sites = {target: engine.site(target) for target in {each.settings.target for each in found}}
+        journal = None if dry_run else stack.enter_context(output.held())
         past = Past(journal.records if journal else records, resume=resume, retry=retry)
         if journal is not None:
             journal.add("run", jobs=len(found), process=os.getpid())
         files = [str(each.absolute()) for each in passes]
-        batch = _Batch(out, found, resolved, past, journal, watcher or Silent(), resume, files)
-        results = batch.run(jobs or len(os.sched_getaffinity(0)))
-    return Outcome(out, tuple(results), time.monotonic() - started, tuple(batch.notes))
+        batch = _Batch(output, engine, found, sites, past, journal, watcher or Silent(), resume, files)
+        results = batch.run()
+        notes = (*engine.notes, *batch.notes)
+    return Outcome(output.place, tuple(results), time.monotonic() - started, notes)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Work:
     """A job on its way.
 
@@ -106,7 +104,7 @@ class _Work:
         check: the key of the comparison; None where none is wanted.
         convert: whether it must be converted, not just compared.
         attempts: how often it was tried.
-        stage: where it is.
+        aside: where the bundle of the present attempt is laid down for `Output.publish`; None for one that is not.
         started: when the present attempt began.
         notes: of the bundle.
         how: how it came to have a bundle.
@@ -119,10 +117,13 @@ class _Work:
     check: str | None = None
     convert: bool = True
     attempts: int = 0
-    stage: str = STAGES[0]
+    aside: Place | None = None
     started: float = 0.0
     notes: tuple[str, ...] = ()
     how: Status = "converted"
+
+    def __str__(self) -> str:
+        return self.job.name
 
     @property
     def name(self) -> str:
@@ -140,48 +141,47 @@ class _Work:
 
 
 class _Batch:
-    """All of it, while it lasts. Everything happens in the thread of `run`; others only put events into the queue."""
+    """All of it, while it lasts. Everything but `_examine` and `_land` happens in the thread of `run`."""
 
     def __init__(
         self,
-        out: Path,
+        output: Output,
+        engine: Engine,
         jobs: Sequence[Job],
-        targets: Mapping[str, str],
+        sites: Mapping[str, tuple[Site, str]],
         past: Past,
         journal: Journal | None,
         watcher: Watcher,
         resume: bool,
         passes: list[str],
     ) -> None:
-        self._out, self._targets, self._past, self._journal = out, targets, past, journal
+        self._output, self._engine, self._sites, self._past, self._journal = output, engine, sites, past, journal
         self._watcher, self._resume, self._passes = watcher, resume, passes
-        self._runtime = runtimes.find()
         self._works = [_Work(job, job.settings) for job in jobs]
-        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ready: list[_Work] = []
-        self._performers: list[Performer] = []
+        self._under_way: set[_Work] = set()
         self._owners: dict[str, _Work] = {}
         self._followers: dict[str, list[_Work]] = {}
         self._results: dict[str, Result] = {}
-        self._memory = available()
         self.notes: list[str] = []
         if journal is not None and journal.damaged:
             self.notes.append(f"{journal.damaged} lines of the journal could not be read and were passed over")
 
-    def run(self, parallel: int) -> list[Result]:
+    def run(self) -> list[Result]:
         """Do all that is to be done; results are in the order of the jobs."""
         self._watcher.begin(len(self._works))
-        temporary = self._out / STATE / "tmp"
         if self._journal is not None:
+            temporary = self._journal.folder / "tmp"
             shutil.rmtree(temporary, ignore_errors=True)  # of programs that were killed
             temporary.mkdir(parents=True)
+            self._engine.open(self._journal, self._land)
         waiting = iter([(work, self._past.model(str(work.job.source))) for work in self._works])
         try:
-            for _ in range(max(2, parallel)):
+            for _ in range(max(2, len(os.sched_getaffinity(0)))):
                 threading.Thread(target=self._examine, args=(waiting,), daemon=True).start()
             while len(self._results) < len(self._works):
-                self._handle(*self._events.get())
-                self._start(parallel, temporary)
+                self._handle(*self._engine.wait())
+                self._start()
             self._look_back()
             if self._journal is not None:
                 failed = sum(each.failed for each in self._results.values())
@@ -189,11 +189,9 @@ class _Batch:
         finally:
             for _ in waiting:  # nobody needs to look at these
                 pass
-            running = [each.task for each in self._performers if each.task is not None]
-            for performer in self._performers:
-                performer.close()
-            for work in running:
-                self._sweep(work)
+            self._engine.close()
+            for work in self._under_way:
+                self._output.sweep(work.name)
             if self._journal is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
         return [self._results[each.name] for each in self._works]
@@ -204,33 +202,31 @@ class _Batch:
                 found: Examined | Exception = examine(work.job.source, before)
             except Exception as error:  # whatever it is, it is this job's
                 found = error
-            self._events.put((None, {"event": "examined", "work": work, "found": found}))
+            self._engine.post(work, {"event": "examined", "found": found})
 
-    def _handle(self, performer: Performer | None, event: dict[str, Any]) -> None:
-        if performer is None:
-            self._on_examined(event["work"], event["found"])
-            return
-        work: _Work | None = performer.task
+    def _land(self, work: _Work, event: Event) -> None:
+        """Publish what was laid down aside, before it is told; in a thread of the engine."""
+        if event["event"] == "converted" and work.aside is not None:
+            self._output.publish(work.name, work.aside, work.job.source)
+
+    def _handle(self, work: _Work, event: Event) -> None:
+        if event["event"] in ("finished", "failed"):
+            self._under_way.discard(work)
         match event["event"]:
-            case "stage" if work is not None:
-                work.stage = event["stage"]
-                self._watcher.stage(work.name, work.stage, event["detail"])
-            case "converted" if work is not None:
+            case "examined":
+                self._on_examined(work, event["found"])
+            case _ if work.name in self._results:
+                pass  # all that matters of it has been told
+            case "stage":
+                self._watcher.stage(work.name, event["stage"], event["detail"])
+            case "converted":
                 self._on_converted(work, event)
-            case "checked" if work is not None:
+            case "checked":
                 self._on_checked(work, event)
-            case "failed" if work is not None:
-                performer.task = None
+            case "failed":
                 self._on_failed(work, event["error"])
             case "finished":
-                performer.task = None
-                if work is not None and work.name not in self._results:
-                    self._settle(work)
-            case "ended":
-                self._performers.remove(performer)
-                performer.close()
-                if work is not None and work.name not in self._results:
-                    self._on_failed(work, _obituary(event["status"], work.stage))
+                self._settle(work)
 
     def _on_examined(self, work: _Work, found: Examined | Exception) -> None:
         """Decide what there is to do."""
@@ -266,7 +262,7 @@ class _Batch:
     def _decide(self, work: _Work) -> None:
         """Keep, take from elsewhere, tell, or do."""
         bundles = self._past.bundles(work.key)
-        if self._resume and (manifest := whole(self._out / work.name, work.key)):
+        if self._resume and (manifest := self._output.whole(work.name, work.key)):
             work.convert, work.how, work.notes = False, "kept", tuple(manifest.notes)
             if work.name not in bundles:
                 self._record_done(work, "found")
@@ -300,6 +296,7 @@ class _Batch:
 
     def _key(self, work: _Work) -> str:
         settings = work.settings
+        site, target = self._sites[settings.target]
         key = conversion_key(
             work.examined.digest,
             pipeline=settings.pipeline,
@@ -307,8 +304,8 @@ class _Batch:
             inputs=settings.inputs,
             freeze=settings.freeze,
             host=settings.host,
-            target=self._targets[settings.target],
-            runtime=self._runtime,
+            target=target,
+            runtime=site,
             precision=Precision(settings.precision, settings.keep_fp32, settings.calibration).to_key(),
             options=settings.options,
             buckets=settings.buckets,
@@ -327,53 +324,44 @@ class _Batch:
     def _reuse(self, work: _Work, names: Sequence[str]) -> bool:
         """Take the bundle of another job that has the same content."""
         for name in names:
-            manifest = None if name == work.name else whole(self._out / name, work.key)
+            manifest = None if name == work.name else self._output.whole(name, work.key)
             if manifest is None:
                 continue
             if self._journal is None:
                 return True
             with contextlib.suppress(BridgeError):
-                work.notes = tuple(adopt(self._out / name, self._out / work.name, work.job.source).notes)
+                work.notes = tuple(self._output.reuse(name, work.name, work.job.source).notes)
                 self._record_done(work, "reused")
                 return True
         return False
 
-    def _start(self, parallel: int, temporary: Path) -> None:
-        """Give out what is ready, the largest first, to as many processes as may be."""
-        while self._ready:
-            busy = [each.task for each in self._performers if each.task is not None]
-            free = self._memory * _SHARE - sum(each.examined.memory for each in busy)
-            fitting = [each for each in self._ready if each.examined.memory <= free]
-            if len(busy) >= parallel or (busy and not fitting):
-                return
-            work = fitting[-1] if fitting else self._ready[-1]  # what is too large for the memory is tried alone
-            self._ready.remove(work)
-            idle = [each for each in self._performers if each.task is None]
-            performer = idle[0] if idle else self._new_performer(temporary)
-            self._give(performer, work)
+    def _start(self) -> None:
+        """Give out what is ready, as far as the engine takes it."""
+        while (index := self._engine.choose([each.examined.memory for each in self._ready])) is not None:
+            self._give(self._ready.pop(index))
 
-    def _new_performer(self, temporary: Path) -> Performer:
-        assert self._journal is not None
-        output = self._journal.folder / "processes.log"
-        performer = Performer(self._events, self._journal.lock, temporary.absolute(), output)
-        self._performers.append(performer)
-        return performer
-
-    def _give(self, performer: Performer, work: _Work) -> None:
+    def _give(self, work: _Work) -> None:
         assert self._journal is not None
         work.attempts += 1
-        work.started, work.stage = time.monotonic(), STAGES[0]
+        work.started = time.monotonic()
         self._journal.add("start", job=work.name, key=work.key, attempt=work.attempts, convert=work.convert)
+        bundle = self._output.bundle(work.name)
+        away = self._engine.far or isinstance(work.job.source, Remote) or isinstance(bundle, Remote)
+        work.aside = self._output.aside().absolute() if away else None
+        target = self._sites[work.settings.target][1]
         task = {
             "source": str(work.job.source),
-            "bundle": str((self._out / work.name).absolute()),
-            "settings": work.settings.to_json(),
+            "bundle": str(bundle.absolute()),
+            "aside": None if work.aside is None else str(work.aside),
+            "settings": replace(work.settings, target=target).to_json(),
             "convert": work.convert,
             "check": work.check is not None,
-            "log": str(self._log(work).absolute()),
+            "reuse": self._resume,
+            "log": str(self._log(work)),
             "passes": self._passes,
         }
-        performer.give(work, task)
+        self._under_way.add(work)
+        self._engine.submit(work, task, work.examined.memory)
 
     def _on_converted(self, work: _Work, event: Mapping[str, Any]) -> None:
         work.notes = tuple(event["notes"])
@@ -409,14 +397,9 @@ class _Batch:
         if self._journal is not None and not told:
             self._journal.add("failed", job=work.name, key=work.left, error=error, limits=work.limits)
             self._past.failed(work.left, error, work.limits)
-        log = self._log(work)
+        status: Status = "told" if told else "failed"
         result = Result(
-            work.name,
-            work.job.source,
-            "told" if told else "failed",
-            time.monotonic() - work.started,
-            error,
-            log if log.exists() else None,
+            work.name, work.job.source, status, time.monotonic() - work.started, error, self._log_there(work)
         )
         self._end(work, result)
         for other in self._followers.pop(work.key, []):
@@ -425,7 +408,6 @@ class _Batch:
 
     def _settle(self, work: _Work, check: Mapping[str, Any] | None = None) -> None:
         """It has a bundle, and that was compared, if it was to be."""
-        log = self._log(work)
         failed = check is not None and not check["passed"]
         error = None
         if check is not None and failed:
@@ -437,7 +419,7 @@ class _Batch:
             "failed" if failed else work.how,
             time.monotonic() - work.started,
             error,
-            log if log.exists() else None,
+            self._log_there(work),
             work.notes,
             str(check["summary"]) if check is not None else None,
         )
@@ -450,17 +432,13 @@ class _Batch:
         self._results[work.name] = result
         self._watcher.ended(result, work.examined.memory)
 
-    def _log(self, work: _Work) -> Path:
-        return self._out / STATE / "logs" / f"{work.name}.log"
+    def _log(self, work: _Work) -> Place:
+        return self._output.log(work.name, self._engine.far)
 
-    def _sweep(self, work: _Work) -> None:
-        """Take away what a job that was stopped had begun."""
-        bundle = self._out / work.name
-        for stale in bundle.glob(".converting-*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        for folder in (bundle, *bundle.relative_to(self._out).parents):
-            with contextlib.suppress(OSError):
-                (self._out / folder).rmdir()
+    def _log_there(self, work: _Work) -> Place | None:
+        log = self._log(work)
+        there = work.attempts > 0 if isinstance(log, Remote) else log.exists()
+        return log if there else None
 
     def _look_back(self) -> None:
         """Say which names from the command line or the defaults fitted no model at all."""
@@ -472,20 +450,3 @@ class _Batch:
             for name in sorted(given - known) if examined else ():
                 hint = nearest(name, known)
                 self.notes.append(f"{kind}: no model has {name!r}{f' ({hint})' if hint else ''}")
-
-
-def _obituary(status: int, stage: str) -> Record:
-    """The failure of a job whose process ended in the middle."""
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"left with status {status}"
-    killed = status == -signal.SIGKILL
-    hint = "the system does that when memory is short: --jobs 1 leaves more to each" if killed else None
-    what = f"the process that converted it {how}"
-    return {
-        "kind": "Killed" if killed else "Crashed",
-        "what": what,
-        "where": None,
-        "hint": hint,
-        "stage": stage,
-        "exit_code": 3,
-        "chance": True,
-    }

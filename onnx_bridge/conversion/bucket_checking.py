@@ -9,8 +9,9 @@ from pathlib import Path
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.conversion.buckets import BucketInfo, Buckets, label
-from onnx_bridge.errors import InputError
-from onnx_bridge.parity.compare import compare
+from onnx_bridge.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.parity.tolerances import Tolerances
@@ -37,7 +38,7 @@ def check_buckets(
 
     Raises:
         InputError: the original is gone or was changed.
-        RuntimeFailure: MIGraphX failed.
+        RuntimeNotFound: no MIGraphX here runs it.
     """
     tell = progress or (lambda _stage: None)
     original = reference or _original(bundle)
@@ -50,12 +51,19 @@ def check_buckets(
     legs = []
     for info in bundle.manifest.buckets:
         tell(f"bucket {label(info.dims)}")
-        found = []
+        found: list[Comparison] = []
+        failure = None
         for dims in {tuple(each.items()): each for each in (info.dims, _inside(bundle, info))}.values():
             wanted = {name: size for name, size in {**fixed, **dims}.items() if name in symbols}
-            for sample in samplers.generate(specs, seed=seed, samples=samples or 1, dims=wanted):
-                found.append(compare(bundle(sample), truth.run(sample), tolerances or Tolerances()))
-        legs.append(Leg(f"bucket {label(info.dims)}", tuple(found)))
+            try:
+                for sample in samplers.generate(specs, seed=seed, samples=samples or 1, dims=wanted):
+                    found.append(compare(bundle(sample), truth.run(sample), tolerances or Tolerances()))
+            except RuntimeNotFound:
+                raise
+            except RuntimeFailure as error:
+                failure = Failure("run", error, len(found))
+                break
+        legs.append(Leg(f"bucket {label(info.dims)}", tuple(found), failure))
     return Report(
         model=bundle.manifest.name,
         legs=tuple(legs),

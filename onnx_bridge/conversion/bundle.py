@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.conversion.manifest import FileInfo, Manifest, StageInfo, TensorInfo
+from onnx_bridge.conversion.packing import home, is_packed
 from onnx_bridge.conversion.parts import parse, part_file
 from onnx_bridge.errors import InputError, MigraphxError, ProgramLost, RuntimeNotFound
 from onnx_bridge.migraphx import runtime as runtimes
@@ -46,7 +47,7 @@ def manifest_path(path: Path) -> Path:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` names a bundle rather than a model."""
     path = Path(path)
-    return path.suffix == ".mxr" or (path.is_dir() and manifest_path(path).exists())
+    return path.suffix == ".mxr" or is_packed(path) or (path.is_dir() and manifest_path(path).exists())
 
 
 def load(
@@ -59,7 +60,7 @@ def load(
     """Load a bundle, ready to run.
 
     Args:
-        path: its folder, or its program (``.mxr``).
+        path: its folder, its program (``.mxr``), or the file that it was packed into.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         timeout: most seconds that a call may take.
         memory: most GiB that MIGraphX's process may take.
@@ -84,7 +85,7 @@ class Bundle:
     does it at once), and again after the process was lost. Stages on the host run in this process.
 
     Attributes:
-        path: its folder, or its program.
+        path: its folder, or its program; of a packed bundle the folder that it was unpacked into.
         manifest: what is known of it.
         notes: what the user should know of how it was loaded, in sentences.
     """
@@ -97,7 +98,7 @@ class Bundle:
         timeout: float | None = None,
         memory: float | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = home(path)
         where = manifest_path(self.path)
         if not where.exists():
             what = "there is no such bundle" if not self.path.exists() else "this is no bundle: it has no manifest"
@@ -154,15 +155,19 @@ class Bundle:
     def model_path(self) -> Path | None:
         """The cleaned ONNX; None where only the program was kept."""
         files = self.manifest.model
-        return manifest_path(self.path).parent / files[0].file if files else None
+        return Path(os.path.normpath(manifest_path(self.path).parent / files[0].file)) if files else None
 
-    def open(self) -> None:
-        """Load the programs into a worker, and the stages on the host into ONNX Runtime; raises like `load`."""
+    def open(self, worker: Worker | None = None) -> None:
+        """Load the programs into a worker, and the stages on the host into ONNX Runtime; raises like `load`.
+
+        Args:
+            worker: the process for the programs; default: one that bundles share.
+        """
         self._check_files()
         if self.manifest.programs:
-            runtime = runtimes.find(self._runtime_name)
-            self._check(runtime)
-            self._worker = workers.shared(runtime, self.manifest.options.get("environment"))
+            runtime = worker.runtime if worker else runtimes.find(self._runtime_name)
+            require(self.manifest, runtime, self.path)
+            self._worker = worker or workers.shared(runtime, self.manifest.options.get("environment"))
         self.notes = []
         cleaned = _Lazy(self.model_path)
         with self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
@@ -216,6 +221,7 @@ class Bundle:
         except MigraphxError as error:
             if self.model_path is None:
                 raise
+            self._check_file(*self.manifest.model, what="model")
             # Some operators (ref::quant_dot in 2.14) can be saved and not read back.
             shapes = {each.name: each.shape for each in info.inputs}
             with cleaned.file(info) if self.manifest.stages else contextlib.nullcontext(self.model_path) as path:
@@ -240,36 +246,20 @@ class Bundle:
 
     def _check_files(self) -> None:
         """Whether what is to be loaded is what the manifest describes."""
-        manifest = self.manifest
-        files = [(each, "program") for each in manifest.programs]
-        files += [(each, "model") for each in manifest.model if manifest.stages]
-        for info, what in files:
-            path = manifest_path(self.path).parent / info.file
-            if not path.exists():
-                raise InputError(f"the {what} is missing from the bundle", where=str(path), hint="convert again")
-            if FileInfo.of(path) != info:
-                raise InputError(
-                    f"the {what} is not the one that the manifest describes", where=str(path), hint="convert again"
-                )
+        self._check_file(*self.manifest.programs, what="program")
+        if self.manifest.stages:
+            self._check_file(*self.manifest.model, what="model")
 
-    def _check(self, runtime: Runtime) -> None:
-        manifest = self.manifest
-        made, here = manifest.versions["migraphx"], runtime.version
-        if _release(made) != _release(here):
-            raise RuntimeNotFound(
-                f"the program was made by MIGraphX {made}, and the one here is {here} ({runtime.path})",
-                where=str(self.path),
-                hint="convert again, or choose a runtime with ONNX_BRIDGE_RUNTIME",
-            )
-        if manifest.target == "gpu":
-            runtimes.resolve_target("gpu", runtime)
-            here = runtimes.gpu() or "none"
-            if manifest.architecture not in (None, here):
-                raise RuntimeNotFound(
-                    f"the program was compiled for {manifest.architecture}, and the GPU here is {here}",
-                    where=str(self.path),
-                    hint="convert again on this machine",
-                )
+    def _check_file(self, *files: FileInfo, what: str) -> None:
+        folder = manifest_path(self.path).parent
+        for info in files:
+            if not (folder / info.file).exists():
+                said = f"the {what} is missing from the bundle"
+            elif info.problem(folder):
+                said = f"the {what} is not the one that the manifest describes"
+            else:
+                continue
+            raise InputError(said, where=str(folder / info.file), hint="convert again")
 
 
 @dataclass
@@ -361,3 +351,27 @@ def _as_declared(array: Array, info: TensorInfo) -> Array:
 def _release(version: str) -> str:
     """Programs are kept readable within a minor release; beyond it MIGraphX merely warns."""
     return ".".join(version.split(".")[:2])
+
+
+def require(manifest: Manifest, runtime: Runtime, where: Path) -> None:
+    """Make sure that a runtime on this machine can run the programs of a bundle.
+
+    Raises:
+        RuntimeNotFound: it is of another version, there is no GPU, or it is another kind of GPU.
+    """
+    made, here = manifest.versions["migraphx"], runtime.version
+    if _release(made) != _release(here):
+        raise RuntimeNotFound(
+            f"the program was made by MIGraphX {made}, and the one here is {here} ({runtime.path})",
+            where=str(where),
+            hint="convert again, or choose a runtime with ONNX_BRIDGE_RUNTIME",
+        )
+    if manifest.target == "gpu":
+        runtimes.resolve_target("gpu", runtime)
+        here = runtimes.gpu() or "none"
+        if manifest.architecture not in (None, here):
+            raise RuntimeNotFound(
+                f"the program was compiled for {manifest.architecture}, and the GPU here is {here}",
+                where=str(where),
+                hint="convert again on this machine",
+            )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
-import fcntl
 import os
 import platform
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -24,12 +21,16 @@ import onnx_bridge
 from onnx_bridge import model as models
 from onnx_bridge.cleaning import as_json, clean
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
-from onnx_bridge.conversion.keys import conversion_key
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.ladder import Ladder
-from onnx_bridge.conversion.manifest import FileInfo, HostNode, Manifest, StageInfo, TensorInfo, is_manifest
+from onnx_bridge.conversion.manifest import FileInfo, HostNode, Manifest, StageInfo, TensorInfo
+from onnx_bridge.conversion.publishing import aside, keep_off, publish
+from onnx_bridge.conversion.recleaning import CleanModel, earlier, recorded
 from onnx_bridge.conversion.staging import Staged, stage
-from onnx_bridge.errors import BridgeError, InputError
+from onnx_bridge.conversion.tuning_results import ENDING, Origin, TuningResults
+from onnx_bridge.errors import InputError
 from onnx_bridge.input_files import Given
+from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
@@ -37,9 +38,11 @@ from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.verdicts import SECONDS, Verdicts
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.options import Options
-from onnx_bridge.precision import KEPT, Precision, Quantizer, converted, loads_back
+from onnx_bridge.precision import KEPT, Precision, Quantizer, loads_back
+from onnx_bridge.precision import recorded as calibration_of
 from onnx_bridge.values import Array
 from passes.host_stages import Side, Stage
+from passes.quantization import is_quantized
 
 
 def convert(
@@ -60,6 +63,7 @@ def convert(
     timeout: float | None = None,
     memory: float | None = None,
     runtime: str | None = None,
+    reuse: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Bundle:
     """Clean a model, compile it with MIGraphX, and write the bundle.
@@ -85,6 +89,8 @@ def convert(
         timeout: most seconds that MIGraphX may take for each of parsing, compiling and saving.
         memory: most GiB that MIGraphX's process may take.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        reuse: whether to take the cleaned model of an earlier bundle in ``out``, where nothing that cleaning depends
+            on has changed; without ``cache`` it is not taken either.
         progress: told each stage as it begins.
 
     Raises:
@@ -98,6 +104,9 @@ def convert(
     target = runtimes.resolve_target(target, found)
     wanted_precision = Precision(precision, tuple(keep_fp32), calibration)
     settings = Options.of(options, found, target)
+    tuned = TuningResults(settings.tuning, Origin(target, runtimes.gpu() if target == "gpu" else None, found.version))
+    given_environment = settings.environment
+    settings = replace(settings, environment={**given_environment, **tuned.environment})
     worker = workers.shared(found, settings.environment)
     worker.launch()  # it gets ready while the model is cleaned
     limits = Limits.of(timeout, memory)
@@ -115,44 +124,71 @@ def convert(
     wanted = [out] if alone else [out / f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
     # hashing goes on beside MIGraphX's work
     with (
-        _staging(out) as folder,
+        aside(out) as folder,
+        tuned,
+        contextlib.closing(worker) if tuned.environment else contextlib.nullcontext(),  # nobody shares it
         worker.limited(limits),
         Ladder(found, target, limits, settings.environment) as ladder,
         ThreadPoolExecutor(1) as beside,
     ):
         keep_off([*wanted, manifest_path(out)], model, out)
-        specification = pipeline
-        with timed("clean"):
-            if precision != "fp32":
-                wanted_precision.check_runtime(worker)
-                specification = wanted_precision.pipeline(
-                    pipeline, model if isinstance(model, ir.Model) else models.load(model)
+        if precision != "fp32":
+            wanted_precision.check_runtime(worker)
+        source = beside.submit(_source, model)
+        cleaning = {
+            "pipeline": pipeline,
+            "dims": dims or {},
+            "inputs": inputs or {},
+            "freeze": as_json(freeze or {}),
+            "runtime": found,
+        }
+
+        def cleaning_keyed() -> str | None:
+            return cleaning_key(source.result()["sha256"], precision=wanted_precision.to_json(), **cleaning)  # type: ignore[arg-type]
+
+        patience = {} if timeout is None or timeout >= SECONDS else {"timeout": timeout}
+        verdicts = Verdicts(found, cache=cache, progress=progress, compile_for=target, **patience)
+        before = None
+        if reuse and cache and recorded(out) is not None:
+            with timed("reuse"):
+                before = earlier(out, name, cleaning_keyed())
+        if before is not None:
+            cleaned = before
+        else:
+            timings.pop("reuse", None)
+            with timed("clean"):
+                specification = pipeline
+                if precision != "fp32":
+                    specification = wanted_precision.pipeline(
+                        pipeline, model if isinstance(model, ir.Model) else models.load(model)
+                    )
+                made = clean(
+                    model,
+                    pipeline=specification,
+                    dims=dims,
+                    inputs=inputs,
+                    freeze=freeze,
+                    default_dim=1,
+                    target=verdicts,
+                    progress=progress,
                 )
-            patience = {} if timeout is None or timeout >= SECONDS else {"timeout": timeout}
-            verdicts = Verdicts(found, cache=cache, progress=progress, **patience)
-            cleaned = clean(
-                model,
-                pipeline=specification,
-                dims=dims,
-                inputs=inputs,
-                freeze=freeze,
-                default_dim=1,
-                target=verdicts,
-                progress=progress,
-            )
-            _check_ranks(cleaned.model)
-            source = beside.submit(_source, model)
+                cleaned = CleanModel.of(made, precision)
+                _check_ranks(cleaned.model)
+        products = wanted_precision.quantized_products(cleaned.model)
+        if products is not None:
+            cleaned = replace(cleaned, model=products.model, files=(), notes=[*cleaned.notes, *products.notes])
         with timed("write"):
             onnx_path = folder / f"{name}.onnx"
             try:
-                models.save(cleaned.model, onnx_path)
+                cleaned.write(onnx_path)
             except InputError as error:  # names the file that was not to be
                 raise InputError(error.what, where=str(out), hint=error.hint) from error
             onnx_files = sorted(folder.iterdir())  # the model sorts before its data
             infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
         with timed("start"):
             worker.start()
-        quantizer = wanted_precision.quantizer(cleaned.model, target)
+        quantizer = None if products else wanted_precision.quantizer(cleaned.model, target)
+        calibrated = products or quantizer
         staged = stage(
             cleaned.model,
             verdicts,
@@ -177,21 +213,20 @@ def convert(
                 program.save(folder / file)
             programs = [FileInfo.of(folder / file) for file in names]
             kept = _kept(quantizer, staged.plan.stages, folder, names, worker, alone)
+            archive = f"{out.stem if alone else name}{ENDING}"
+            keep_off([(out.parent if alone else out) / archive], model, out)
+            results = tuned.keep(folder / archive)
         tell("finish")
         origin = source.result()
         key = conversion_key(
             origin["sha256"],
-            pipeline=pipeline,
-            dims=dims or {},
-            inputs=inputs or {},
-            freeze=as_json(freeze or {}),
             host=host,
             target=target,
-            runtime=found,
-            precision=wanted_precision.to_key(quantizer),
+            precision=wanted_precision.to_key(calibrated.calibration if calibrated else None),
             options=dict(settings.given),
+            **cleaning,  # type: ignore[arg-type]
         )
-        environment = {**settings.environment, **staged.environment}
+        environment = {**given_environment, **staged.environment}
         manifest = Manifest(
             name=name,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -201,7 +236,7 @@ def convert(
             target=target,
             architecture=runtimes.gpu() if target == "gpu" else None,
             options={
-                "pipeline": str(cleaned.pipeline),
+                "pipeline": cleaned.pipeline,
                 "dims": dict(dims or {}),
                 "inputs": {key: list(value) for key, value in (inputs or {}).items()},
                 **({"freeze": as_json(freeze)} if freeze else {}),
@@ -209,50 +244,30 @@ def convert(
                 "memory": memory,
                 **({"environment": environment} if environment else {}),
                 **({"compile": dict(settings.given)} if settings.given else {}),
+                **({"tuning": results} if results else {}),
                 **(wanted_precision.to_json() if precision != "fp32" else {}),
-                **({"calibration": {**quantizer.to_json(), **kept}} if quantizer else {}),
+                **({"calibration": {**calibration_of(calibrated.calibration), **kept}} if calibrated else {}),
                 **({"key": key} if key else {}),
+                # with quantized products it is no cleaned model to begin with again
+                **({"cleaned": {"key": cleaning_keyed(), "notes": cleaned.notes}} if key and not products else {}),
             },
             versions=_versions(worker),
-            passes=[step.to_json() for step in cleaned.steps],
+            passes=cleaned.passes,
             inputs=tuple(map(TensorInfo.of, _required(cleaned.model))),
             outputs=_outputs(cleaned.model.graph.outputs, staged),
             timings=timings,
             notes=[
                 *cleaned.notes,
-                *converted(cleaned.steps, precision),
                 *(quantizer.notes if quantizer else ()),
                 *staged.notes,
+                *([_offer(out / f"{name}.onnx")] if staged.environment and not alone else []),
+                *tuned.notes,
             ],
             stages=() if whole else tuple(_stages(staged, programs)),
+            forecast=forecast(cleaned.model).as_dict() if is_quantized(cleaned.model) else {},
         )
-        _publish(out, folder, manifest)
+        publish(out, folder, manifest)
     return Bundle(out, runtime=runtime, timeout=timeout, memory=memory)
-
-
-def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
-    """Put a bundle into another folder too, as that of another file with the same content; files are linked.
-
-    Args:
-        bundle: the folder of a whole bundle.
-        out: the other folder.
-        source: the model that it is to be the bundle of.
-
-    Raises:
-        InputError: it cannot be written, or there is something else.
-    """
-    old = Manifest.read(manifest_path(bundle))
-    files = [*(each.file for each in (*old.programs, *old.model)), *_data(old)]
-    manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
-    with _staging(out) as folder:
-        keep_off([out / each for each in files], source, out)
-        for name in files:
-            try:
-                os.link(bundle / name, folder / name)
-            except OSError:  # the file system has no links, or no more of them
-                shutil.copyfile(bundle / name, folder / name)
-        _publish(out, folder, manifest)
-    return manifest
 
 
 def _kept(
@@ -262,7 +277,7 @@ def _kept(
     names: Sequence[str],
     worker: Worker,
     alone: bool,
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Keep the data of those programs that MIGraphX will not read back: they are quantized again then."""
     if quantizer is None:
         return {}
@@ -278,31 +293,19 @@ def _kept(
         what = f"MIGraphX does not read back its own {quantizer.precision} program, which cannot be made again alone"
         raise InputError(what, where=names[0], hint="give a folder")
     quantizer.keep_data(folder / KEPT, lost)
-    return {"file": KEPT}
+    return asdict(FileInfo.of(folder / KEPT))
 
 
-def _data(manifest: Manifest) -> list[str]:
-    """The file with data for quantizing again, if there is one."""
-    return [KEPT] if "file" in manifest.options.get("calibration", {}) else []
+def _offer(model: Path) -> str:
+    """What to do with a failure of MIGraphX that other settings took away."""
+    command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
+    return f"`{command}` cuts the model down to what MIGraphX fails on, for a report of it"
 
 
 def _name(model: str | os.PathLike[str] | ir.Model) -> str:
     if isinstance(model, ir.Model):
         return re.sub(r"[^\w.-]+", "_", model.graph.name or "") or "model"
     return Path(model).stem
-
-
-def keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, out: Path) -> None:
-    """Refuse to put a file in the place of the model itself, or of one that no earlier conversion made."""
-    a_bundle = is_manifest(manifest_path(out))
-    for path in filter(Path.exists, wanted):
-        if not isinstance(model, ir.Model) and Path(model).exists() and path.samefile(model):
-            what = "the bundle would overwrite the model that it is made from"
-        elif path != out and not a_bundle:
-            what = "there is a file already that no conversion made, and that the bundle would overwrite"
-        else:
-            continue
-        raise InputError(what, where=str(path), hint="give another folder, or a name ending in .mxr")
 
 
 def _check_ranks(model: ir.Model) -> None:
@@ -372,70 +375,3 @@ def _versions(worker: Worker) -> dict[str, str]:
         "python": platform.python_version(),
         **libraries,
     }
-
-
-@contextlib.contextmanager
-def _staging(out: Path) -> Iterator[Path]:
-    """A folder beside the files to come, on the same disk; gone afterwards. One conversion at a time into a folder."""
-    home = out.parent if out.suffix == ".mxr" else out
-    made: list[Path] = []
-    try:
-        if out.exists() and out.is_dir() == (out.suffix == ".mxr"):
-            kind = "a folder" if out.is_dir() else "a file"
-            raise InputError(f"this is {kind} already", where=str(out), hint="give a folder, or a name ending in .mxr")
-        made += [each for each in (home, *home.parents) if not each.exists()]
-        home.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            if home == out:
-                stack.enter_context(_lock(home))
-                for stale in home.glob(".converting-*"):  # left by a conversion that was killed
-                    with contextlib.suppress(InputError), _lock(stale):  # or in use, for a program alone
-                        shutil.rmtree(stale, ignore_errors=True)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".converting-", dir=home)))
-            stack.enter_context(_lock(folder))
-            yield folder
-    except BaseException as error:
-        for each in made:  # leave nothing where there was nothing
-            with contextlib.suppress(OSError):
-                each.rmdir()
-        if isinstance(error, OSError) and not isinstance(error, BridgeError):
-            reason = error.strerror or str(error)
-            raise InputError(f"the bundle cannot be written: {reason}", where=str(out)) from error
-        raise
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "another conversion into this folder is under way", where=str(folder), hint="wait for it to end"
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
-                raise  # those say that the file system (NFS) has no such locks: better none than no conversion
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _publish(out: Path, folder: Path, manifest: Manifest) -> None:
-    """Move the files to their place: the manifest first and the programs last.
-
-    In between, or after a kill in between, the manifest describes a file that is not there, which `load` refuses.
-    """
-    place = manifest_path(out)
-    before: set[str] = set()
-    with contextlib.suppress(BridgeError):
-        if place.exists():
-            old = Manifest.read(place)
-            before = {*(each.file for each in (*old.programs, *old.model)), *_data(old)}
-    manifest.write(folder / place.name)
-    files = [place.name, *(each.file for each in (*manifest.model, *manifest.programs)), *_data(manifest)]
-    for name in files:
-        (folder / name).replace(place.parent / name)
-    for name in before.difference(files):
-        (place.parent / name).unlink(missing_ok=True)

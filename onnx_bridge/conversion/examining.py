@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx_bridge import model as models
+from onnx_bridge.conversion import away
 from onnx_bridge.conversion.buckets import Buckets, BucketsManifest, has_buckets
 from onnx_bridge.conversion.bundle import manifest_path
 from onnx_bridge.conversion.manifest import Manifest
 from onnx_bridge.errors import BridgeError, InputError
 from onnx_bridge.model_file import ModelFile
+from onnx_bridge.places import Place, Remote, place
 
 _SETTLED = 2 * 10**9
 """Nanoseconds after which a file that is written to has another time: clocks of file systems are coarse."""
@@ -32,7 +34,8 @@ class Examined:
         bytes: its size, weights included.
         symbols: the symbolic dimensions of its inputs.
         inputs: their names.
-        files: path, size, inode, and times of the files that it was read from; none where they are too fresh to tell.
+        files: path, size, and what else tells whether they have changed, of the files that it was read from; none where
+            they are too fresh to tell.
         problem: why it is no model.
     """
 
@@ -40,7 +43,7 @@ class Examined:
     bytes: int = 0
     symbols: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    files: tuple[tuple[str, int, int, int, int], ...] = ()
+    files: tuple[tuple[str | int, ...], ...] = ()
     problem: InputError | None = None
 
     @property
@@ -59,37 +62,59 @@ class Examined:
         }
 
 
-def examine(path: Path, before: Mapping[str, Any] | None = None) -> Examined:
+def examine(source: Place, before: Mapping[str, Any] | None = None) -> Examined:
     """Read a model file, unless it is as it was before.
 
     Args:
-        path: the file.
+        source: the file.
         before: what `Examined.to_json` gave, if anything.
     """
     if before and before["files"] and all(each == list(_state(each[0]) or ()) for each in before["files"]):
         files = tuple(tuple(each) for each in before["files"])
         return Examined(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
+    if isinstance(source, Remote):
+        return _examine_remote(source)
     now = time.time_ns()
     try:
-        file = ModelFile(path)
-        digest = models.digest(path)
+        file = ModelFile(source)
+        digest = models.digest(source)
     except InputError as error:
-        # without the frames, which would hold the file open
-        return Examined(_raw_digest(path), problem=InputError(error.what, where=error.where, hint=error.hint))
+        return Examined(_raw_digest(source), problem=_bare(error))
+    states = [_state(str(each)) for each in file.sources]
+    known = [each for each in states if each is not None]
+    fresh = len(known) < len(states) or any(now - max(map(int, each[3:])) < _SETTLED for each in known)
+    return _examined(file, digest, known, fresh)
+
+
+def _examine_remote(source: Remote) -> Examined:
+    try:
+        with away.stand_in(source) as (path, digest, states):
+            try:
+                return _examined(ModelFile(path), digest, [tuple(each) for each in states], fresh=False)
+            except InputError as error:
+                problem = InputError(error.what.replace(str(path), source.url), where=source.url, hint=error.hint)
+                return Examined(f"unreadable {digest}", problem=problem)
+    except InputError as error:
+        return Examined(None, problem=_bare(error))
+
+
+def _examined(file: ModelFile, digest: str, states: Sequence[tuple[str | int, ...]], fresh: bool) -> Examined:
     graph = file.proto.graph
     inner = {each.name for each in graph.initializer}
     required = [each for each in graph.input if each.name not in inner]
     dims = [dim.dim_param for each in required for dim in each.type.tensor_type.shape.dim]
-    states = [_state(str(each)) for each in file.sources]
-    known = tuple(each for each in states if each is not None)
-    fresh = len(known) < len(states) or any(now - max(each[3:]) < _SETTLED for each in known)
     return Examined(
         digest,
-        sum(each[1] for each in known),
+        sum(int(each[1]) for each in states),
         tuple(dict.fromkeys(filter(None, dims))),
         tuple(each.name for each in required),
-        () if fresh else known,
+        () if fresh else tuple(states),
     )
+
+
+def _bare(error: InputError) -> InputError:
+    """Without the frames, which would hold the file open."""
+    return InputError(error.what, where=error.where, hint=error.hint)
 
 
 def whole(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
@@ -98,16 +123,21 @@ def whole(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
         if has_buckets(bundle):
             found = Buckets(bundle)
             inner = all(whole(each.path, each.manifest.key or "") for each in found.bundles)
-            return found.manifest if found.manifest.key == key and inner and found.model_path.exists() else None
+            there = all((bundle / each.file).stat().st_size == each.bytes for each in found.manifest.files)
+            return found.manifest if found.manifest.key == key and inner and there else None
         manifest = Manifest.read(manifest_path(bundle))
-        sizes = [(bundle / each.file).stat().st_size for each in (*manifest.programs, *manifest.model)]
+        sizes = [(bundle / each.file).stat().st_size for each in manifest.files]
     except (BridgeError, OSError):
         return None
-    expected = [each.bytes for each in (*manifest.programs, *manifest.model)]
+    expected = [each.bytes for each in manifest.files]
     return manifest if manifest.key == key and sizes == expected else None
 
 
-def _state(path: str) -> tuple[str, int, int, int, int] | None:
+def _state(path: str) -> tuple[str | int, ...] | None:
+    where = place(path)
+    if isinstance(where, Remote):
+        state = where.state()
+        return None if state is None else tuple(state)
     try:
         found = os.stat(path)  # noqa: PTH116 — thousands of them
     except OSError:

@@ -1,7 +1,7 @@
 """The jobs of a batch: which models, under which names, with which settings.
 
 A source is a model file, a folder (all ``.onnx`` below it), a glob, a list (``.txt``: one of these a line), or a job
-file (``.toml``, ``.yaml``) with settings for each model:
+file (``.toml``, ``.yaml``) with settings for each model; each a path, or a URL that fsspec knows:
 
     [defaults]                       # of every job in this file
     target = "ref"
@@ -32,6 +32,7 @@ from onnx_bridge.conversion.bundle import manifest_path
 from onnx_bridge.conversion.journal import STATE
 from onnx_bridge.conversion.manifest import is_manifest
 from onnx_bridge.errors import InputError, nearest
+from onnx_bridge.places import Place, Remote, place
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")
@@ -108,12 +109,12 @@ class Job:
 
     Attributes:
         name: the path of its bundle under OUT.
-        source: the model's file, absolute.
+        source: the model's file, absolute, or its URL.
         settings: how.
     """
 
     name: str
-    source: Path
+    source: Place
     settings: Settings
 
 
@@ -126,22 +127,27 @@ class _Found:
         given: whether the user chose that.
     """
 
-    source: Path
+    source: Place
     wanted: str
     given: bool
     settings: Settings
 
 
-def is_batch(sources: Sequence[Path]) -> bool:
-    """Whether sources are anything else than one file that is a model."""
+def is_batch(sources: Sequence[Place]) -> bool:
+    """Whether sources are anything else than one file here that is a model."""
     if len(sources) != 1:
         return True
     (source,) = sources
-    return source.is_dir() or source.suffix.lower() in (*_LISTS, *_JOB_FILES) or _is_glob(source)
+    return (
+        isinstance(source, Remote)
+        or source.is_dir()
+        or source.suffix.lower() in (*_LISTS, *_JOB_FILES)
+        or _is_glob(source)
+    )
 
 
 def gather(
-    sources: Sequence[Path], out: Path, base: Settings = Settings(), known: Mapping[str, str] | None = None
+    sources: Sequence[Place], out: Place, base: Settings = Settings(), known: Mapping[str, str] | None = None
 ) -> list[Job]:
     """The jobs that sources lead to, each with a name of its own.
 
@@ -162,16 +168,16 @@ def gather(
     return [Job(name, each.source, each.settings) for name, each in zip(_names(jobs, known or {}), jobs, strict=True)]
 
 
-def _follow(source: Path, base: Settings, out: Path, name: str | None) -> Iterator[_Found]:
+def _follow(source: Place, base: Settings, out: Place, name: str | None) -> Iterator[_Found]:
     if source.is_dir():
         models = list(_models(source, out))
         if not models:
             raise InputError("there is no .onnx file in this folder", where=str(source))
         for model in models:
-            wanted = model.relative_to(source).with_suffix("").as_posix()
+            wanted = model.relative_to(source).with_suffix("").as_posix()  # type: ignore[arg-type]  # of one kind
             yield _Found(model, f"{name}/{wanted}" if name else wanted, bool(name), base)
     elif not source.exists() and _is_glob(source):
-        matches = sorted(map(Path, glob.glob(str(source), recursive=True)))  # noqa: PTH207 — also of absolute patterns
+        matches = _matches(source)
         if not matches:
             raise InputError("nothing matches", where=str(source))
         for match in matches:
@@ -187,25 +193,51 @@ def _follow(source: Path, base: Settings, out: Path, name: str | None) -> Iterat
         yield _Found(source, name or source.stem, bool(name), base)
 
 
-def _models(folder: Path, out: Path) -> Iterator[Path]:
+def _matches(pattern: Place) -> Sequence[Place]:
+    if isinstance(pattern, Remote):
+        return pattern.glob()
+    return sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207 — also of absolute patterns
+
+
+def _models(folder: Place, out: Place) -> Iterator[Place]:
     """All models below a folder, in order; those of bundles are none."""
-    for place, folders, files in os.walk(folder):
-        here = Path(place)
+    if isinstance(folder, Remote):
+        yield from _remote_models(folder, out)
+        return
+    for path, folders, files in os.walk(folder):
+        here = Path(path)
         folders[:] = sorted(each for each in folders if not each.startswith(".") and here / each != out)
         if here == out or is_manifest(manifest_path(here)):
             continue
         yield from (here / each for each in sorted(files) if each.lower().endswith(".onnx"))
 
 
-def _is_glob(path: Path) -> bool:
+def _remote_models(folder: Remote, out: Place) -> Iterator[Remote]:
+    names = [Path(each) for each in sorted(folder.files())]
+    bundles = {each.parent for each in names if each.name == "manifest.json"}
+    for name in names:
+        hidden = any(each.startswith(".") for each in name.parts[:-1])
+        inside = not bundles.isdisjoint(name.parents) or (folder / name).url.startswith(f"{out}/")
+        if name.suffix.lower() == ".onnx" and not hidden and not inside:
+            yield folder / name
+
+
+def _is_glob(path: Place) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def _beside(file: Path, text: str) -> Path:
-    return Path(os.path.normpath(file.parent / Path(text).expanduser()))
+def _beside(file: Place, text: str) -> Place:
+    """What a text in a file names: a URL, or a path from the folder of the file."""
+    named = place(text)
+    if isinstance(named, Remote):
+        return named
+    named = named.expanduser()
+    if isinstance(file, Remote) and not named.is_absolute():
+        return file.parent / named
+    return Path(os.path.normpath(named if named.is_absolute() else Path(file.parent) / named))  # type: ignore[arg-type]
 
 
-def _read(path: Path) -> str:
+def _read(path: Place) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -213,7 +245,7 @@ def _read(path: Path) -> str:
         raise InputError(f"it cannot be read: {reason}", where=str(path)) from error
 
 
-def _job_file(path: Path, base: Settings, out: Path) -> Iterator[_Found]:
+def _job_file(path: Place, base: Settings, out: Place) -> Iterator[_Found]:
     content = _parse(path)
     _known(content, ("defaults", "jobs"), str(path))
     defaults = _changed(base, content.get("defaults", {}), f"{path}: defaults", path)
@@ -234,7 +266,7 @@ def _job_file(path: Path, base: Settings, out: Path) -> Iterator[_Found]:
         )
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def _parse(path: Place) -> dict[str, Any]:
     try:
         content = tomllib.loads(_read(path)) if path.suffix.lower() == ".toml" else _parse_yaml(path)
     except ValueError as error:
@@ -245,7 +277,7 @@ def _parse(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_yaml(path: Path) -> Any:
+def _parse_yaml(path: Place) -> Any:
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -261,7 +293,7 @@ def _known(values: Mapping[str, Any], names: Sequence[str], where: str) -> None:
             raise InputError(f"there is no setting {key!r}", where=where, hint=hint)
 
 
-def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Path) -> Settings:
+def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Place) -> Settings:
     """Settings with those of a table of a job file in their place."""
     if not isinstance(values, dict):
         raise InputError("it is no table", where=where)
@@ -279,6 +311,8 @@ def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Path) 
     for name in _PATHS:
         if name in found:
             found[name] = _beside(file, found[name])
+            if isinstance(found[name], Remote):
+                raise InputError(f"{name} must be a path, not a URL", where=where)
     return replace(base, **found)
 
 
@@ -342,7 +376,7 @@ def _names(found: Sequence[_Found], known: Mapping[str, str]) -> list[str]:
         for index, source in enumerate(sources)
         if known.get(source, "") not in ("", *given) and sources.count(source) == 1 and not found[index].given
     }
-    others = {name for source, name in known.items() if source not in sources and Path(source).exists()}
+    others = {name for source, name in known.items() if source not in sources and place(source).exists()}
     taken = others | set(kept.values())
     choices = {
         index: [each.wanted] if each.given else _choices(each) for index, each in enumerate(found) if index not in kept

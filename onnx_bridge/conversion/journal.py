@@ -17,7 +17,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,16 @@ def read(folder: Path) -> tuple[list[Record], int, bool]:
     Args:
         folder: where it is; without one it is empty.
     """
-    path = folder / _FILE
-    data = path.read_bytes() if path.exists() else b""
+    data = read_bytes(folder)
     lines = [line for line in data.split(b"\n") if line]
     records = [record for line in lines if (record := unsealed(line)) is not None]
     return records, len(lines) - len(records), bool(data) and not data.endswith(b"\n")
+
+
+def read_bytes(folder: Path) -> bytes:
+    """All of a journal as it is; without one, nothing."""
+    path = folder / _FILE
+    return path.read_bytes() if path.exists() else b""
 
 
 class Journal:
@@ -92,7 +97,18 @@ class Journal:
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         record = {"at": now, "event": event, **fields}
-        line = sealed(record).encode() + b"\n"
+        self._append(sealed(record).encode() + b"\n", wait)
+        self.records.append(record)
+
+    def absorb(self, lines: Iterable[bytes]) -> None:
+        """Append those lines of other journals that are whole, and not in this one; raises as `add`."""
+        known = set(map(sealed, self.records))
+        new = dict.fromkeys(line for line in lines if unsealed(line) is not None and line.decode() not in known)
+        if new:
+            self._append(b"".join(line + b"\n" for line in new), wait=True)
+            self.records += [record for line in new if (record := unsealed(line)) is not None]
+
+    def _append(self, line: bytes, wait: bool) -> None:
         data = b"\n" + line if self._torn else line  # an unfinished line ends here
         self._torn = True
         try:
@@ -105,7 +121,6 @@ class Journal:
             where = str(self.folder / _FILE)
             raise InputError(what, where=where, hint="make room; the same command goes on from here") from error
         self._torn = False
-        self.records.append(record)
 
     def close(self) -> None:
         """Let go of it, as far as this process holds it."""

@@ -1,9 +1,12 @@
-"""Content keys: what a bundle, or a comparison of one, was made from, in one digest.
+"""Content keys: what a cleaned model, a bundle, or a comparison of one, was made from, in one digest.
 
 Two conversions have the same key exactly where nothing that matters differs: the bytes of the model and of its weights,
 shapes, values that were frozen, the pipeline with the code behind it, the versions of the project and of MIGraphX, what
 MIGraphX reads from the environment, the target and the GPU's architecture. Names, dates and limits do not matter. A key
 is the SHA-256 of a canonical text, in which no two values look alike.
+
+Keys are a chain: that of a comparison holds that of the conversion, which holds that of the cleaning. What changes an
+outer one alone leaves what the inner one stands for as it is, so that a change redoes only the stages behind it.
 """
 
 from __future__ import annotations
@@ -19,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx_bridge
-from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.conversion.site import Site
+from onnx_bridge.conversion.site import settings as settings
 from onnx_bridge.migraphx.runtime import Runtime
 
 _PASSES = Path(__file__).resolve().parents[2] / "passes"
-_UNHEEDED = ("MIGRAPHX_TRACE_", "MIGRAPHX_TIME_")
-"""Variables that only make MIGraphX talk."""
 
 
 def canonical(value: Any) -> str:
@@ -54,6 +56,53 @@ def key_of(value: Any) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def cleaning_key(
+    source: str | None,
+    *,
+    pipeline: str,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Sequence[int]],
+    freeze: Mapping[str, str],
+    runtime: Runtime | Site,
+    precision: Mapping[str, Any] | None = None,
+) -> str | None:
+    """The key of a cleaned model, from those arguments of `convert` that decide on it.
+
+    Args:
+        source: the model's digest (`onnx_bridge.model.digest`); None for a model in memory, which has no key.
+        pipeline: its specification or name.
+        dims: sizes of symbolic dimensions.
+        inputs: whole shapes.
+        freeze: values of inputs, as JSON.
+        runtime: the MIGraphX, whose verdicts legalization follows; or the machine with it, where that is another one.
+        precision: what is computed in, with what decides on it; only one that passes make has a part in this.
+
+    Raises:
+        InputError: the pipeline is wrong.
+    """
+    if source is None:
+        return None
+    from onnx_bridge.precision import BY_PASS
+    from passes.pipeline import Pipeline
+
+    passes, site = Pipeline.parse(pipeline), Site.of(runtime)
+    return key_of(
+        {
+            "model": source,
+            "pipeline": str(passes),
+            "files": [_digest(path) for path in _foreign(passes)],
+            "dims": dict(dims),
+            "inputs": {name: list(shape) for name, shape in inputs.items()},
+            "freeze": dict(freeze),
+            "precision": dict(precision) if precision and precision["precision"] in BY_PASS else None,
+            "onnx_bridge": onnx_bridge.__version__,
+            "passes": code(),
+            "runtime": site.identity,
+            "environment": site.environment,
+        }
+    )
+
+
 def conversion_key(
     source: str | None,
     *,
@@ -63,7 +112,7 @@ def conversion_key(
     freeze: Mapping[str, str],
     host: bool,
     target: str,
-    runtime: Runtime,
+    runtime: Runtime | Site,
     precision: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
@@ -72,11 +121,11 @@ def conversion_key(
     """The key of a conversion, from the arguments of `convert`.
 
     Args:
-        source: the model's digest (`onnx_bridge.model.digest`); None for a model in memory, which has no key.
-        pipeline: its specification or name.
-        dims: sizes of symbolic dimensions.
-        inputs: whole shapes.
-        freeze: values of inputs, as JSON.
+        source: as for `cleaning_key`.
+        pipeline: likewise.
+        dims: likewise.
+        inputs: likewise.
+        freeze: likewise.
         host: whether nodes may run on ONNX Runtime.
         target: ``ref`` or ``gpu``.
         runtime: the MIGraphX.
@@ -88,30 +137,21 @@ def conversion_key(
     Raises:
         InputError: the pipeline is wrong.
     """
-    if source is None:
+    cleaned = cleaning_key(
+        source, pipeline=pipeline, dims=dims, inputs=inputs, freeze=freeze, runtime=runtime, precision=precision
+    )
+    if cleaned is None:
         return None
-    from passes.pipeline import Pipeline
-
-    passes = Pipeline.parse(pipeline)
     return key_of(
         {
-            "model": source,
-            "pipeline": str(passes),
-            "files": [_digest(path) for path in _foreign(passes)],
-            "dims": dict(dims),
-            "inputs": {name: list(shape) for name, shape in inputs.items()},
-            "freeze": dict(freeze),
+            "cleaned": cleaned,
             "host": host,
             "precision": dict(precision or {"precision": "fp32"}),
             "options": dict(options or {}),
             "buckets": {name: list(sizes) for name, sizes in (buckets or {}).items()},
             "pad": dict(pad or {}),
             "target": target,
-            "architecture": runtimes.gpu() if target == "gpu" else None,
-            "onnx_bridge": onnx_bridge.__version__,
-            "passes": _code(),
-            "runtime": runtime.identity,
-            "environment": settings(os.environ),
+            "architecture": Site.of(runtime).architecture if target == "gpu" else None,
         }
     )
 
@@ -152,17 +192,8 @@ def check_key(
     )
 
 
-def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which MIGraphX makes another program."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith("MIGRAPHX_") and not name.startswith(_UNHEEDED)
-    }
-
-
 @functools.cache
-def _code() -> str:
+def code() -> str:
     """The digest of the project's own passes."""
     return key_of({str(path.relative_to(_PASSES)): _digest(path) for path in sorted(_PASSES.rglob("*.py"))})
 

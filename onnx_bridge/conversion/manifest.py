@@ -14,12 +14,34 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.conversion.keys import key_of
 from onnx_bridge.errors import InputError
 from onnx_bridge.values import Kind
 
 ONE_PROGRAM, STAGES, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; stages, of which readers of the first know nothing; or buckets,
 each a bundle of its own (`onnx_bridge.conversion.buckets`)."""
+SHARED = "../"
+"""Before the name of a model that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
+_CHECKSUM = "checksum"
+"""The member of a manifest that is the digest of all others."""
+
+
+def sealed(values: Mapping[str, Any]) -> str:
+    """The text of a manifest, with its checksum."""
+    return json.dumps({**values, _CHECKSUM: key_of(values)}, indent=2) + "\n"
+
+
+def unsealed(text: str | bytes) -> str | None:
+    """What is wrong with the text of a manifest as a text, in words; None where it is as it was written."""
+    try:
+        values = json.loads(text)
+        claimed = values.pop(_CHECKSUM, None)
+        if claimed is None:
+            return "it has no checksum: an earlier version made it"
+        return None if claimed == key_of(values) else "its content is another one (checksum)"
+    except (ValueError, TypeError, AttributeError):
+        return "it is no manifest"
 
 
 def is_manifest(path: Path) -> bool:
@@ -85,7 +107,13 @@ def _dtype_name(dtype: ir.DataType | None) -> str:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file of the bundle, by its name beside the manifest."""
+    """A file of the bundle.
+
+    Attributes:
+        file: its name beside the manifest; of a model that buckets share weights in, ``../`` and its name.
+        bytes: its size.
+        sha256: its digest.
+    """
 
     file: str
     bytes: int
@@ -97,6 +125,24 @@ class FileInfo:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return cls(path.name, path.stat().st_size, digest)
+
+    def problem(self, folder: Path) -> str | None:
+        """What is wrong with the file, in words; None where it is as it was.
+
+        Args:
+            folder: that of the manifest.
+        """
+        path = folder / self.file
+        try:
+            size = path.stat().st_size
+            if size != self.bytes:
+                return f"it has {size:,} bytes instead of {self.bytes:,}"
+            same = FileInfo.of(path).sha256 == self.sha256
+        except FileNotFoundError:
+            return "it is missing"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
+        return None if same else "its content is another one (SHA-256)"
 
 
 @dataclass(frozen=True)
@@ -174,6 +220,8 @@ class Manifest:
         timings: seconds by stage.
         notes: what the user should know, in sentences.
         stages: in the order in which they run; empty for a model that runs wholly on MIGraphX.
+        forecast: of a quantized model, what its convolutions and matrix products will run as on a GPU
+            (`onnx_bridge.int8_forecast.Forecast`); empty for others.
     """
 
     name: str
@@ -191,6 +239,7 @@ class Manifest:
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
     stages: tuple[StageInfo, ...] = ()
+    forecast: dict[str, Any] = field(default_factory=dict)
 
     @property
     def format(self) -> int:
@@ -207,6 +256,20 @@ class Manifest:
     def programs(self) -> tuple[FileInfo, ...]:
         """All of them."""
         return tuple(each for each in (self.program, *(stage.program for stage in self.stages)) if each is not None)
+
+    @property
+    def kept(self) -> FileInfo | None:
+        """The data that programs are quantized on again, where there is any."""
+        said = self.options.get("calibration", {})
+        found = {name: said[name] for name in ("file", "bytes", "sha256") if name in said}
+        return FileInfo(**found) if found else None
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """Everything beside the manifest, the programs behind the model."""
+        tuned = self.options.get("tuning")  # the archive of tuning results
+        others = (self.kept, FileInfo(**tuned) if tuned else None)
+        return (*self.model, *self.programs, *filter(None, others))
 
     @property
     def node_share(self) -> float:
@@ -249,6 +312,8 @@ class Manifest:
             "stages": [each.to_json() for each in self.stages],
             "format": self.format,
         }
+        if not self.forecast:
+            del values["forecast"]
         if not self.stages:
             del values["stages"]
             return values
@@ -256,7 +321,7 @@ class Manifest:
 
     def write(self, path: Path) -> None:
         """Write it; without waiting for the disk, which would first have to take the weights written before."""
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        path.write_text(sealed(self.to_json()))
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
@@ -266,32 +331,40 @@ class Manifest:
             InputError: it is damaged, or of a format that this version does not know.
         """
         try:
-            values = json.loads(path.read_text())
-            found = values["format"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls.parse(path.read_text(), str(path))
+        except OSError as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
+
+    @classmethod
+    def parse(cls, text: str | bytes, where: str) -> Manifest:
+        """Read the text of one; raises as `read`."""
+        try:
+            values = json.loads(text)
+            found = values["format"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         if found == BUCKETS:
             what = "the bundle has buckets, each of which is a bundle in a folder of its own"
-            raise InputError(what, where=str(path), hint="open it with onnx_bridge.load, or name one of those folders")
+            raise InputError(what, where=where, hint="open it with onnx_bridge.load, or name one of those folders")
         if found not in (ONE_PROGRAM, STAGES):
             raise InputError(
                 f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {BUCKETS}",
-                where=str(path),
+                where=where,
                 hint="upgrade onnx-bridge, or convert again",
             )
         try:
             return cls._of(values)
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"the manifest is damaged: {error}", where=str(path), hint="convert again") from None
+            raise InputError(f"the manifest is damaged: {error}", where=where, hint="convert again") from None
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Manifest:
-        known = {each.name for each in dataclasses.fields(cls)} | {"format", "share"}
-        if unknown := values.keys() - known:
+        fields = {each.name for each in dataclasses.fields(cls)}
+        if unknown := values.keys() - fields - {"format", "share", _CHECKSUM}:
             raise TypeError(f"{', '.join(sorted(unknown))} are no fields of it")
         manifest = cls(
             **{
-                **{name: value for name, value in values.items() if name not in ("format", "share")},
+                **{name: value for name, value in values.items() if name in fields},
                 "program": None if values["program"] is None else FileInfo(**values["program"]),
                 "model": tuple(FileInfo(**each) for each in values["model"]),
                 "inputs": _tensors(values["inputs"]),
@@ -299,7 +372,8 @@ class Manifest:
                 "stages": tuple(map(StageInfo.from_json, values.get("stages", ()))),
             }
         )
-        for name in (each.file for each in (*manifest.programs, *manifest.model)):
+        shared = {each.file.removeprefix(SHARED) for each in manifest.model}
+        for name in {*(each.file for each in manifest.files if each not in manifest.model), *shared}:
             if not name or name == ".." or Path(name).name != name:  # the next conversion would remove it
                 raise TypeError(f"{name!r} is no file in the bundle")
         if (manifest.program is None) != bool(manifest.stages) or (manifest.stages and not manifest.model):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from onnx_bridge.places import Place
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,11 +33,11 @@ class Result:
     """
 
     name: str
-    source: Path
+    source: Place
     status: Status
     seconds: float = 0.0
     error: dict[str, Any] | None = None
-    log: Path | None = None
+    log: Place | None = None
     notes: tuple[str, ...] = ()
     check: str | None = None
 
@@ -80,7 +81,7 @@ class Outcome:
         notes: what the user should know of the whole.
     """
 
-    out: Path
+    out: Place
     results: tuple[Result, ...]
     seconds: float
     notes: tuple[str, ...] = field(default=())
@@ -125,5 +126,6 @@ class Outcome:
         if counts["told"]:
             counted += " (failed before in the same way, and not tried again: --retry does)"
         parts += [Text(f"note: {note}") for note in self.notes]
-        parts.append(Text(f"{len(self.results)} jobs in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))
+        many = f"{len(self.results)} job{'s' * (len(self.results) != 1)}"
+        parts.append(Text(f"{many} in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))
         return Group(*parts)

@@ -23,21 +23,26 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.checking import check
-from onnx_bridge.conversion.buckets import Buckets, convert_buckets
+from onnx_bridge.conversion import away
+from onnx_bridge.conversion.bucket_conversion import convert_buckets
+from onnx_bridge.conversion.buckets import Buckets
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.jobs import Settings
 from onnx_bridge.conversion.journal import sync_file, sync_folder
-from onnx_bridge.errors import BridgeError, ProgramLost, RuntimeFailure, WorkerCrashed
+from onnx_bridge.errors import BridgeError, ProgramLost, RuntimeFailure, Unreachable, WorkerCrashed
+from onnx_bridge.places import place
 
 Tell = Callable[[dict[str, Any]], None]
 
 _STAGE_OF = {
     "clean": "clean",
+    "reuse": "clean",
     "legalize": "legalize",
     "write": "clean",
     "start": "parse",
     "parse": "parse",
+    "quantize": "quantize",
     "compile": "compile",
     "save": "save",
     "finish": "save",
@@ -54,7 +59,7 @@ def by_chance(error: BaseException) -> bool:
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _PASSING:
             return True
-        if isinstance(cause, (ProgramLost, MemoryError)):
+        if isinstance(cause, (ProgramLost, MemoryError, Unreachable)):
             return True
         if isinstance(cause, WorkerCrashed) and cause.signal is signal.SIGKILL:
             return True
@@ -82,12 +87,13 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
     """Convert a model, or compare its bundle with the reference, or both.
 
     Args:
-        task: ``source``, ``bundle`` (where), ``settings`` (`Settings.to_json`), and whether to ``convert`` and
-            ``check``.
+        task: ``source``, ``bundle`` (where), ``settings`` (`Settings.to_json`), whether to ``convert`` and ``check``,
+            whether the cleaned model of an earlier bundle may be taken (``reuse``), and ``aside``: where the bundle is
+            laid down instead, for another program to publish; None where it is not.
         tell: takes the events.
     """
-    settings, source, out = Settings.from_json(task["settings"]), Path(task["source"]), Path(task["bundle"])
-    stage = "load"
+    settings, scratch = Settings.from_json(task["settings"]), contextlib.ExitStack()
+    stage, source = "load", Path(task["source"])
 
     def progress(said: str) -> None:
         nonlocal stage
@@ -98,17 +104,22 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
     progress("load")
     started = time.perf_counter()
     try:
+        source, out = away.bring(task, scratch)
         for file in task["passes"]:
             _load_passes(file)
         if task["convert"]:
             bundle: Bundle | Buckets
+            arguments = {**settings.conversion(), "reuse": task["reuse"]}
             if settings.buckets:
                 bundle = convert_buckets(
-                    source, out, settings.buckets, pad=settings.pad, **settings.conversion(), progress=progress
+                    source, out, settings.buckets, pad=settings.pad, **arguments, progress=progress
                 )
             else:
-                bundle = convert(source, out, **settings.conversion(), progress=progress)
-            _sync(bundle)
+                bundle = convert(source, out, **arguments, progress=progress)
+            if task["aside"] is None:
+                _sync(bundle)
+            else:
+                away.lay_down(out, place(task["aside"]), place(task["source"]))
             manifest = bundle.manifest
             said = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
             tell({"event": "converted", "seconds": _since(started), **said, "stages": manifest.stage_line})
@@ -129,8 +140,9 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
                 tolerance=settings.tolerance,
                 progress=progress,
             )
-            tell({"event": "checked", "passed": report.passed, "summary": report.summary, "seconds": _since(started)})
             print(json.dumps(report.to_json()), flush=True)
+            report.raise_failure()
+            tell({"event": "checked", "passed": report.passed, "summary": report.summary, "seconds": _since(started)})
         tell({"event": "finished"})
     except BaseException as error:
         traceback.print_exc()
@@ -138,7 +150,12 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
             print(f"MIGraphX printed:\n{error.output}")
         if not isinstance(error, Exception):
             raise
-        tell({"event": "failed", "seconds": _since(started), "error": described(error, stage)})
+        failure = described(error, stage)
+        for name in ("what", "where"):  # what was brought here has another name elsewhere
+            failure[name] = failure[name] and failure[name].replace(str(source), task["source"])
+        tell({"event": "failed", "seconds": _since(started), "error": failure})
+    finally:
+        scratch.close()
 
 
 def _since(started: float) -> float:
@@ -149,13 +166,13 @@ def _sync(bundle: Bundle | Buckets) -> None:
     """Have a bundle on the disk before anybody says that it is done."""
     place = manifest_path(bundle.path)
     if isinstance(bundle, Buckets):
-        names = [bundle.manifest.model]
+        names = [each.file for each in bundle.manifest.files]
         for each in bundle.bundles:
             _sync(each)
     else:
-        names = [each.file for each in (*bundle.manifest.programs, *bundle.manifest.model)]
+        names = [each.file for each in bundle.manifest.files]
     for name in (place.name, *names):
-        sync_file(place.with_name(name))
+        sync_file(place.parent / name)
     for folder in (place.parent, place.parent.parent):
         sync_folder(folder)
 

@@ -1,4 +1,4 @@
-"""The processes that perform jobs, seen from the program that gives them out.
+"""The processes of this machine that perform jobs, seen from the program that gives them out.
 
 What they tell comes out of one queue, in the order in which it came in; the end of a process is told like everything
 else. None outlives the program: the kernel ends them when the lifeline, which the program alone holds, is closed.
@@ -7,29 +7,35 @@ else. None outlives the program: the kernel ends them when the lifeline, which t
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import queue
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.conversion.engine import Attempt, Engine, Event, Land, ended
+from onnx_bridge.conversion.journal import Journal
+from onnx_bridge.conversion.memory import available
+from onnx_bridge.conversion.site import Site
+from onnx_bridge.migraphx import runtime as runtimes
+
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.conversion import performer; performer.main{ends!r}"
-
-Told = tuple["Performer", dict[str, Any]]
+_SHARE = 0.9
+"""Of the free memory, how much may be taken."""
 
 
 class Performer:
     """One process.
 
     Args:
-        told: where its events go, each with the performer; ``ended`` is the last.
-        lock: a descriptor that it is to hold as long as it lives.
+        told: takes its events, each with the performer, in a thread; ``ended`` is the last.
+        lock: a descriptor that it is to hold as long as it lives, if any.
         temporary: the folder for its temporary files.
         output: a file for what it prints while it has no job.
 
@@ -37,7 +43,9 @@ class Performer:
         task: what it is at; None while it has nothing to do.
     """
 
-    def __init__(self, told: queue.SimpleQueue[Any], lock: int, temporary: Path, output: Path) -> None:
+    def __init__(
+        self, told: Callable[[Performer, Event], None], lock: int | None, temporary: Path, output: Path
+    ) -> None:
         self._told = told
         self.task: Any = None
         ours, theirs = socket.socketpair()
@@ -50,7 +58,7 @@ class Performer:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    pass_fds=(theirs.fileno(), lifeline, lock),
+                    pass_fds=(theirs.fileno(), lifeline, *([] if lock is None else [lock])),
                     env={**os.environ, "TMPDIR": str(temporary)},
                     start_new_session=True,  # the terminal's Ctrl-C is for the program to handle
                 )
@@ -88,7 +96,82 @@ class Performer:
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError):
             for line in self._events:
-                self._told.put((self, json.loads(line)))
+                self._told(self, json.loads(line))
         if self._process.poll() is None:
             self._process.kill()  # it has closed its end, and is of no more use
-        self._told.put((self, {"event": "ended", "status": self._process.wait()}))
+        self._told(self, {"event": "ended", "status": self._process.wait()})
+
+
+class Pool(Engine):
+    """Processes on this machine.
+
+    Args:
+        jobs: how many jobs at a time, if their memory allows it; default: one for each core.
+    """
+
+    far = False
+
+    def __init__(self, jobs: int | None = None) -> None:
+        super().__init__()
+        self._most = jobs or len(os.sched_getaffinity(0))
+        self._memory = available() * _SHARE
+        self._performers: list[Performer] = []
+        self._sizes: dict[Performer, int] = {}
+
+    def site(self, target: str) -> tuple[Site, str]:
+        """This machine."""
+        runtime = runtimes.find()
+        return Site.here(runtime), runtimes.resolve_target(target, runtime)
+
+    def open(self, journal: Journal, land: Land) -> None:
+        """Get ready; processes are started as they are needed."""
+        self._land = land
+        output, temporary = journal.folder / "processes.log", (journal.folder / "tmp").absolute()
+        self._new = functools.partial(Performer, self._tell, journal.lock, temporary, output)
+
+    def choose(self, sizes: Sequence[int]) -> int | None:
+        """The largest that fits beside those under way; what is too large for the memory is tried alone."""
+        free = self._memory - sum(self._sizes.values())
+        fitting = [index for index, size in enumerate(sizes) if size <= free]
+        if not sizes or len(self._sizes) >= self._most or (self._sizes and not fitting):
+            return None
+        return fitting[-1] if fitting else len(sizes) - 1
+
+    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+        """Give it to a process."""
+        idle = [each for each in self._performers if each.task is None]
+        if not idle:
+            idle = [self._new()]
+            self._performers += idle
+        self._sizes[idle[0]] = size
+        idle[0].give(Attempt(job, self._land), task)
+
+    def wait(self) -> tuple[Any, Event]:
+        """The next event, with its job."""
+        while True:
+            who, event = super().wait()
+            if not isinstance(who, Performer):
+                return who, event
+            attempt: Attempt | None = who.task
+            if event["event"] in ("finished", "failed", "ended"):
+                who.task = None
+                self._sizes.pop(who, None)
+            if event["event"] == "ended":
+                self._performers.remove(who)
+                who.close()
+                event = ended(event["status"], attempt.stage if attempt else "")
+            if attempt is not None:
+                return attempt.job, event
+
+    def close(self) -> None:
+        """End all processes, whatever they are doing."""
+        for performer in self._performers:
+            performer.close()
+        self._performers, self._sizes = [], {}
+
+    def _tell(self, performer: Performer, event: Event) -> None:
+        """In the performer's thread."""
+        if event["event"] != "ended" and performer.task is not None:
+            event = performer.task.told(event)
+        if event is not None:
+            self._events.put((performer, event))

@@ -1,3 +1,3 @@
 """The stages of a job, by the names that people see."""
 
-STAGES = ("load", "clean", "legalize", "parse", "compile", "save", "check")
+STAGES = ("load", "clean", "legalize", "parse", "quantize", "compile", "save", "check")

@@ -38,9 +38,9 @@ from passes.base import Context, Status
 from passes.graphs import Scope, name_nodes
 from passes.host_stages import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
 from passes.infer_shapes import InferShapes
-from passes.probes import Probe, suspects
+from passes.probes import Probe
 from passes.structural import structural_inputs
-from passes.units import units
+from passes.units import Finding, Judge
 
 Timed = Callable[[str], contextlib.AbstractContextManager[None]]
 
@@ -182,29 +182,29 @@ def judged(model: ir.Model, target: Verdicts) -> dict[ir.Node, str]:
     Nodes that it cannot be asked about for want of a shape are left to the attempt on the whole: MIGraphX may know
     shapes where ONNX's inference does not.
     """
-    scope = Scope(model, model.graph)
+    judge = Judge(target, Scope(model, model.graph))
     alive = needed(model.graph)
     nodes = [node for node in model.graph if node in alive and not is_constant(node)]
-    groups = [(node,) for node in nodes] + [group for group in suspects(scope) if alive.issuperset(group)]
-    probes = {group: Probe.of(group, scope) for group in groups}
-    reasons = {group[-1]: probe.problem for group, probe in probes.items() if probe.problem and not _may_try(probe)}
-    able = {group: probe for group, probe in probes.items() if probe.problem is None}
-    for group, verdict in zip(able, target.verdicts(list(able.values())), strict=True):
-        if verdict.status is not Status.OK and reasons.keys().isdisjoint(group):
-            together = f" together with {group[-1].name}" if len(group) > 1 else ""
-            said = f"{_SAYS[verdict.status]}{together}: {verdict.message}"
-            reasons[group[0]] = said  # of a cluster, what comes first: it is the small part
-    made = units(nodes)
-    failed = list(dict.fromkeys(made[node] for node in reasons if node in made))
-    for unit, verdict in zip(failed, target.verdicts([Probe.of(unit, scope) for unit in failed]), strict=True):
-        if verdict.status is Status.OK:  # what fails alone is shielded by what a rule made along with it
-            for node in unit:
-                reasons.pop(node, None)
+    alone = judge.alone(nodes)
+    reasons = {node: _why(each) for node, each in alone.items() if not _may_try(each.probe)}
+    for each in judge.together(alive - alone.keys()):
+        if reasons.keys().isdisjoint(each.nodes):
+            reasons[each.nodes[0]] = _why(each)  # what comes first is the small part
     return {node: reasons[node] for node in nodes if node in reasons}
+
+
+def _why(found: Finding) -> str:
+    """A finding for the user."""
+    if found.probe.problem is not None:
+        return found.probe.problem
+    together = f" together with {found.nodes[-1].name}" if len(found.nodes) > 1 else ""
+    return f"{_SAYS[found.verdict.status]}{together}: {found.verdict.message}"
 
 
 def _may_try(probe: Probe) -> bool:
     """Whether shapes alone keep a probe from being asked."""
+    if probe.problem is None or probe.chance is not None:
+        return False
     values = (*probe.inputs, *probe.outputs)
     tensors = all(value.type is None or isinstance(value.type, ir.TensorType) for value in values)
     plain = tensors and all(value.dtype != ir.DataType.STRING for value in values)

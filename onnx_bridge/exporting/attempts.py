@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.exporting.calls import Call, Flat, check_devices, eager, quiet, settled
+from onnx_bridge.exporting.calls import Call, Flat, check_devices, eager, in_training, quiet, settled
+from onnx_bridge.exporting.coarse import tolerances
+from onnx_bridge.exporting.dynamic_linear import is_packed, traceable
 from onnx_bridge.exporting.export import AUTO, Exported, write
 from onnx_bridge.exporting.exporters import EXPORTERS, Dims, Exporter, Refused, attempt
 from onnx_bridge.exporting.naming import observed
@@ -25,6 +27,8 @@ from onnx_bridge.values import Array
 
 _SAID = ("past_key_values", "present")
 """How the caches that come out are called where those that go in have the first name: as other exporters do it."""
+
+_PACKED = "quantize it with PT2E (prepare_pt2e, convert_pt2e), whose graphs can be exported"
 
 Tell = Callable[[str], None]
 
@@ -64,6 +68,7 @@ def checked(
     refusals: dict[str, str] = {}
     with settled(module) as stand_in:
         flat = Flat(stand_in, call).eval()
+        shown = Flat(traceable(stand_in), call).eval()
         tell("run PyTorch")
         given = _run(flat, tensors)
         sizes = sizes_of(tensors, dims)
@@ -73,7 +78,7 @@ def checked(
         for each in wanted:
             tell(f"export by {each}")
             try:
-                model = attempt(each, flat, for_export, list(given.outputs), dims, opset, room)
+                model = attempt(each, shown, for_export, list(given.outputs), dims, opset, room)
                 tell("check")
                 runs = [given, *_second(flat, model, tensors, dims, sizes, notes)]
                 comparisons = _compare(model, runs)
@@ -98,7 +103,8 @@ def checked(
                 path=path,
             )
     said = "; ".join(f"{name}: {why}" for name, why in refusals.items())
-    raise InputError(f"it cannot be exported: {said}", where=type(module).__name__)
+    hint = _PACKED if any(map(is_packed, module.modules())) else None
+    raise InputError(f"it cannot be exported: {said}", where=type(module).__name__, hint=hint)
 
 
 def _fixed_sizes(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[int]:
@@ -166,7 +172,9 @@ def _compare(model: ir.Model, runs: list[_Run]) -> list[Comparison]:
         found = [reference.run({name: to_array(each) for name, each in run.inputs.items()}) for run in runs]
     except InputError as error:
         raise Refused(f"the graph does not run: {error.what}") from error
-    comparisons = [compare(got, run.outputs) for got, run in zip(found, runs, strict=True)]
+    comparisons = [
+        compare(got, run.outputs, tolerances(model, run.outputs)) for got, run in zip(found, runs, strict=True)
+    ]
     for index, comparison in enumerate(comparisons):
         differing = [output for output in comparison.outputs if not output.passed]
         if differing:
@@ -191,7 +199,7 @@ def _observe(model: ir.Model, runs: list[_Run], dims: Dims) -> None:
 
 def _notes(module: nn.Module, call: Call) -> list[str]:
     notes = []
-    if any(each.training for each in module.modules()):
+    if in_training(module) is not None:
         notes.append("the module is in training mode: exported as after eval()")
     if call.constants:
         listed = ", ".join(f"{name}={value!r}" for name, value in call.constants.items())

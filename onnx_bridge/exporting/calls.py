@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from onnx_bridge.errors import InputError
+from onnx_bridge.exporting.dynamic_linear import is_packed
 from onnx_bridge.exporting.structure import Constant, Structure, flatten, flatten_result, leaf_names, rebuild
 
 WRAPPER = "module"
@@ -126,6 +127,19 @@ def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Non
                 raise InputError(
                     f"is on {tensor.device}, and exports are made on the CPU", where=f"{kind} {name!r}", hint=hint
                 )
+
+
+def in_training(module: nn.Module, name: str = "") -> str | None:
+    """The name of the first module within that is in training mode; None where none is.
+
+    Traced graphs, and layers with packed weights, compute the same in both modes.
+    """
+    if isinstance(module, fx.GraphModule) or is_packed(module):
+        return None
+    if module.training:
+        return name
+    inner = (in_training(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
+    return next((each for each in inner if each is not None), None)
 
 
 @contextlib.contextmanager

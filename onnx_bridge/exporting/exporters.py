@@ -18,6 +18,7 @@ import torch
 
 from onnx_bridge import model as models
 from onnx_bridge.errors import BridgeError
+from onnx_bridge.exporting import translations
 from onnx_bridge.exporting.calls import Flat, quiet
 from onnx_bridge.exporting.naming import name_dimensions, name_graph
 from onnx_bridge.exporting.tensors import to_array
@@ -94,6 +95,7 @@ def _dynamo(
         verbose=False,
         opset_version=opset,
         dynamic_shapes=(shapes,) if dynamic else None,
+        custom_translation_table=translations.table(),
     )
     assert program is not None
     model: ir.Model = program.model

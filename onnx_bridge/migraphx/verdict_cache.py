@@ -28,6 +28,16 @@ class Known:
         return self.ran or self.verdict.status not in (Status.OK, Status.WRONG)
 
 
+def read_line(line: bytes) -> tuple[str, Known] | None:
+    """The signature and verdict of a line; None for one that is damaged."""
+    try:
+        signature, status, message, error, ran = json.loads(line)
+        verdict = Verdict(Status(status), str(message), None if error is None else float(error))
+    except (ValueError, TypeError):
+        return None
+    return str(signature), Known(verdict, ran is True)
+
+
 class VerdictCache:
     """What is known, by signature; with a file, also of what other processes learn.
 
@@ -85,12 +95,8 @@ class VerdictCache:
             return
 
     def _parse(self, line: bytes) -> None:
-        try:
-            signature, status, message, error, ran = json.loads(line)
-            verdict = Verdict(Status(status), str(message), None if error is None else float(error))
-        except (ValueError, TypeError):
-            return
-        self._learn(str(signature), Known(verdict, ran is True))
+        if (found := read_line(line)) is not None:
+            self._learn(*found)
 
     def _learn(self, signature: str, known: Known) -> None:
         before = self._known.get(signature)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.hazards import hazard
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.oracle import Oracle
 from onnx_bridge.migraphx.probing import TARGET, Question, ask, judge
@@ -38,8 +39,9 @@ _CHECKER = "libc_malloc_debug.so.0"
 """glibc's own: with it and ``glibc.malloc.check=3`` a corrupted heap ends the process when memory is freed."""
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = (
-    "passes/probes.py passes/effort.py onnx_bridge/migraphx/probing.py onnx_bridge/migraphx/samples.py "
-    "onnx_bridge/migraphx/oracle.py onnx_bridge/migraphx/server.py onnx_bridge/migraphx/forks.py "
+    "passes/probes.py passes/randomness.py passes/effort.py onnx_bridge/migraphx/probing.py "
+    "onnx_bridge/migraphx/samples.py onnx_bridge/migraphx/oracle.py onnx_bridge/migraphx/server.py "
+    "onnx_bridge/migraphx/forks.py "
     "onnx_bridge/inputs.py onnx_bridge/roles.py onnx_bridge/drawing.py onnx_bridge/parity/compare.py "
     "onnx_bridge/parity/metrics.py onnx_bridge/parity/tolerances.py"
 )
@@ -54,6 +56,7 @@ class Verdicts:
         cache: whether to read and write those on disk.
         progress: told how far a batch of probes is.
         timeout: seconds that parsing, compiling and running one probe may take.
+        compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
     """
 
     name = TARGET
@@ -65,10 +68,12 @@ class Verdicts:
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
         timeout: float = SECONDS,
+        compile_for: str = TARGET,
     ) -> None:
         self.runtime = runtime
         self._progress = progress
         self._timeout = timeout
+        self._compile_for = compile_for
         self._cache = VerdictCache(_cache_file(runtime, timeout) if cache else None)
 
     def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
@@ -82,6 +87,8 @@ class Verdicts:
             RuntimeFailure: the runtime cannot be loaded.
         """
         able = [probe for probe in probes if probe.problem is None and probe.outputs]
+        by_chance = {probe: said for probe in able if (said := hazard(probe, self.runtime, self._compile_for))}
+        able = [probe for probe in able if probe not in by_chance]
         found = self._look_up(able, run)
         if len(found) < len({probe.signature for probe in able}):
             self._cache.refresh()
@@ -99,6 +106,8 @@ class Verdicts:
         return [
             Verdict(Status.REJECTED, probe.problem)
             if probe.problem is not None
+            else Verdict(Status.WRONG, by_chance[probe])
+            if probe in by_chance
             else found[probe.signature]
             if probe.outputs
             else Verdict(Status.OK)

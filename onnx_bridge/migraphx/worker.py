@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Worker:
         environment: variables that MIGraphX reads, on top of the parent's own; it reads them once, which is why they
             belong to the worker and not to a request.
         limits: of each request (`limited` gives others for a while).
+        told: given all that the process printed, after each request that it answered.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class Worker:
         runtime: Runtime,
         environment: Mapping[str, str] | None = None,
         limits: Limits = Limits(),
+        told: Callable[[str], object] | None = None,
     ) -> None:
         self.runtime = runtime
         self.environment = dict(environment or {})
         self._limits = limits
+        self._told = told
         self._limited = threading.local()
         self.generation = 0
         self._process: _Process | None = None
@@ -214,6 +217,8 @@ class Worker:
             self.close()
             raise
         if "error" not in answer:
+            if self._told is not None:
+                self._told(process.printed(None))
             return answer["ok"], outputs
         error, printed = answer["error"], answer["printed"]
         if error["memory"]:
@@ -390,7 +395,7 @@ class _Process:
             if limits.timeout is not None:
                 pause = min(pause, started + limits.timeout - time.monotonic())
                 if pause <= 0:
-                    output = self._printed()
+                    output = self.printed()
                     self.kill()
                     raise WorkerTimeout(
                         f"{doing} took longer than its limit of {limits.timeout:g} s and was stopped",
@@ -400,7 +405,7 @@ class _Process:
             if poll.poll(max(0.0, pause) * 1000):
                 return
             if limits.memory is not None and self._anonymous_memory() > limits.memory:
-                output = self._printed()
+                output = self.printed()
                 self.kill()
                 raise _out_of_memory(doing, limits, output)
 
@@ -417,14 +422,16 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._popen.kill()
             returncode = self._popen.wait()
-        output = self._printed()
+        output = self.printed()
         if "bad_alloc" in output:
             return _out_of_memory(doing, limits, output)
         return WorkerCrashed(doing, returncode=returncode, output=output)
 
-    def _printed(self) -> str:
+    def printed(self, most: int | None = _OUTPUT_BYTES) -> str:
+        """The last bytes that it printed since its last request; all of them for None."""
         size = os.fstat(self._output).st_size
-        return os.pread(self._output, _OUTPUT_BYTES, max(0, size - _OUTPUT_BYTES)).decode(errors="replace")
+        count = size if most is None else most
+        return os.pread(self._output, count, max(0, size - count)).decode(errors="replace")
 
 
 _living: set[_Process] = set()

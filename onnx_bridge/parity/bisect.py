@@ -14,45 +14,22 @@ are searched like wrong numbers, and only the same kind of failure counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
+from typing import Unpack
 
-import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge import input_files
-from onnx_bridge import inputs as samplers
-from onnx_bridge import model as models
-from onnx_bridge.cleaning import as_json
 from onnx_bridge.conversion.bundle import is_bundle
-from onnx_bridge.conversion.staging import judged, stage
-from onnx_bridge.errors import InputError, OutOfMemory, RuntimeFailure, WorkerTimeout
-from onnx_bridge.halving import first
-from onnx_bridge.input_files import Given
-from onnx_bridge.inputs import Sample
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.verdicts import Verdicts
-from onnx_bridge.parity.applications import Applications
-from onnx_bridge.parity.bisection import Bisection, Culprit, Finding, Leg
-from onnx_bridge.parity.compare import compare
-from onnx_bridge.parity.differing import differing
+from onnx_bridge.errors import InputError
+from onnx_bridge.parity.bisection import Bisection, Finding, Leg
 from onnx_bridge.parity.expected import read_outputs
-from onnx_bridge.parity.narrowing import Narrowing
-from onnx_bridge.parity.pieces import Piece, Pieces, Runs
-from onnx_bridge.parity.reference import Reference
-from onnx_bridge.parity.tolerances import Part, Tolerances
-from onnx_bridge.parity.trial import Device, Kind, Precision, Symptom, reasons
-from onnx_bridge.values import Array, Value
-from passes.base import Context
-from passes.freeze_inputs import FreezeInputs
-from passes.graphs import Scope, name_nodes
-from passes.host_stages import Side, plan
-from passes.inference import infer
+from onnx_bridge.parity.exported import export_factory, is_factory
+from onnx_bridge.parity.recorded import Recorded
+from onnx_bridge.parity.search import How, Model, Search
+from onnx_bridge.parity.trial import Kind, Precision
+from onnx_bridge.values import Value
 
-Model = str | os.PathLike[str] | ir.Model
 Outputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
 
 
@@ -60,75 +37,57 @@ def bisect(
     model: Model,
     *,
     reference: Model | None = None,
-    inputs: Given | None = None,
     outputs: Outputs | None = None,
-    seed: int = 0,
-    samples: int = 1,
-    rtol: float | None = None,
-    atol: float | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
     precision: Precision | None = None,
     host: bool = True,
-    cache: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    **how: Unpack[How],
 ) -> Bisection:
     """Find the leg of a model's way to MIGraphX that breaks it, and in that the pass application or the nodes.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is.
+        model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the model that it was
+            converted from, with the pipeline and all else that it was converted with; or ``file.py:factory``, which
+            gives a PyTorch module and its arguments: it is exported, and right is what PyTorch gives.
         reference: another model that is right, where ``model`` was made of it by other means; what both call by the
             same name is taken to mean the same.
-        inputs: samples, or where to read them from, as for `check`; default: seeded samples that suit the model.
         outputs: what the model should give for each sample (those of the PyTorch module, say): arrays by name, or an
             ``.npz`` of them; several samples are stacked along a first axis.
-        seed: of generated samples.
-        samples: how many to generate.
-        rtol: relative tolerance of floats, as for `check`.
-        atol: absolute tolerance of floats, likewise.
-        target: what MIGraphX compiles for: ``gpu``, ``ref``, or ``auto``.
-        pipeline: the passes, as for `convert`.
-        dims: likewise.
-        input_shapes: whole shapes of inputs by name.
-        freeze: inputs that become constant; given inputs are without them.
         precision: also compare what MIGraphX computes in ``fp16``, ``bf16``, ``int8`` or ``fp8``, calibrated on the
             samples.
         host: whether nodes that MIGraphX cannot run are left to ONNX Runtime, as `convert` does; if not, MIGraphX is
             given all of the cleaned model.
-        cache: whether to use what MIGraphX said of nodes in earlier runs.
-        timeout: most seconds for each of MIGraphX's steps; what takes longer is taken not to end.
-        memory: most GiB that MIGraphX's process may take.
-        progress: told what is being tried.
+        how: inputs, tolerances, passes and limits, by name: see `onnx_bridge.parity.search.How`.
 
     Returns:
         What was found.
 
     Raises:
         InputError: the model, the inputs or the outputs are wrong, or ONNX Runtime cannot run the model, so that there
-            is no reference.
+            is no reference; or the model that a bundle was converted from is gone or was changed.
         RuntimeFailure: there is no MIGraphX.
     """
-    search = Search(
-        model,
-        inputs=inputs,
-        seed=seed,
-        samples=samples,
-        tolerances=Tolerances(general=Part(rtol, atol)),
-        target=target,
-        pipeline=pipeline,
-        dims=dims,
-        input_shapes=input_shapes,
-        freeze=freeze,
-        reference=reference,
-        cache=cache,
-        limits=Limits.of(timeout, memory),
-        progress=progress,
-    )
+    preset, name = None, None
+    notes: tuple[str, ...] = ()
+    if not isinstance(model, ir.Model) and is_factory(model):
+        if reference is not None or outputs is not None or how.get("inputs") is not None:
+            what = "a module brings its inputs, and its outputs are right"
+            raise InputError(what, where=str(model), hint="leave --inputs, --outputs and --reference out")
+        name = str(model)
+        exported = export_factory(name)
+        if exported.model is None:
+            return Bisection(
+                name, Finding(Leg.EXPORT, Kind.REJECTED, exported.problem), samples=0, notes=exported.notes
+            )
+        model, outputs, notes = exported.model, exported.outputs, exported.notes
+        how = {**how, "inputs": list(exported.inputs)}
+    elif not isinstance(model, ir.Model) and is_bundle(model):
+        if reference is not None or precision is not None:
+            what = "a bundle says itself what it was made of, and in which precision it computes"
+            raise InputError(what, where=str(model), hint="leave --reference and --precision out")
+        recorded = Recorded.of(model)
+        model, how = recorded.source(), recorded.how(how)
+        preset, precision = recorded.preset, recorded.calibrated
+    search = Search(model, reference=reference, preset=preset, **how)
     given = None if outputs is None else read_outputs(outputs, search.truth)
     finding = (
         (search.export(given) if given is not None else None)
@@ -138,268 +97,11 @@ def bisect(
         or (search.migraphx(host=host, precision=precision) if precision is not None else None)
     )
     return Bisection(
-        model=search.name,
+        model=name or search.name,
         finding=finding,
         runs=search.runs,
         samples=len(search.samples),
-        seed=seed if inputs is None else None,
+        seed=how.get("seed", 0) if how.get("inputs") is None else None,
         versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": search.runtime.version},
-        notes=tuple(search.notes),
+        notes=(*notes, *search.notes),
     )
-
-
-class Search:
-    """A model, its samples, and what is right; each leg is a method, which says what is wrong with it, or None.
-
-    Attributes:
-        name: of the model, for people.
-        samples: what is fed, with frozen inputs.
-        truth: what the reference gives for each sample.
-        applications: the cleaning.
-        runs: counts, by leg.
-        notes: what people should know, in sentences.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        inputs: Given | None,
-        seed: int,
-        samples: int,
-        tolerances: Tolerances,
-        target: str,
-        pipeline: str,
-        dims: Mapping[str, int] | None,
-        input_shapes: Mapping[str, Sequence[int]] | None,
-        freeze: Mapping[str, Array | str] | None,
-        reference: Model | None,
-        cache: bool,
-        limits: Limits,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        self.runtime = runtimes.find(None)
-        self.target = runtimes.resolve_target(target, self.runtime)
-        self.tolerances, self.limits = tolerances, limits
-        self.tell = progress or (lambda _stage: None)
-        self.runs: dict[Leg, Runs] = {}
-        self.notes: list[str] = []
-        self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
-        self.model = _loaded(model)
-        self._verdicts = Verdicts(self.runtime, cache=cache, progress=progress)
-        self.tell("clean")
-        self.applications = Applications(
-            self.model,
-            self._verdicts,
-            pipeline=pipeline,
-            dims=dims,
-            inputs=input_shapes,
-            freeze=freeze,
-            progress=progress,
-        )
-        self.cleaned = self.applications.cleaned.model
-        name_nodes(Scope(self.cleaned, self.cleaned.graph))
-        self._reference = self.model if reference is None else _loaded(reference)
-        self.samples = self._samples(inputs, seed, samples, as_json(freeze or {}))
-        self.tell("the reference on ONNX Runtime")
-        session = Reference(self._reference)
-        self.truth = [session.run(_fed(self._reference, sample)) for sample in self.samples]
-
-    def export(self, outputs: Sequence[Mapping[str, Value]]) -> Finding | None:
-        """Whether the model gives the outputs that were given for it."""
-        self.runs[Leg.EXPORT] = Runs(reference=1)
-        found = self._differs(self.truth, outputs)
-        if found is None:
-            return None
-        return Finding(Leg.EXPORT, found.kind, found.message, error=found.error, sample=found.sample)
-
-    def whole_model(self) -> Finding | None:
-        """Whether the model gives what the reference gives, and if not, the first node that differs by itself."""
-        runs = self.runs[Leg.MODEL] = Runs(reference=1)
-        found = self._on_reference(self.model, runs)
-        if found is None:
-            return None
-        nodes: list[ir.Node] = []
-        if found.kind is Kind.WRONG:
-            self.tell("values that both models have")
-            reference = Pieces(self._reference, [_fed(self._reference, each) for each in self.samples], runs)
-            model = Pieces(self.model, [_fed(self.model, each) for each in self.samples], runs)
-            nodes, local = differing(reference, model, self.tolerances)
-            found = local or found
-        culprits = tuple(Culprit.of(node, self.model) for node in nodes)
-        return Finding(Leg.MODEL, found.kind, found.message, nodes=culprits, error=found.error, sample=found.sample)
-
-    def passes(self) -> Finding | None:
-        """Whether the cleaned model gives what the model gives, and if not, the application of a pass that broke it."""
-        runs = self.runs[Leg.PASSES] = Runs(reference=0 if self.runs else 1)
-        whole = self._on_reference(self.cleaned, runs)
-        count = len(self.applications)
-        if whole is None or not count:
-            return None
-        symptoms = {count: whole}
-
-        def fails(prefix: int) -> bool:
-            self.tell(f"passes: the first {prefix} of {count} applications")
-            found = self._on_reference(self.applications.model(prefix), runs)
-            if found is not None:
-                symptoms[prefix] = found
-            return found is not None
-
-        place = first(range(1, count + 1), fails)
-        found, application = symptoms[place], self.applications.application(place)
-        nodes = list(application.changed)
-        if not application.number and len(nodes) > 1 and found.kind is Kind.WRONG:
-            sides = [self.applications.model(each) for each in (place - 1, place)]
-            before, after = (Pieces(each, [_fed(each, one) for one in self.samples], runs) for each in sides)
-            guilty = {node.name for node in differing(before, after, self.tolerances)[0]}
-            nodes = [node for node in nodes if node.name in guilty] or nodes
-        return Finding(
-            Leg.PASSES,
-            found.kind,
-            found.message,
-            nodes=tuple(Culprit.of(node, self.model) for node in nodes),
-            error=found.error,
-            sample=found.sample,
-            pass_name=application.name,
-            application=application.number,
-            applications=application.count,
-            before=application.before or application.removed,
-            after=application.after,
-        )
-
-    def migraphx(self, *, host: bool, precision: Precision | None = None) -> Finding | None:
-        """Whether MIGraphX computes what the cleaned model says, and if not, the nodes that it gets wrong."""
-        leg = Leg.MIGRAPHX if precision is None else Leg.PRECISION
-        runs = self.runs[leg] = Runs()
-        failure, narrowing = self.narrowing(runs, host=host, precision=precision)
-        if narrowing is None:
-            if failure is None:
-                return None
-            return Finding(leg, Kind.REJECTED, str(failure), "parse", precision or "", alone=False)
-        self.tell(f"{leg.value}: which nodes")
-        nodes, found = narrowing.narrow()
-        if found is None:
-            nodes = list(dict.fromkeys((*nodes[:1], *nodes[-1:])))
-        shown = found or narrowing.symptom
-        culprits = tuple(Culprit.of(node, self.model) for node in nodes)
-        made = next((made for each in culprits if (made := self.applications.maker(each.name))), ("", 0, 0))
-        return Finding(
-            leg,
-            shown.kind,
-            shown.message,
-            shown.step,
-            precision or "",
-            culprits,
-            found is not None,
-            shown.error,
-            shown.sample,
-            next((each.made_by for each in culprits if each.made_by), made[0]),
-            *made[1:],
-        )
-
-    def narrowing(
-        self, runs: Runs, *, host: bool, precision: Precision | None
-    ) -> tuple[RuntimeFailure | None, Narrowing | None]:
-        """Give the cleaned model to MIGraphX.
-
-        Returns:
-            Where something is wrong with it, the search for what that is. Or why it cannot be run at all, by ONNX
-            Runtime neither.
-        """
-        self.tell("the cleaned model on MIGraphX")
-        model, samples = self.cleaned, [_fed(self.cleaned, sample) for sample in self.samples]
-        nodes: list[ir.Node] | None = None
-        failure: RuntimeFailure | None = None
-        infer(model)
-        if host:
-            nodes, failure = self._on_device()
-        pieces = Pieces(model, samples, runs, nodes)
-        if not pieces.order:
-            return failure, None
-        tolerances = self.tolerances if precision is None else self.tolerances.at_least(precision)
-        device = Device(self.runtime, self.target, self.limits, tolerances, runs, precision)
-        outputs = [str(value.name) for value in model.graph.outputs]
-        whole = [Piece(model, samples, pieces.values(outputs), list(range(len(samples))))]
-        if nodes is not None:
-            whole = pieces.of(pieces.order)
-        symptom = device.symptom(whole)
-        if symptom is None:
-            return failure, None
-        narrowing = Narrowing(pieces, device, symptom, whole)
-        # what only later stages on the host take need not matter to the outputs
-        return failure, narrowing if nodes is None or narrowing.matters(symptom) else None
-
-    def _on_device(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
-        """The nodes that MIGraphX is to run; None for all of the model."""
-        with workers.shared(self.runtime).limited(self.limits):
-            try:
-                staged = stage(self.cleaned, self._verdicts, compile_for=self.target)
-                found, failure = staged.plan, staged.error
-                self.notes += [note for note in staged.notes if note not in self.notes]
-            except (OutOfMemory, WorkerTimeout):  # which the pieces will run into as well
-                found, failure = plan(self.cleaned, judged(self.cleaned, self._verdicts)), None
-        if found.wholly_on_device and len(found.stages) == 1:
-            return None, failure
-        return [node for each in found.stages if each.side is Side.DEVICE for node in each.nodes], failure
-
-    def _on_reference(self, model: ir.Model, runs: Runs) -> Symptom | None:
-        """What is wrong with a model on ONNX Runtime."""
-        runs.reference += 1
-        try:
-            session = Reference(model)
-            return self._differs([session.run(_fed(model, sample)) for sample in self.samples], self.truth)
-        except InputError as error:
-            return Symptom(Kind.REJECTED, "", error.what)
-
-    def _differs(
-        self, actual: Sequence[Mapping[str, Value]], expected: Sequence[Mapping[str, Value]]
-    ) -> Symptom | None:
-        """The sample that differs most."""
-        found: Symptom | None = None
-        for number, (got, right) in enumerate(zip(actual, expected, strict=True)):
-            compared = compare(got, right, self.tolerances)
-            if not compared.passed:
-                each = Symptom(Kind.WRONG, "", reasons(compared), number, compared)
-                found = each if found is None or (each.error or 0) > (found.error or 0) else found
-        return found
-
-    def _samples(self, given: Given | None, seed: int, count: int, frozen: Mapping[str, str]) -> list[Sample]:
-        """Samples in the shapes that the cleaned model takes, with the values of frozen inputs."""
-        specs = samplers.specs(self.cleaned)
-        if given is None:
-            names = {spec.name for spec in specs}
-            shapes = {spec.name: spec.shape for spec in specs if spec.shape is not None}
-            wanted = [spec for spec in samplers.specs(self.model) if spec.name in names]
-            wanted, dims = samplers.fixed(wanted, shapes)
-            found = samplers.generate(wanted, seed=seed, samples=count, dims=dims)
-        else:
-            found = input_files.given(given, specs)
-        if not found:
-            raise InputError("there is no sample", where="inputs", hint="give one at least")
-        self.notes += input_files.doubts(found)
-        constants: Sample = {}
-        if frozen:
-            model = self.model.clone()
-            FreezeInputs(values=frozen).run(model, Context())
-            tensors = {name: model.graph.initializers[name].const_value for name in frozen}
-            constants = {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
-        return [{**sample, **constants} for sample in found]
-
-
-def _loaded(model: Model) -> ir.Model:
-    """The model in memory, each of its nodes with a name."""
-    if isinstance(model, ir.Model):
-        loaded = model.clone()
-    elif is_bundle(model):
-        hint = "name the ONNX file that it was converted from"
-        raise InputError("this is a bundle, whose making is over", where=str(model), hint=hint)
-    else:
-        loaded = models.load(model)
-    name_nodes(Scope(loaded, loaded.graph))
-    return loaded
-
-
-def _fed(model: ir.Model, sample: Sample) -> Sample:
-    """What of a sample a model takes; what it takes besides is missed by ONNX Runtime."""
-    names = [value.name for value in model.graph.inputs]
-    return {name: value for name, value in sample.items() if name in names}

@@ -120,6 +120,8 @@ class Finding:
 
     def _blame(self) -> str:
         nodes = _listed([str(each) for each in self.nodes])
+        if self.leg is Leg.EXPORT and self.kind is not Kind.WRONG:
+            return "the export is at fault"
         if self.leg is Leg.EXPORT:
             return "the export is at fault: on ONNX Runtime the model does not give the outputs that were given for it"
         if self.leg is Leg.MODEL:
@@ -206,7 +208,7 @@ class Bisection:
         took = [f"{leg.value}: {_runs(runs)}" for leg, runs in self.runs.items()]
         about = [f"{name} {version}" for name, version in self.versions.items()]
         about += [] if self.seed is None else [f"seed {self.seed}"]
-        lines += [Text("; ".join(took), style="dim"), Text(", ".join(about), style="dim")]
+        lines += [Text(each, style="dim") for each in ("; ".join(took), ", ".join(about)) if each]
         return Group(*lines)
 
     def _details(self) -> Iterator[str]:

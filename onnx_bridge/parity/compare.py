@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "Tolerance",
     "Tolerances",
     "compare",
+    "compare_all",
     "default_tolerance",
 ]
 
@@ -159,6 +160,33 @@ def compare(
             said = None if right == got else f"{got or 'missing'} where {right or 'nothing'} was expected"
             outputs.append(OutputComparison(name, said, right or got or ""))
     return Comparison(tuple(outputs))
+
+
+def compare_all(
+    found: Sequence[Mapping[str, Value]],
+    truth: Sequence[Mapping[str, Value]],
+    tolerances: Tolerances,
+    layers: bool,
+) -> tuple[Comparison, ...]:
+    """Compare outputs sample by sample.
+
+    Args:
+        found: what is judged, for each sample.
+        truth: the reference.
+        tolerances: of all.
+        layers: whether other values than outputs are compared as well, of which tolerances may be.
+
+    Raises:
+        InputError: a tolerance names an output that there is not.
+    """
+    comparisons = []
+    for got, right in zip(found, truth, strict=True):
+        here = tolerances
+        if layers:
+            outputs = flat(right)
+            here = replace(tolerances, named={name: each for name, each in here.named.items() if name in outputs})
+        comparisons.append(compare(got, right, here))
+    return tuple(comparisons)
 
 
 def _leaves(outputs: Mapping[str, Value]) -> dict[str, Array | str]:

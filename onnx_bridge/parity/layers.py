@@ -3,15 +3,17 @@
 Each value has up to three errors:
 
 - *cleaning*: the cleaned model against the original, both on ONNX Runtime, from the model's inputs. Values are matched
-  by name, since passes let a value keep its name if and only if it still means the same.
+  by name, since passes let a value keep its name if and only if it still means the same; and by the relation that is
+  recorded where a pass shifted integers (`passes.shifts`).
 - *accumulated*: MIGraphX from the model's inputs, against ONNX Runtime on the cleaned model.
 - *local*: MIGraphX fed with the reference's own values. So a node that makes an error is told from one that passes it
   on.
 
 The model is run in segments (`onnx_bridge.parity.segments`), each of which takes what the ones before it gave, so that
 all of it is computed once, whatever the limit on memory; only the original starts from its inputs each time. MIGraphX
-gets one program for a segment in its place, and one for its nodes apart. Where it does not take one of them, halves are
-tried, down to the node that it does not take; what comes after goes on with the reference's values.
+gets a program for a segment in its place, and one for its nodes apart, or some where these are many. Where it does not
+take one of them, halves are tried, down to the node that it does not take; what comes after goes on with the
+reference's values.
 
 Asking for intermediate values changes what MIGraphX fuses: a fault of a fusion can disappear when it is looked at. So
 where a node's own error does not account for the first difference, it is tried together with those before it, without
@@ -20,8 +22,9 @@ looking in between.
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,15 +36,16 @@ from onnx_bridge import provenance
 from onnx_bridge.conversion.parts import parse
 from onnx_bridge.errors import InputError, MigraphxError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.compare import OutputComparison, compare
+from onnx_bridge.parity.cuts import can_feed, is_quantizer
 from onnx_bridge.parity.layer_report import Layer, Layers
 from onnx_bridge.parity.reference import Reference
-from onnx_bridge.parity.segments import PACKED, Segment, Segments, can_feed, is_quantizer
+from onnx_bridge.parity.segments import Segment, Segments
 from onnx_bridge.parity.tolerances import ONE_STEP, Part, Tolerances
+from onnx_bridge.parity.trial import run
 from onnx_bridge.values import Array, Value
-from passes import graphs
+from passes import graphs, shifts
 from passes.graphs import Scope, name_nodes
 from passes.host_stages import Side, boundary, extract, plan
 
@@ -49,6 +53,9 @@ MEMORY = 1 << 30
 """Bytes of values that are held at a time, unless something else is asked for."""
 _TOGETHER, _ROUNDS = 32, 4
 """The most nodes that are tried together, and how many times those before them are added."""
+_IN_PLACE, _APART = 128, 64
+"""The most nodes of a program: what MIGraphX takes to compile grows faster than their number, and nodes in their place
+should see their neighbours."""
 _RANDOM = "it depends on chance"
 _HOST = "it runs on ONNX Runtime"
 
@@ -175,13 +182,15 @@ class _Walk:
         if not names:
             return []
         right = self._reference(part.nodes, self.right, names)
-        made = _Computed(right, self._originals(names))
+        made = _Computed(right, self._originals(names, right))
         if part.side is Side.HOST:
             made.found = self._reference(part.nodes, self.found, names)
             made.unmeasured = dict.fromkeys(names, _HOST)
         else:
-            made.found = self._in_place(part.nodes, self.found, right, made.missing)
-            made.local = self._apart(part.nodes, self.right | right, made.unmeasured)
+            for nodes in _parts(part.nodes, _IN_PLACE):
+                made.found |= self._in_place(nodes, self.found | right | made.found, right, made.missing)
+            for nodes in _parts(part.nodes, _APART):
+                made.local |= self._apart(nodes, self.right | right, made.unmeasured)
         self.peak = max(self.peak, _held(self.right, self.found, right, made.before, made.found, made.local))
         self.right |= right
         self.found |= {**right, **made.found}
@@ -261,16 +270,18 @@ class _Walk:
     def _feeds(self, nodes: Sequence[ir.Node], values: Mapping[str, Value]) -> Values:
         return {name: values[name] for name in self.segments.taken(nodes) if name not in self.segments.constant}
 
-    def _originals(self, names: Sequence[str]) -> Values:
-        """What the original model computes for the values that it has as well."""
-        shared = [name for name in names if name in self._known]
+    def _originals(self, names: Sequence[str], right: Values) -> Values:
+        """What the original model computes for the values that it has as well, by the names that they have here."""
+        sources = {name: self.segments.source(name) for name in names}
+        shared = {name: source for name, source in sources.items() if source[0] in self._known}
         if self.original is None or not shared:
             return {}
         inputs = [str(value.name) for value in self.original.graph.inputs if not value.is_initializer()]
         try:
-            return Reference(extract(self.original, inputs, shared)).run(
-                {name: self.original_sample[name] for name in inputs}
-            )
+            wanted = dict.fromkeys(source for source, _ in shared.values())
+            session = Reference(extract(self.original, inputs, wanted))
+            values = session.run({name: self.original_sample[name] for name in inputs})
+            return {name: _shifted(values[source], offset, right[name]) for name, (source, offset) in shared.items()}
         except InputError as error:
             self.notes[f"values of the original could not be computed: {error.what}"] = None
             return {}
@@ -325,27 +336,17 @@ class _Walk:
     def _run(self, model: ir.Model, feeds: Mapping[str, Value], expected: Mapping[str, Value]) -> Values:
         """Parse, compile and run a model whose outputs are the expected ones, by order."""
         assert self.worker is not None
-        arrays = {name: each for name, each in feeds.items() if isinstance(each, np.ndarray)}
+        shapes = {name: each.shape for name, each in feeds.items() if isinstance(each, np.ndarray)}
         with self.worker.limited(self.limits):
             with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
                 path = Path(folder) / "part.onnx"
                 models.save(model, path)
-                program = parse(self.worker, path, {name: each.shape for name, each in arrays.items()})
+                program = parse(self.worker, path, shapes)
             if len(program.get_output_shapes()) != len(expected):
                 what = f"it gives {len(program.get_output_shapes())} outputs where there are {len(expected)}"
                 raise MigraphxError(what)
             program.compile(self.target)
-            outputs = program.run(_tensors(program, arrays))
-        results: Values = {}
-        for (name, right), result in zip(expected.items(), outputs, strict=True):
-            array = result.numpy()
-            if isinstance(right, np.ndarray):
-                if right.shape == () and array.shape == (1,):
-                    array = array.reshape(())
-                if right.dtype.name in PACKED and array.dtype.itemsize == 1:
-                    array = array.astype(right.dtype)
-            results[name] = array
-        return results
+            return run(program, feeds, expected)
 
     def _together(self, node: ir.Node, first: Layer) -> list[str]:
         """The nodes before a node that make its error together with it; empty where none are found."""
@@ -373,18 +374,17 @@ class _Walk:
         return []
 
 
-def _tensors(program: RemoteProgram, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
-    """What a program takes of what there is: it keeps no parameter that nothing uses."""
-    tensors = {}
-    for name, shape in program.get_parameter_shapes().items():
-        if name not in arrays:
-            raise MigraphxError(f"the value {name} cannot be given to MIGraphX")
-        array = arrays[name]
-        try:
-            tensors[name] = Tensor.of(array.astype(shape.dtype) if array.dtype.name in PACKED else array)
-        except TypeError as error:
-            raise MigraphxError(str(error)) from None
-    return tensors
+def _shifted(value: Value, offset: int, like: Value) -> Value:
+    """A value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
+    if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
+        return value
+    return shifts.shifted(value, offset, like.dtype)
+
+
+def _parts(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:
+    """Nodes in order, in parts of about the same size."""
+    size = math.ceil(len(nodes) / math.ceil(len(nodes) / most))
+    return (nodes[start : start + size] for start in range(0, len(nodes), size))
 
 
 def _one(name: str, actual: Value, expected: Value, tolerances: Tolerances) -> OutputComparison:

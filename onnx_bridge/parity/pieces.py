@@ -2,14 +2,12 @@
 
 What a piece makes of the reference's own values is its local error: what came before it has no part in that.
 
-Where a value is cut through, it becomes an input of the piece, unless it depends on shapes and constants alone: then it
-stays a constant, which is what a runtime would have made of it in the whole. Sequences, strings and optionals cannot be
-given to MIGraphX, so that there nothing is cut.
+Where a value is cut through, it becomes an input of the piece, unless it is to stay a constant
+(`onnx_bridge.parity.cuts`). Sequences, strings and optionals cannot be given to MIGraphX, so that there nothing is cut.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +17,8 @@ import onnx_ir as ir
 
 from onnx_bridge.errors import InputError
 from onnx_bridge.inputs import Sample
-from onnx_bridge.migraphx.program import type_of
+from onnx_bridge.parity.cuts import can_give, fix, is_quantizer, size
 from onnx_bridge.parity.reference import Reference
-from onnx_bridge.parity.segments import PACKED, is_quantizer
 from onnx_bridge.values import Array, Value
 from passes import graphs
 from passes.host_stages import boundary, extract, is_constant, needed
@@ -106,7 +103,7 @@ class Pieces:
         fed = [str(value.name) for value in inputs if value not in self._constant]
         wanted = [str(value.name) for value in outputs]
         values = self.values([*fed, *wanted, *(str(value.name) for value in fixed)])
-        if not all(_can_feed(each[name]) for each in values for name in (*fed, *wanted)):
+        if not all(can_give(each[name]) for each in values for name in (*fed, *wanted)):
             return []
         groups: dict[object, list[int]] = {}
         for number, each in enumerate(values):
@@ -118,7 +115,7 @@ class Pieces:
         for numbers in groups.values():
             sample = values[numbers[0]]
             whole = part if len(groups) == 1 else part.clone()
-            _fix(whole, {name: _array(sample[name]) for name in fed}, {str(v.name): sample[str(v.name)] for v in fixed})
+            fix(whole, sample, {str(value.name) for value in fixed})
             given = [{name: values[number][name] for name in fed} for number in numbers]
             expected = [{name: values[number][name] for name in wanted} for number in numbers]
             pieces.append(Piece(whole, given, expected, numbers, quantized))
@@ -179,7 +176,7 @@ class Pieces:
     def _bytes(self) -> int:
         wanted = set(self._all)
         made = (value for node in self.model.graph for value in node.outputs if value.name in wanted)
-        return len(self.samples) * sum(map(_size, made))
+        return len(self.samples) * sum(map(size, made))
 
     def _compute(self, names: Sequence[str]) -> list[Sample]:
         if not names:
@@ -232,31 +229,6 @@ def _can_fetch(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
 
 
-def _can_feed(value: Value) -> bool:
-    return isinstance(value, np.ndarray) and (type_of(value.dtype) is not None or value.dtype.name in PACKED)
-
-
 def _array(value: Value) -> Array:
     assert isinstance(value, np.ndarray)
     return value
-
-
-def _size(value: ir.Value) -> int:
-    if value.dtype is None or value.shape is None:
-        return 0
-    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
-    return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)
-
-
-def _fix(model: ir.Model, fed: dict[str, Array], constants: dict[str, Value]) -> None:
-    """Give inputs the shapes of their arrays, and make constants of others."""
-    graph = model.graph
-    for value in list(graph.inputs):
-        name = str(value.name)
-        array = fed[name] if name in fed else _array(constants[name])
-        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        value.shape = ir.Shape(array.shape)
-        if name not in fed:
-            graph.inputs.remove(value)
-            value.const_value = ir.Tensor(array, name=name)
-            graph.initializers.add(value)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
+from onnx_bridge.conversion.bundle import is_bundle
 from onnx_bridge.errors import InputError
-from onnx_bridge.input_files import Given
-from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.parity.bisect import Model, Search
 from onnx_bridge.parity.bisection import Leg
 from onnx_bridge.parity.narrowing import Narrowing
 from onnx_bridge.parity.pieces import Piece, Runs
+from onnx_bridge.parity.recorded import Recorded
 from onnx_bridge.parity.reproduction import FILES, title, write
+from onnx_bridge.parity.search import How, Model, Search
 from onnx_bridge.parity.shrinking import Reproduction, Shrinking, bare, without
-from onnx_bridge.parity.tolerances import Part, Tolerances
 from onnx_bridge.parity.trial import Precision, Symptom
-from onnx_bridge.values import Array, flat
+from onnx_bridge.values import flat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,21 +90,8 @@ def reduce(
     model: Model,
     out: str | os.PathLike[str],
     *,
-    inputs: Given | None = None,
-    seed: int = 0,
-    samples: int = 1,
-    rtol: float | None = None,
-    atol: float | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
     precision: Precision | None = None,
-    cache: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    **how: Unpack[How],
 ) -> Reduction:
     """Cut a model down to what is wrong on MIGraphX, and write that as a reproduction without this project.
 
@@ -113,23 +99,10 @@ def reduce(
     ``none`` it is the model as it is. Right is what ONNX Runtime computes of that model.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is.
+        model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the cleaned model in it.
         out: the folder to write to: ``model.onnx``, ``inputs.npz``, ``expected.npz``, ``README.md``.
-        inputs: as for `bisect`, and so the others. All samples are tried at each step; one that shows it is kept.
-        seed: likewise.
-        samples: likewise.
-        rtol: likewise.
-        atol: likewise.
-        target: likewise.
-        pipeline: likewise.
-        dims: likewise.
-        input_shapes: likewise.
-        freeze: likewise.
-        precision: likewise.
-        cache: likewise.
-        timeout: likewise.
-        memory: likewise.
-        progress: likewise.
+        precision: what MIGraphX computes in, as for `bisect`.
+        how: likewise. All samples are tried at each step; one that shows it is kept.
 
     Returns:
         What was made; without a reproduction where nothing is wrong.
@@ -141,22 +114,11 @@ def reduce(
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise InputError("this is a file already", where=str(out), hint="name a folder")
-    search = Search(
-        model,
-        inputs=inputs,
-        seed=seed,
-        samples=samples,
-        tolerances=Tolerances(general=Part(rtol, atol)),
-        target=target,
-        pipeline=pipeline,
-        dims=dims,
-        input_shapes=input_shapes,
-        freeze=freeze,
-        reference=None,
-        cache=cache,
-        limits=Limits.of(timeout, memory),
-        progress=progress,
-    )
+    if not isinstance(model, ir.Model) and is_bundle(model):
+        recorded = Recorded.of(model)
+        model, how = recorded.alone(how)
+        precision = precision or recorded.calibrated
+    search = Search(model, **how)
     runs = search.runs[Leg.MIGRAPHX] = Runs(reference=1)
     before = len(list(search.cleaned.graph))
     _, narrowing = search.narrowing(runs, host=False, precision=precision)

@@ -19,7 +19,11 @@ import onnxruntime
 
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
+from onnx_bridge.parity import quark
 from onnx_bridge.parity.emulation import emulated, has_bfloat16
+from onnx_bridge.parity.quark_emulation import Emulation
+from onnx_bridge.parity.quark_operators import DOMAINS
+from onnx_bridge.parity.random_kernels import with_random_kernels
 from onnx_bridge.parity.widening import narrowed, widened
 from onnx_bridge.values import Array, Value
 from passes.evaluation import unreleased_opsets
@@ -34,7 +38,14 @@ _ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in 
 
 
 class Reference:
-    """A model, ready to be run by ONNX Runtime."""
+    """A model, ready to be run by ONNX Runtime.
+
+    AMD Quark's operators come from Quark's own library, where it is installed; elsewhere they are emulated.
+
+    Attributes:
+        input_names, output_names: in the model's order.
+        notes: what the user should know of how it computes, in sentences.
+    """
 
     def __init__(self, model: ir.Model | Path | bytes, *, custom_op_libraries: Sequence[Path] = ()) -> None:
         """Load a model.
@@ -49,22 +60,15 @@ class Reference:
         """
         self._where = str(model) if isinstance(model, Path) else "the model"
         self._source: models.SessionSource | None = None
+        self._emulation: Emulation | None = None
+        self.notes: tuple[str, ...] = ()
         try:
-            self._session = self._load(model, custom_op_libraries)
+            self._session = self._open(model, custom_op_libraries)
         except InputError as error:
-            # A newer IR version stores the same computation, and few kernels take bfloat16: neither need be refused.
-            newest = re.search(r"max supported IR version: (\d+)", error.what)
-            no_kernel = "Could not find an implementation" in error.what
-            if not (newest or no_kernel) or isinstance(model, bytes):
+            if isinstance(model, bytes) or not any(domain in error.what for domain in DOMAINS):
                 raise
-            loaded = models.load(model) if isinstance(model, Path) else model.clone()
-            if newest:
-                loaded.ir_version = int(newest[1])
-            elif not has_bfloat16(loaded):
-                raise
-            else:
-                loaded = emulated(loaded)
-            self._session = self._load(loaded, custom_op_libraries)
+            self._emulate(models.load(model) if isinstance(model, Path) else model, custom_op_libraries)
+            return
         self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         outputs = self._session.get_outputs()
         self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
@@ -104,6 +108,8 @@ class Reference:
         Raises:
             InputError: the sample does not fit the model, or ONNX Runtime fails.
         """
+        if self._emulation is not None:
+            return self._emulation.run(sample)
         if self._unusual and self._needs_lists(sample):
             return self._run_widened(sample)
         feeds = {name: _feed(value, name) for name, value in sample.items()}
@@ -116,6 +122,38 @@ class Reference:
             raise _explained(error, self._where) from error
         pairs = zip(self.output_names, found, strict=True)
         return {name: result if self._plain else _array(result, name) for name, result in pairs}
+
+    def _open(self, model: ir.Model | Path | bytes, custom_op_libraries: Sequence[Path]) -> Any:
+        """A session, for a model in a form that ONNX Runtime takes."""
+        try:
+            return self._load(model, custom_op_libraries)
+        except InputError as error:
+            # A newer IR version stores the same computation; few kernels take bfloat16, and those that draw random
+            # numbers are of older opsets: none of it need be refused.
+            newest = re.search(r"max supported IR version: (\d+)", error.what)
+            no_kernel = "Could not find an implementation" in error.what
+            if not (newest or no_kernel) or isinstance(model, bytes):
+                raise
+            loaded = models.load(model) if isinstance(model, Path) else model.clone()
+            if newest:
+                loaded.ir_version = int(newest[1])
+            elif has_bfloat16(loaded):
+                loaded = emulated(loaded)
+            elif (older := with_random_kernels(loaded)) is not None:
+                loaded = older
+            else:
+                raise
+            return self._load(loaded, custom_op_libraries)
+
+    def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
+        """Compute AMD Quark's operators without their library."""
+        self._emulation = Emulation(model, lambda part: Reference(part, custom_op_libraries=libraries).run)
+        self.input_names = self._emulation.input_names
+        self.output_names = self._emulation.output_names
+        self._types = {}
+        self.notes = (
+            "AMD Quark's library of operators cannot be had here: the reference emulates these operators in numpy",
+        )
 
     def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
         """Whether there are inputs or outputs that cannot be OrtValues."""
@@ -147,6 +185,9 @@ class Reference:
                     source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
                 )
         except Exception as error:
+            wants_quark = any(domain in str(error) for domain in DOMAINS)
+            if wants_quark and (found := quark.library()) is not None and found not in libraries:
+                return self._load(model, (*libraries, found))
             raise _explained(error, self._where) from error
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from onnx_bridge.errors import RuntimeFailure
 from onnx_bridge.parity.compare import Comparison, OutputComparison
+from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layer_report import Layers
 from onnx_bridge.reporting.evidence import Evidence
 from onnx_bridge.values import Value
 
+if TYPE_CHECKING:
+    from onnx_bridge.parity.bisection import Bisection
+
+REFERENCE = "ONNX Runtime"
+"""What evidence calls the reference."""
 _LISTED = 20
 """Differences that are told one by one."""
 
@@ -26,17 +33,22 @@ class Leg:
     Attributes:
         name: what it is ("cleaned on ONNX Runtime", "MIGraphX ref").
         comparisons: one for each sample.
-        error: why it could not be run (to the end).
+        failure: why it could not be run (to the end).
     """
 
     name: str
     comparisons: tuple[Comparison, ...] = ()
-    error: str | None = None
+    failure: Failure | None = None
 
     @property
     def passed(self) -> bool:
         """Whether it ran and every output of every sample agrees; without a sample nothing was shown."""
-        return self.error is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
+        return self.failure is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
+
+    @property
+    def error(self) -> str | None:
+        """The failure in words."""
+        return None if self.failure is None else str(self.failure)
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class Report:
         notes: what people should know besides ("the reference is the cleaned model").
         samples: what was fed, in order; not part of the JSON.
         layers: what was found within the model, where that was asked for. The verdict is that of the outputs.
+        bisection: what it is that MIGraphX fails on, where it fails.
         evidence: the arrays and graphs behind it, where they were to be kept; not part of the JSON.
     """
 
@@ -61,12 +74,35 @@ class Report:
     notes: tuple[str, ...] = ()
     samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
     layers: Layers | None = field(default=None, repr=False)
+    bisection: Bisection | None = field(default=None, repr=False)
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
         """Whether every leg passed; without any leg nothing was shown, so that is a failure."""
         return bool(self.legs) and all(leg.passed for leg in self.legs)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the command line: 0 where it passed, 1 where numbers differ, 3 where MIGraphX failed."""
+        failed = any(leg.failure is not None for leg in self.legs)
+        return 0 if self.passed else RuntimeFailure.exit_code if failed else 1
+
+    def raise_failure(self) -> None:
+        """For those to whom a failure of MIGraphX is no answer.
+
+        Raises:
+            RuntimeFailure: MIGraphX failed.
+        """
+        for leg in self.legs:
+            if leg.failure is not None:
+                raise leg.failure.error
+
+    @property
+    def blame(self) -> str | None:
+        """What it is that MIGraphX fails on, in a sentence."""
+        finding = None if self.bisection is None else self.bisection.finding
+        return None if finding is None else finding.sentence
 
     @property
     def largest_error(self) -> float | None:
@@ -82,13 +118,14 @@ class Report:
         if self.passed:
             return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}"
         causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
-        causes += [f"{leg.name} could not be run" for leg in self.legs if leg.error is not None]
+        causes += [f"{leg.name} {leg.failure.summary}" for leg in self.legs if leg.failure is not None]
         return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
         return {
             **({} if self.layers is None else {"layers": self.layers.to_json()}),
+            **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "model": self.model,
             "passed": self.passed,
             "seed": self.seed,
@@ -99,6 +136,7 @@ class Report:
                     "name": leg.name,
                     "passed": leg.passed,
                     "error": leg.error,
+                    "failure": leg.failure and leg.failure.to_json(),
                     "samples": [
                         {"passed": found.passed, "outputs": [output.to_json() for output in found.outputs]}
                         for found in leg.comparisons
@@ -129,6 +167,7 @@ class Report:
         parts += [Text(line, style="red") for line in differences[:_LISTED]]
         if len(differences) > _LISTED:
             parts.append(Text(f"… and {len(differences) - _LISTED} more"))
+        parts += [] if self.blame is None else [Text(self.blame, style="red")]
         parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
         about = [f"{name} {version}" for name, version in self.versions.items()]
         about += [] if self.seed is None else [f"seed {self.seed}"]
@@ -167,8 +206,12 @@ def _figure(number: float | None) -> Text:
 
 
 def _verdict(output: OutputComparison) -> Text:
-    if not output.passed:
-        return Text("differs", style="red")
-    if output.nonfinite:
-        return Text(f"agrees ({output.nonfinite} of {output.elements} NaN or Inf)", style="yellow")
-    return Text("agrees", style="green")
+    """In a word, and what numbers of errors do not tell: NaN and Inf, integers that differ, other classes."""
+    more = [f"{output.nonfinite} of {output.elements} NaN or Inf"] if output.nonfinite else []
+    exact = "int" in output.dtype and output.same is not None and output.same < 1
+    more += [f"{output.same:.2%} the same"] if exact else []
+    if output.top1 is not None and output.top1 < 1:
+        more += [f"top-1 {output.top1:.1%}, top-5 {output.top5:.1%}"]
+    verdict = "agrees" if output.passed else "differs"
+    style = ("yellow" if more else "green") if output.passed else "red"
+    return Text(verdict + (f" ({', '.join(more)})" if more else ""), style=style)

@@ -4,28 +4,23 @@
                                      its nodes apart:                   b ─► C ─► c   and   c ─► D ─► d
 
 *In its place* a segment takes what the segments before it gave. *Apart*, each of its nodes takes what it is given, so
-that the error of one is not fed to the next. What depends on shapes and constants alone stays a constant where it is
-cut through, as it would have been in the whole.
+that the error of one is not fed to the next.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.migraphx.program import type_of
+from onnx_bridge.parity.cuts import can_feed, fix, is_quantizer, size
 from onnx_bridge.values import Kind, Value
-from passes import graphs
-from passes.host_stages import Plan, Side, extract, is_constant
+from passes import graphs, shifts
+from passes.host_stages import Plan, Side, extract, is_constant, needed
 from passes.probes import RANDOM, fixed_values
 
-PACKED = ("int4", "uint4")
-"""What MIGraphX takes and gives as bytes."""
 COPIES = 4
 """How often a segment's values are there at a time: of the original, the reference, in their place, and apart."""
 _APART = "/apart"
@@ -72,14 +67,14 @@ class Segments:
             start: list[ir.Node] = []
             taken = 0
             for index, node in enumerate(stage.nodes):
-                size = COPIES * sum(map(_bytes, node.outputs))
-                if start and taken + size > limit and self._can_cut(stage.side, stage.nodes[index:]):
+                room = COPIES * sum(map(size, node.outputs))
+                if start and taken + room > limit and self._can_cut(stage.side, stage.nodes[index:]):
                     yield Segment(stage.side, tuple(start))
                     start, taken = [], 0
                 if not start:
-                    taken = 2 * sum(map(_bytes, self._held(node)))
+                    taken = 2 * sum(map(size, self._held(node)))
                 start.append(node)
-                taken += size
+                taken += room
             if start:
                 yield Segment(stage.side, tuple(start))
 
@@ -104,34 +99,34 @@ class Segments:
     def in_place(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
         """The model of a segment, or a part of one, that takes the values that it needs of ``values``."""
         part = extract(self.model, self.taken(nodes), outputs)
-        return self._fixed(part, values)
+        fix(part, values, self.constant)
+        return part
 
     def apart(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-        """The model of nodes that each take ``values``; its outputs are in order, their names are others."""
-        used = self._used(nodes)
-        copy = self.model.clone()
-        graph = copy.graph
-        known = {str(each.name): each for each in (*graph.inputs, *graph.initializers.values())}
-        known |= {str(each.name): each for node in graph for each in node.outputs if each.name}
-        graph.outputs.clear()
-        graph.inputs.clear()
-        chosen = {id(node) for node in nodes}
-        pairs = zip(list(graph), self.model.graph, strict=True)
-        graphs.remove(graph, [new for new, old in pairs if id(old) not in chosen and not is_constant(old)])
-        twins = []
-        for name in used:
-            old = known[name]
-            twin = ir.Value(name=name, type=old.type, shape=old.shape)
-            old.replace_all_uses_with(twin, replace_graph_outputs=True)
-            twins.append(twin)
-        for name, old in known.items():
-            if not old.is_initializer():
+        """The model of nodes that each take ``values``; its outputs are in order, their names may be others."""
+        part = extract(self.model, self.taken(nodes), outputs)
+        graph = part.graph
+        wanted = list(graph.outputs)
+        graph.outputs.clear()  # which stay what they are, when those that use them get twins
+        made = {str(value.name): value for node in graph for value in node.outputs if value.name}
+        for name in self._used(nodes):
+            if name in made:
+                old = made[name]
                 old.name = f"{name}{_APART}"
-                while old.name in known:
+                while old.name in self._values:
                     old.name += "_"
-        graph.inputs.extend(twins)
-        graph.outputs.extend(known[name] for name in outputs)
-        return self._fixed(extract(copy, used, [str(known[name].name) for name in outputs]), values)
+                twin = ir.Value(name=name, type=old.type, shape=old.shape)
+                old.replace_all_uses_with(twin)
+                graph.inputs.append(twin)
+        graph.outputs.extend(wanted)
+        alive = needed(graph)
+        graphs.remove(graph, [node for node in reversed(graph) if node not in alive])
+        fix(part, values, self.constant)
+        return part
+
+    def source(self, name: str) -> tuple[str, int]:
+        """The name that a value has in the original, and what was added to it since."""
+        return shifts.relation(self._values[name]) or (name, 0)
 
     @cached_property
     def random(self) -> frozenset[str]:
@@ -183,37 +178,6 @@ class Segments:
     def _can_cut(self, side: Side, rest: Sequence[ir.Node]) -> bool:
         return side is Side.HOST or all(value.name in self.constant or can_feed(value) for value in self._held(rest[0]))
 
-    def _fixed(self, part: ir.Model, values: Mapping[str, Value]) -> ir.Model:
-        """Give inputs the types and shapes of their arrays; what is constant becomes so."""
-        graph = part.graph
-        for value in list(graph.inputs):
-            name = str(value.name)
-            array = values[name]
-            if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
-                continue
-            value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-            value.shape = ir.Shape(array.shape)
-            if name in self.constant:
-                graph.inputs.remove(value)
-                value.const_value = ir.Tensor(array, name=name)
-                graph.initializers.add(value)
-        return part
-
-
-def is_quantizer(node: ir.Node) -> bool:
-    """Whether a node rounds to a grid."""
-    return node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") or node.op_type.startswith(("QLinear", "QGemm"))
-
-
-def can_feed(value: ir.Value) -> bool:
-    """Whether MIGraphX takes a value as an input, and gives it as an output, as far as its type tells."""
-    if value.type is None:
-        return True
-    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return False
-    dtype = value.dtype.numpy()
-    return type_of(dtype) is not None or dtype.name in PACKED
-
 
 def _operands(node: ir.Node) -> list[ir.Value]:
     return [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
@@ -226,11 +190,3 @@ def _is_fixed(value: ir.Value) -> bool:
 
 def _is_float8(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.name.startswith("FLOAT8")
-
-
-def _bytes(value: ir.Value) -> int:
-    """How much a value takes; unknown sizes count as 1."""
-    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING) or value.shape is None:
-        return 8
-    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
-    return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)

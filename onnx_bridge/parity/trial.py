@@ -23,8 +23,8 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.verdicts import checked_worker
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
 from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.cuts import PACKED
 from onnx_bridge.parity.pieces import Piece, Runs
-from onnx_bridge.parity.segments import PACKED
 from onnx_bridge.parity.tolerances import Part, Tolerances
 from onnx_bridge.values import Value, flat
 
@@ -43,6 +43,11 @@ class Kind(enum.Enum):
     """It ran into the limit of time."""
     MEMORY = "memory"
     """It ran into the limit of memory."""
+
+    @classmethod
+    def of(cls, error: RuntimeFailure) -> Kind:
+        """What a failure is; one that ended nothing is a refusal."""
+        return next((kind for error_type, kind in _KINDS.items() if isinstance(error, error_type)), cls.REJECTED)
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,9 @@ def run(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[s
         program: with the outputs of ``expected``, in this order.
         inputs: arrays alone.
         expected: likewise; it tells scalars, which are of rank 1 in MIGraphX, and int4, which is in bytes there.
+
+    Raises:
+        RuntimeFailure: MIGraphX fails, or has no type for an input.
     """
     results = program.run(_tensors(program, inputs))
     found: Sample = {}
@@ -204,12 +212,16 @@ def run(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[s
 
 def _tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, Tensor]:
     """What a program takes of the inputs: it keeps none that nothing uses."""
-    shapes = program.get_parameter_shapes()
-    arrays = {name: array for name, array in flat(inputs).items() if name in shapes}
-    return {
-        name: Tensor.of(array.astype(shapes[name].dtype) if array.dtype.name in PACKED else array)
-        for name, array in arrays.items()
-    }
+    arrays, tensors = flat(inputs), {}
+    for name, shape in program.get_parameter_shapes().items():
+        if name not in arrays:
+            raise MigraphxError(f"the value {name} cannot be given to MIGraphX")
+        array = arrays[name]
+        try:
+            tensors[name] = Tensor.of(array.astype(shape.dtype) if array.dtype.name in PACKED else array)
+        except TypeError as error:
+            raise MigraphxError(str(error)) from None
+    return tensors
 
 
 def reasons(compared: Comparison) -> str:

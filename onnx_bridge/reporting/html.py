@@ -14,6 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.reporting import neighbourhood
+from onnx_bridge.reporting.charts import Chart
 from onnx_bridge.reporting.course import Course
 from onnx_bridge.reporting.neighbourhood import Drawing
 from onnx_bridge.reporting.sketch import Sketch
@@ -142,6 +143,7 @@ class Page:
         graphs: around the node to look at.
         shares: of all nodes.
         stages: of the bundle, in order.
+        charts: plots that need no script, above the tables.
     """
 
     kind: str
@@ -157,11 +159,13 @@ class Page:
     graphs: Graphs | None = None
     shares: Sequence[Share] = ()
     stages: Sequence[Share] = ()
+    charts: Sequence[Chart] = ()
 
     @property
     def sections(self) -> list[tuple[str, str]]:
         """Anchor and title of each, in order."""
         found = [("shares", "Nodes at a glance")] if self.shares else []
+        found += [(each.id, each.title) for each in self.charts]
         found += [(each.id, each.title) for each in self.tables if each.place == "first"]
         found += [("plots", "Plots")] if self.course or self.tensors else []
         found += [("graph", "Graph")] if self.graphs else []

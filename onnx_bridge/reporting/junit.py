@@ -53,8 +53,11 @@ def _cases(report: Report, leg: Leg) -> Iterator[xml.Element]:
     compared = any(comparison.outputs for comparison in leg.comparisons)
     problem = leg.error or (None if compared else "nothing was compared")
     if problem is not None:
-        case = xml.Element("testcase", classname=place, name="run")
-        xml.SubElement(case, "error", message=_text(problem), type="error").text = _text(problem)
+        failed = leg.failure
+        case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
+        kind = failed.kind.value if failed else "error"
+        told = [problem] if failed is None else [problem, report.blame, failed.printed]
+        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, told)))
         yield case
 
 

@@ -69,6 +69,7 @@ def page_of(
     """What `write_report` writes."""
     seen, layers = evidence or Evidence(), report.layers
     plotted = _Sketches()
+    bisection = bisection or report.bisection
     tables = [_outputs(report, seen, plotted)]
     if layers is not None:
         tables.append(_layers(layers, seen.sketches, plotted))
@@ -77,12 +78,13 @@ def page_of(
     passed = report.passed and (layers is None or layers.passed)
     sentences = [report.summary]
     sentences += [layers.sentence] if layers is not None else []
-    sentences += [bisection.summary] if bisection is not None else []
     sentences += [f"{leg.name}: {leg.error}" for leg in report.legs if leg.error is not None]
+    sentences += [bisection.summary] if bisection is not None else []
     facts = {**report.versions, **({} if report.seed is None else {"seed": report.seed})}
     facts["samples"] = max((len(leg.comparisons) for leg in report.legs), default=0)
     notes = dict.fromkeys((*report.notes, *(layers.notes if layers else ()), *(bisection.notes if bisection else ())))
-    headline = "Parity holds" if passed else "Parity fails"
+    failed = any(leg.failure is not None for leg in report.legs)
+    headline = "Parity holds" if passed else "MIGraphX fails" if failed else "Parity fails"
     if report.passed and not passed:
         headline = "Parity holds at the outputs, and not in all layers"
     return Page(

@@ -6,6 +6,7 @@ The elements for the scatter plot are every n-th, and the worst of all, which a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,17 @@ class Sketch:
         values = {"low": _short(self.low), "high": _short(self.high), "counts": list(self.counts)}
         values |= {"expected": list(self.expected), "actual": list(self.actual)}
         return values | {"elements": self.elements, "left_out": self.left_out}
+
+
+def keeping(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], None]:
+    """What `compare_layers` is to be watched by so that a sketch of each layer is kept, by its name."""
+
+    def watch(name: str, actual: Array, expected: Array) -> None:
+        sketch = Sketch.of(actual, expected)
+        if sketch is not None:
+            sketches[name] = sketch
+
+    return watch
 
 
 def _short(number: float) -> float:

@@ -30,6 +30,7 @@ def lower(
     *,
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    pad_before: Sequence[str] = (),
     exporter: Literal["auto", "dynamo", "torchscript"] = "auto",
     opset: int | None = None,
     host: bool = True,
@@ -37,6 +38,7 @@ def lower(
     timeout: float | None = None,
     memory: float | None = None,
     runtime: str | None = None,
+    in_process: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
     """A module that computes on MIGraphX what the given one does, called like it and giving what it gives.
@@ -61,6 +63,8 @@ def lower(
             each of them.
         kwargs: arguments by name.
         dynamic: names of dimensions by input and axis, as `onnx_bridge.export` takes them; each needs its ``buckets``.
+        pad_before: names of those that are padded at their start, and cut there: dimensions that the module appends
+            to, such as the length of a cache of keys and values.
         exporter: of torch.onnx: ``auto``, ``dynamo``, ``torchscript``.
         opset: of the ONNX model; by default torch's own choice.
         host: whether nodes that MIGraphX cannot run may run on ONNX Runtime.
@@ -68,6 +72,9 @@ def lower(
         timeout: most seconds for each of MIGraphX's steps, and for a call.
         memory: most GiB that MIGraphX's process may take.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        in_process: run in this process, on tensors of the GPU, which are handed over by their addresses on PyTorch's
+            current stream. It takes an AMD GPU and AMD's own Python module; a crash of MIGraphX is then one of this
+            process.
         progress: told each stage as it begins.
 
     Raises:
@@ -79,5 +86,7 @@ def lower(
     from onnx_bridge.torch.lowering import lowered
     from onnx_bridge.torch.making import Options
 
-    options = Options(target, precision, exporter, opset, host, cache, timeout, memory, runtime)
+    options = Options(
+        target, precision, exporter, opset, host, cache, timeout, memory, runtime, tuple(pad_before), in_process
+    )
     return lowered(module, sample_inputs, kwargs, dynamic or {}, buckets or {}, options, progress)

@@ -46,6 +46,7 @@ class BackendOptions:
         timeout: seconds.
         memory: GiB.
         runtime: which MIGraphX.
+        in_process: whether programs run in this process, on tensors of the GPU.
     """
 
     strict: bool = False
@@ -59,6 +60,7 @@ class BackendOptions:
     timeout: float | None = None
     memory: float | None = None
     runtime: str | None = None
+    in_process: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> BackendOptions:
@@ -83,7 +85,7 @@ class BackendOptions:
 
     def making(self) -> Options:
         """The part that says how programs are made."""
-        same = {each.name for each in dataclasses.fields(Options)} - {"precision"}
+        same = {each.name for each in dataclasses.fields(Options)} - {"precision", "before"}
         return Options(**{name: getattr(self, name) for name in same})
 
     def bucket(self, size: int) -> int:

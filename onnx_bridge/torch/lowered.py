@@ -14,6 +14,7 @@ from torch import nn
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.calls import Call
 from onnx_bridge.exporting.structure import Constant, Structure, rebuild
+from onnx_bridge.int8_forecast import Forecast, forecast
 from onnx_bridge.torch.packing import pack, unpack
 from onnx_bridge.torch.programs import Programs
 
@@ -91,6 +92,15 @@ class Lowered(nn.Module):
     def programs(self) -> Programs:
         """The bundles behind it."""
         return self._programs
+
+    def forecast(self) -> Forecast:
+        """Which of its convolutions and matrix products a GPU runs in 8 bits, and why not the others.
+
+        It is about the first program; those of other buckets differ in sizes alone.
+        """
+        path = self._programs.bundles[0].model_path
+        assert path is not None  # folders keep the model
+        return forecast(path)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # within a module that is compiled it is called as it is
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.exporting.calls import Call, Flat, eager, quiet, settled
+from onnx_bridge.exporting.calls import Call, Flat, eager, in_training, quiet, settled
 from onnx_bridge.exporting.structure import leaf_names
 from onnx_bridge.torch.lowered import Interface, Lowered, bound, plain
 from onnx_bridge.torch.making import Options, make
@@ -33,7 +33,7 @@ def lowered(
         what = f"it is a {type(module).__name__}, and no torch.nn.Module"
         raise InputError(what, where="the module", hint="put the function into the forward of a module")
     module = getattr(module, "_orig_mod", module)  # what torch.compile returns
-    if (where := _training(module, "")) is not None:
+    if (where := in_training(module)) is not None:
         what = "it is in training mode, and MIGraphX only infers"
         raise InputError(what, where=f"module {where or type(module).__name__!r}", hint="call eval() first")
     if kwargs is None and isinstance(sample_inputs, Mapping):
@@ -54,16 +54,6 @@ def lowered(
     outputs = dict(zip(leaf_names(made.result), returned, strict=True)) if returned else {}
     interface = Interface(type(module).__name__, signature, sample, made.result, narrow, given, outputs)
     return Lowered(made.programs, interface)
-
-
-def _training(module: nn.Module, name: str) -> str | None:
-    """The first module within that is in training mode; traced graphs compute the same in both."""
-    if isinstance(module, fx.GraphModule):
-        return None
-    if module.training:
-        return name
-    inner = (_training(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
-    return next((each for each in inner if each is not None), None)
 
 
 def _dtype(precision: str | None) -> torch.dtype | None:

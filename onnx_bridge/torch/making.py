@@ -25,7 +25,7 @@ from torch import nn
 
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import conversion_key, key_of
-from onnx_bridge.errors import BridgeError, InputError
+from onnx_bridge.errors import BridgeError, InputError, nearest
 from onnx_bridge.exporting.calls import Call, Flat, eager, quiet, settled
 from onnx_bridge.exporting.export import Exported, export
 from onnx_bridge.exporting.sampling import check_dynamic, resized, sizes_of
@@ -35,6 +35,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.parity.compare import compare
 from onnx_bridge.torch import padding, programs
 from onnx_bridge.torch.fingerprint import fingerprint, own_code
+from onnx_bridge.torch.in_process import require
 from onnx_bridge.torch.packing import Folder
 from onnx_bridge.torch.programs import Entry, Port, Programs
 
@@ -55,11 +56,14 @@ class Options:
     timeout: float | None = None
     memory: float | None = None
     runtime: str | None = None
+    before: tuple[str, ...] = ()
+    in_process: bool = False
 
     @property
     def limits(self) -> dict[str, Any]:
         """What `Programs` takes."""
-        return {"runtime": self.runtime, "timeout": self.timeout, "memory": self.memory}
+        names = ("runtime", "timeout", "memory", "in_process")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def folder(self) -> Path | None:
@@ -96,6 +100,8 @@ def make(
     tell: Tell,
 ) -> Made:
     """The programs of a module for such a call; raises as `onnx_bridge.torch.lower`."""
+    if options.in_process:
+        require(options.runtime, options.target)
     # under inference mode tensors cannot be traced, and the user's random numbers are not ours
     with torch.inference_mode(False), torch.random.fork_rng(devices=()):
         return _make(_Request(module, tuple(args), dict(kwargs), dynamic, buckets, options, tell))
@@ -150,7 +156,7 @@ class _Request:
         self.dynamic, self.buckets, self.options, self.tell = dynamic, buckets, options, tell
         self.call, self.tensors = Call.of(module, args, kwargs)
         self.dims = check_dynamic(self.tensors, dynamic)
-        _check_buckets(self.dims, buckets)
+        _check_buckets(self.dims, buckets, options.before)
 
     def key(self) -> str | None:
         """The entry's name; None where the module cannot be told from others."""
@@ -173,6 +179,7 @@ class _Request:
                 "conversion": conversion,
                 "inputs": {name: _described(each, self.dims.get(name, {})) for name, each in self.tensors.items()},
                 "buckets": {symbol: sorted(sizes) for symbol, sizes in self.buckets.items()},
+                "before": sorted(options.before),
                 "exporter": options.exporter,
                 "opset": options.opset,
                 "code": own_code(),
@@ -235,6 +242,7 @@ class _Request:
             tuple(combined),
             exported.exporter,
             tuple(notes),
+            options.before,
         ).write(folder.path)
         programs.write_samples(folder.path, _samples(exported))
         return Made(Programs(folder, **options.limits), self.call, exported.result, False)
@@ -253,6 +261,9 @@ class _Request:
             return
         inputs = {str(value.name): _dims(value) for value in exported.model.graph.inputs}
         outputs = {str(value.name): _dims(value) for value in exported.model.graph.outputs}
+        before = {
+            name: padding.axes_of(dims, self.options.before) for name, dims in (*inputs.items(), *outputs.items())
+        }
         names = list(exported.expected[0])
         given = sizes_of(self.tensors, self.dims)
         with settled(self.module) as stand_in, quiet():
@@ -268,7 +279,7 @@ class _Request:
                     continue
                 shapes = {name: padding.shape_of(dims, small) for name, dims in outputs.items()}
                 tensors = resized(self.tensors, self.dims, small)
-                found = padding.disturbed(run, tensors, inputs, shapes.__getitem__, small, large)
+                found = padding.disturbed(run, tensors, inputs, shapes.__getitem__, small, large, before)
                 if found is not None:
                     sizes = ", ".join(f"{symbol} from {small[symbol]} to {size}" for symbol, size in large.items())
                     what = f"the module returns something else when it is padded ({sizes}): {found}"
@@ -276,8 +287,14 @@ class _Request:
                     raise InputError(what, where=type(self.module).__name__, hint=hint)
 
 
-def _check_buckets(dims: Mapping[str, Mapping[int, str]], buckets: Mapping[str, Sequence[int]]) -> None:
+def _check_buckets(
+    dims: Mapping[str, Mapping[int, str]], buckets: Mapping[str, Sequence[int]], before: Sequence[str]
+) -> None:
     """Make sure that each open dimension has sizes, and each size a dimension."""
+    for symbol in before:
+        if symbol not in buckets:
+            what = "it is to be padded at its start, and there are no buckets for it"
+            raise InputError(what, where=f"dimension {symbol!r}", hint=nearest(symbol, buckets))
     symbols = {symbol for each in dims.values() for symbol in each.values() if symbol.isidentifier()}
     for symbol in symbols ^ buckets.keys():
         if symbol in symbols:

@@ -1,14 +1,15 @@
 """Open sizes, and the buckets that they are padded to.
 
-A tensor is padded with zeros at the end of each open dimension, and an output is cut to the size that it would have
-had. That gives the same numbers only for modules that heed it (a mask of zeros, a causal mask, a batch); which is why
-it is tried with the module itself (`disturbed`) before anything relies on it.
+A tensor is padded with zeros at the end of each open dimension, or at its start, and an output is cut to the size that
+it would have had. That gives the same numbers only for modules that heed it (a mask of zeros, a causal mask, a batch);
+which is why it is tried with the module itself (`disturbed`) before anything relies on it. At the start are those to
+which a module appends: what it appends must come right behind what is there.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx_ir as ir
 import torch
@@ -21,6 +22,7 @@ Tensors = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, int]
 Dims = tuple[int | str | None, ...]
 """A shape: sizes, symbols or expressions of them, None where nothing is known."""
+Axes = frozenset[int]
 
 
 def combinations(buckets: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
@@ -71,19 +73,30 @@ def shape_of(dims: Dims, sizes: Sizes) -> tuple[int | None, ...]:
     return tuple(_evaluated(dim, sizes) for dim in dims)
 
 
-def padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor with zeros behind it in each dimension up to ``shape``."""
+def axes_of(dims: Dims, symbols: Collection[str]) -> Axes:
+    """The axes of a shape whose sizes depend on one of the symbols."""
+    return frozenset(axis for axis, dim in enumerate(dims) if isinstance(dim, str) and _symbols(dim) & set(symbols))
+
+
+def padded(tensor: torch.Tensor, shape: Sequence[int], before: Axes = frozenset()) -> torch.Tensor:
+    """The tensor with zeros up to ``shape``: in front of it along the axes ``before``, and behind it along others."""
     if tuple(tensor.shape) == tuple(shape):
         return tensor
     made = torch.zeros(tuple(shape), dtype=tensor.dtype, device=tensor.device)
-    made[tuple(slice(size) for size in tensor.shape)] = tensor
+    made[_window(shape, tensor.shape, before)] = tensor
     return made
 
 
-def cut(tensor: torch.Tensor, shape: Sequence[int | None]) -> torch.Tensor:
-    """The first elements of the tensor, in its own memory; a dimension of None stays."""
+def cut(tensor: torch.Tensor, shape: Sequence[int | None], before: Axes = frozenset()) -> torch.Tensor:
+    """The tensor without what padding added, in memory of its own; a dimension of None stays."""
     wanted = [have if size is None else size for have, size in zip(tensor.shape, shape, strict=True)]
-    return tensor if list(tensor.shape) == wanted else tensor[tuple(map(slice, wanted))].contiguous()
+    return tensor if list(tensor.shape) == wanted else tensor[_window(tensor.shape, wanted, before)].contiguous()
+
+
+def _window(large: Sequence[int], small: Sequence[int], before: Axes) -> tuple[slice, ...]:
+    """Where the small one is in the large one."""
+    pairs = enumerate(zip(large, small, strict=True))
+    return tuple(slice(have - size, have) if axis in before else slice(size) for axis, (have, size) in pairs)
 
 
 def disturbed(
@@ -93,6 +106,7 @@ def disturbed(
     outputs: Callable[[str], Sequence[int | None]],
     small: Sizes,
     large: Sizes,
+    before: Mapping[str, Axes] | None = None,
 ) -> str | None:
     """What padding changes.
 
@@ -103,17 +117,23 @@ def disturbed(
         outputs: the shape of each output for the small sizes.
         small: sizes of symbols.
         large: those to pad to.
+        before: the axes of inputs and outputs that are padded at their start, by name.
 
     Returns:
         The first output that differs, and how far; None where all agree, for the given values and for others (the
         given ones in reverse, floats with the other sign).
     """
+    starts = before or {}
+
+    def axes(name: str) -> Axes:
+        return starts.get(name, frozenset())
+
     for turned in (False, True):
         given = {name: _turned(each) if turned else each for name, each in tensors.items()}
         expected = run(given, small)
         shapes = {name: shape_of(inputs[name], large) for name in given}
-        wide = {name: padded(each, [size or 0 for size in shapes[name]]) for name, each in given.items()}
-        found = {name: cut(each, outputs(name)) for name, each in run(wide, large).items()}
+        wide = {name: padded(each, [size or 0 for size in shapes[name]], axes(name)) for name, each in given.items()}
+        found = {name: cut(each, outputs(name), axes(name)) for name, each in run(wide, large).items()}
         compared = compare(
             {name: to_array(each) for name, each in found.items()},
             {name: to_array(each) for name, each in expected.items()},
@@ -134,12 +154,15 @@ def _evaluated(dim: int | str | None, sizes: Sizes) -> int | None:
         return dim
     if dim in sizes:
         return sizes[dim]
-    try:
-        symbolic = ir.SymbolicDim(dim)
-        value = symbolic.evaluate(sizes) if symbolic.free_symbols() <= sizes.keys() else None
-    except ValueError:  # a name that is no expression
-        return None
+    value = ir.SymbolicDim(dim).evaluate(sizes) if _symbols(dim) <= sizes.keys() else None
     return value if isinstance(value, int) else None
+
+
+def _symbols(dim: str) -> frozenset[str]:
+    try:
+        return ir.SymbolicDim(dim).free_symbols()
+    except ValueError:  # a name that is no expression
+        return frozenset((dim,))
 
 
 def _unfit(name: str, shape: Sequence[int], wanted: Dims) -> InputError:

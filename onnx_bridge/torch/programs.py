@@ -18,9 +18,11 @@ import torch
 from onnx_bridge.conversion.bundle import Bundle
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.tensors import to_array, to_tensor
+from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.torch.gradients import without_gradients
+from onnx_bridge.torch.in_process import InProcess, require
 from onnx_bridge.torch.packing import Folder
-from onnx_bridge.torch.padding import Dims, cut, padded, shape_of, smallest, solve
+from onnx_bridge.torch.padding import Dims, axes_of, cut, padded, shape_of, smallest, solve
 
 FORMAT = 1
 _ENTRY, _SAMPLES = "entry.json", "samples.pt"
@@ -51,6 +53,7 @@ class Entry:
         buckets: for each bundle the sizes of symbols; one without any where nothing is open.
         exporter: of torch.onnx.
         notes: what the user should know, in sentences.
+        before: the symbols that are padded at the start.
     """
 
     inputs: tuple[Port, ...]
@@ -58,6 +61,7 @@ class Entry:
     buckets: tuple[dict[str, int], ...]
     exporter: str
     notes: tuple[str, ...]
+    before: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write it into a folder."""
@@ -76,7 +80,8 @@ class Entry:
                 raise ValueError("it is of another format")
             for ports in ("inputs", "outputs"):
                 said[ports] = tuple(Port(each["name"], each["dtype"], tuple(each["dims"])) for each in said[ports])
-            return cls(**{**said, "buckets": tuple(said["buckets"]), "notes": tuple(said["notes"])})
+            listed = {name: tuple(said.get(name, ())) for name in ("buckets", "notes", "before")}
+            return cls(**{**said, **listed})
         except (OSError, ValueError, KeyError, TypeError) as error:
             what = f"the programs cannot be read: {error}"
             raise InputError(what, where=str(folder), hint="lower the module again") from None
@@ -108,7 +113,13 @@ class Programs:
     """
 
     def __init__(
-        self, folder: Folder, *, runtime: str | None = None, timeout: float | None = None, memory: float | None = None
+        self,
+        folder: Folder,
+        *,
+        runtime: str | None = None,
+        timeout: float | None = None,
+        memory: float | None = None,
+        in_process: bool = False,
     ) -> None:
         """Read a folder; the programs are loaded with the first call.
 
@@ -116,17 +127,33 @@ class Programs:
             InputError: there are no programs in it, or they are damaged.
         """
         self.folder = folder
-        self.limits: dict[str, Any] = {"runtime": runtime, "timeout": timeout, "memory": memory}
+        limits: dict[str, Any] = {"runtime": runtime, "timeout": timeout, "memory": memory}
+        self.limits = {**limits, "in_process": in_process}
         self.entry = Entry.read(folder.path)
-        self.bundles = [Bundle(folder.path / str(index), **self.limits) for index in range(len(self.entry.buckets))]
+        self.bundles = [Bundle(folder.path / str(index), **limits) for index in range(len(self.entry.buckets))]
+        self._residents: dict[int, InProcess] = {}
         self._dims = {port.name: port.dims for port in self.entry.inputs}
+        ports = (*self.entry.inputs, *self.entry.outputs)
+        self._before = {port.name: axes_of(port.dims, self.entry.before) for port in ports}
         sizes = {symbol: [each[symbol] for each in self.entry.buckets] for symbol in self.entry.buckets[0]}
         self._sizes = {symbol: sorted(set(each)) for symbol, each in sizes.items()}
 
     def open(self) -> None:
         """Load the programs; raises as `onnx_bridge.load`."""
-        for each in self.bundles:
-            each.open()
+        for index, each in enumerate(self.bundles):
+            if self.limits["in_process"]:
+                self._resident(index)
+            else:
+                each.open()
+
+    def _resident(self, index: int) -> InProcess:
+        """The program of a bundle in this process."""
+        if index not in self._residents:
+            bundle, runtime = self.bundles[index], self.limits["runtime"]
+            require(runtime, bundle.manifest.target)
+            limits = Limits.of(self.limits["timeout"], self.limits["memory"])
+            self._residents[index] = InProcess(bundle, runtime, limits)
+        return self._residents[index]
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute all outputs by name, on the device of the inputs.
@@ -139,20 +166,40 @@ class Programs:
         device = self._check(tensors)
         sizes = solve({name: tuple(tensors[name].shape) for name in self._dims}, self._dims)
         bucket = smallest(sizes, self._sizes)
-        bundle = self.bundles[self.entry.buckets.index(bucket)]
-        arrays = {}
+        index = self.entry.buckets.index(bucket)
+        wide = {}
         for name, dims in self._dims.items():
             shape = [size or 0 for size in shape_of(dims, bucket)]
-            arrays[name] = to_array(padded(tensors[name].detach(), shape))
-        found = bundle(arrays)
+            wide[name] = padded(tensors[name].detach(), shape, self._before[name])
+        found = self._run_here(index, wide) if self.limits["in_process"] else self._run_there(index, wide)
+        outputs = {}
+        for port in self.entry.outputs:
+            tensor = found[port.name]
+            if sizes:
+                tensor = cut(tensor, shape_of(port.dims, sizes), self._before[port.name])
+            outputs[port.name] = tensor.to(device)
+        return without_gradients(outputs, tensors.values())
+
+    def _run_there(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """In the worker process, by way of the CPU's memory."""
+        found = self.bundles[index]({name: to_array(each) for name, each in tensors.items()})
         outputs = {}
         for port in self.entry.outputs:
             value = found[port.name]
             assert value is not None
             assert not isinstance(value, list)
-            tensor = to_tensor(value)
-            outputs[port.name] = (cut(tensor, shape_of(port.dims, sizes)) if sizes else tensor).to(device)
-        return without_gradients(outputs, tensors.values())
+            outputs[port.name] = to_tensor(value)
+        return outputs
+
+    def _run_here(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """In this process, on the GPU."""
+        resident = self._resident(index)
+        shapes = {each.name: tuple(size or 0 for size in each.shape or ()) for each in self.bundles[index].outputs}
+        wanted = {
+            port.name: (getattr(torch, port.dtype.removeprefix("torch.")), shapes[port.name])
+            for port in self.entry.outputs
+        }
+        return resident.run(tensors, wanted)
 
     def _check(self, tensors: Mapping[str, torch.Tensor]) -> torch.device:
         devices: dict[torch.device, str] = {}

@@ -1,9 +1,10 @@
-"""Which nodes must stay in float32 for a model in 16 bits to agree with its reference.
+"""Which nodes must stay in float32 for a model in fewer bits to agree with its reference.
 
-First every activation is looked at: a node that takes or gives values beyond the format's range is suspected before all
-others. Then bisection (`onnx_bridge.tuning.minimal`) converts, compiles, and compares with the reference, until the
-nodes that stay are as few as suffice: no single one of them can be left out. Their names are what ``--keep-fp32``
-takes.
+In 16 bits it may be any node that can be computed in these; in int8 and fp8 it is the products, once MIGraphX's own
+quantizer, which keeps nothing, has failed. For 16 bits every activation is looked at first: a node that takes or gives
+values beyond the format's range is suspected before all others. Then bisection (`onnx_bridge.tuning.minimal`) converts,
+compiles, and compares with the reference, until the nodes that stay are as few as suffice: no single one of them can be
+left out. Their names are what ``--keep-fp32`` takes.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from onnx_bridge import input_files
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.checking import check
-from onnx_bridge.cleaning import clean
+from onnx_bridge.cleaning import Cleaned, clean
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.tolerances import Part, Tolerance
-from onnx_bridge.precision import BY_PASS, Precision
+from onnx_bridge.precision import BY_CALIBRATION, Precision
+from onnx_bridge.product_quantization import products
 from onnx_bridge.tuning.minimal import minimal
 from onnx_bridge.values import Array, flat
 from passes.convert_precision import FORMATS
@@ -90,10 +92,11 @@ class Kept:
         return "\n".join(lines)
 
 
-def find_keep(
+def keep(
     model: str | os.PathLike[str] | ir.Model,
     precision: str = "fp16",
     *,
+    calibration: input_files.Given | None = None,
     inputs: input_files.Given | None = None,
     tolerances: Mapping[str, Tolerance | Part] | None = None,
     rtol: float | None = None,
@@ -112,7 +115,8 @@ def find_keep(
 
     Args:
         model: an ONNX file, or a model in memory.
-        precision: ``fp16`` or ``bf16``.
+        precision: ``fp16``, ``bf16``, ``int8`` or ``fp8``.
+        calibration: for int8 and fp8, as for `convert`.
         inputs: samples to compare on, as for `check`; default: seeded ones.
         tolerances: as for `check`; default: the preset of the precision.
         rtol: likewise.
@@ -131,9 +135,9 @@ def find_keep(
         InputError: an argument is wrong, or the model does not even agree with all of these nodes in float32.
         RuntimeFailure: MIGraphX failed.
     """
-    if precision not in BY_PASS:
-        what = "single nodes can be kept in float32 in these only"
-        raise InputError(f"{what}: {', '.join(BY_PASS)}", where=f"precision {precision!r}")
+    Precision(precision, (), calibration)
+    if precision == "fp32":
+        raise InputError("all is in float32", where="precision 'fp32'", hint="there are fp16, bf16, int8 and fp8")
     tell = progress or (lambda _stage: None)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         file = Path(folder) / "model.onnx"
@@ -142,18 +146,21 @@ def find_keep(
         else:
             file = Path(model)
         verdicts = Verdicts(runtimes.find())
-        specification = Precision(precision).pipeline(pipeline, models.load(file))
-        cleaned = clean(file, pipeline=specification, dims=dims, default_dim=1, target=verdicts)
-        step = next(each for each in cleaned.steps if each.name == "convert-precision")
-        names = [each.before[0] for each in step.result.rewrites]
-        float_model = clean(file, pipeline=pipeline, dims=dims, default_dim=1, target=verdicts).model
-        beyond = _beyond(float_model, set(names), precision, _samples(float_model, inputs, seed, samples))
+        names, beyond = _candidates(
+            precision,
+            lambda specification: clean(file, pipeline=specification, dims=dims, default_dim=1, target=verdicts),
+            pipeline,
+            models.load(file),
+            lambda float_model: _samples(float_model, inputs, seed, samples),
+        )
         asked: dict[frozenset[str], bool] = {}
 
-        def agrees(keep: Sequence[str]) -> bool:
-            key = frozenset(keep)
+        def agrees(kept: Sequence[str]) -> bool:
+            key = frozenset(kept)
             if key not in asked:
-                tell(f"trial {len(asked) + 1}: {len(keep)} of {len(names)} nodes in float32")
+                tell(f"trial {len(asked) + 1}: {len(kept)} of {len(names)} nodes in float32")
+                # with all products in float32 nothing is quantized
+                now = "fp32" if precision in BY_CALIBRATION and len(kept) == len(names) else precision
                 bundle = convert(
                     file,
                     Path(folder) / "bundle",
@@ -161,12 +168,13 @@ def find_keep(
                     pipeline=pipeline,
                     dims=dims,
                     host=host,
-                    precision=precision,
-                    keep_fp32=list(keep),
+                    precision=now,
+                    calibration=calibration if now in BY_CALIBRATION else None,
+                    keep_fp32=list(kept) if now != "fp32" else (),
                     timeout=timeout,
                     memory=memory,
                 )
-                asked[key] = check(
+                report = check(
                     bundle,
                     reference=file,
                     inputs=inputs,
@@ -175,7 +183,9 @@ def find_keep(
                     rtol=rtol,
                     atol=atol,
                     tolerances=tolerances,
-                ).passed
+                )
+                report.raise_failure()
+                asked[key] = report.passed
             return asked[key]
 
         ordered = sorted(names, key=lambda name: name not in beyond)
@@ -184,6 +194,23 @@ def find_keep(
             raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
         found = set(minimal(ordered, agrees))
     return Kept(precision, tuple(name for name in names if name in found), len(names), len(asked), beyond)
+
+
+def _candidates(
+    precision: str,
+    cleaned: Callable[[str], Cleaned],
+    pipeline: str,
+    model: ir.Model,
+    samples: Callable[[ir.Model], Sequence[samplers.Sample]],
+) -> tuple[list[str], dict[str, float]]:
+    """The nodes that may stay in float32, and those whose activations are beyond the range of 16 bits."""
+    if precision in BY_CALIBRATION:
+        return [str(node.name) for node in products(cleaned(pipeline).model)], {}
+    steps = cleaned(Precision(precision).pipeline(pipeline, model)).steps
+    step = next(each for each in steps if each.name == "convert-precision")
+    names = [each.before[0] for each in step.result.rewrites]
+    float_model = cleaned(pipeline).model
+    return names, _beyond(float_model, set(names), precision, samples(float_model))
 
 
 def _samples(model: ir.Model, inputs: input_files.Given | None, seed: int, count: int | None) -> list[samplers.Sample]:

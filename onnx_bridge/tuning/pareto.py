@@ -18,12 +18,14 @@ class Candidate:
         options: of compiling.
         pipeline: the passes.
         keep_fp32: what stays in float32.
+        buckets: the sizes that get a program each, by dimension; empty for a program for one size.
     """
 
     precision: str = "fp32"
     options: Mapping[str, bool | str] = field(default_factory=dict)
     pipeline: str = "default"
     keep_fp32: tuple[str, ...] = ()
+    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -31,16 +33,19 @@ class Candidate:
         parts = [self.precision, *(f"{name}={str(value).lower()}" for name, value in self.options.items())]
         parts += [f"pipeline {self.pipeline}"] if self.pipeline != "default" else []
         parts += [f"{len(self.keep_fp32)} kept in fp32"] if self.keep_fp32 else []
+        parts += [f"buckets {name} {' '.join(map(str, sizes))}" for name, sizes in self.buckets.items()]
         return ", ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {**asdict(self), "options": dict(self.options), "keep_fp32": list(self.keep_fp32)}
+        values = {**asdict(self), "options": dict(self.options), "keep_fp32": list(self.keep_fp32)}
+        return {**values, "buckets": {name: list(sizes) for name, sizes in self.buckets.items()}}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Candidate:
         """What `to_json` gave."""
-        return cls(**{**values, "keep_fp32": tuple(values["keep_fp32"])})
+        buckets = {name: tuple(sizes) for name, sizes in values["buckets"].items()}
+        return cls(**{**values, "keep_fp32": tuple(values["keep_fp32"]), "buckets": buckets})
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
 """The verb ``tune``: tries precisions, compile options and pipelines within a budget of time, and chooses.
 
 Each trial converts the model, compares it with the reference in that precision's tolerances, and measures it in turns
-with the first trial, so that its latency is a ratio that the machine's moods do not move. A precision in 16 bits that
-does not agree gets another trial with the nodes kept in float32 that it needs. What a trial found goes into a journal
-beside the job file as soon as it is there: a search that was interrupted, or given a larger budget, goes on from that.
+with the first trial, so that its latency is a ratio that the machine's moods do not move. A precision that does not
+agree gets another trial with the nodes kept in float32 that it needs. What a trial found goes into a journal beside the
+job file as soon as it is there: a search that was interrupted, or given a larger budget, goes on from that.
+
+Where inputs come in several sizes, buckets are searched too: one for each size, which wastes nothing; one for the
+largest alone, which needs the least memory and pads the rest; and, of three sizes or more, one for either end. What is
+compared is then the time for one input of each size.
 """
 
 from __future__ import annotations
@@ -16,24 +20,32 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge import input_files
+from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
+from onnx_bridge.benchmarking.engines import Call
 from onnx_bridge.benchmarking.measuring import Plan, measure
 from onnx_bridge.benchmarking.statistics import Ratio, Summary, ratio
 from onnx_bridge.checking import check
+from onnx_bridge.conversion.bucket_conversion import convert_buckets
+from onnx_bridge.conversion.buckets import Buckets
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import key_of, settings
 from onnx_bridge.errors import BridgeError, InputError, RuntimeFailure
+from onnx_bridge.inputs import Sample
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.options import TUNING
 from onnx_bridge.parity.report import Report
-from onnx_bridge.precision import BY_CALIBRATION, BY_PASS, PRECISIONS, Precision
-from onnx_bridge.tuning.keeping import find_keep
+from onnx_bridge.precision import BY_CALIBRATION, PRECISIONS, Precision
+from onnx_bridge.tuning.journal import Journal
+from onnx_bridge.tuning.keeping import keep
 from onnx_bridge.tuning.pareto import Candidate, Trial, explain, front, winner
+from onnx_bridge.values import Value
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +54,7 @@ Options = Mapping[str, bool | str]
 
 _OPTIONS: Mapping[str, tuple[Options, ...]] = {
     "ref": ({}, {"fast_math": False}),
-    "gpu": ({}, {"fast_math": False}, {"exhaustive_tune": True}),
+    "gpu": ({}, {"fast_math": False}, {"exhaustive_tune": True, TUNING: "keep"}),
 }
 """The compile options that are tried for each target."""
 
@@ -58,6 +70,7 @@ class Tuning:
         resumed: how many of them were made before.
         left: candidates for which the budget was not enough.
         job: the job file of the winner; None where no trial passed.
+        sizes: that inputs come in, by dimension; empty where they have one.
     """
 
     model: Path
@@ -66,6 +79,7 @@ class Tuning:
     resumed: int
     left: tuple[Candidate, ...]
     job: Path | None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def winner(self) -> Trial | None:
@@ -90,6 +104,7 @@ class Tuning:
             "resumed": self.resumed,
             "left": [each.to_json() for each in self.left],
             "job": str(self.job) if self.job else None,
+            "sizes": {name: list(each) for name, each in self.sizes.items()},
             "passed": self.passed,
         }
 
@@ -112,6 +127,9 @@ class Tuning:
             )
             table.add_row(f"{mark}{trial.candidate.name}", *numbers)
         lines = [explain(trial, self.trials) for trial in self.trials]
+        if self.sizes:
+            sizes = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in self.sizes.items())
+            lines.append(f"latencies are those of one input of each size ({sizes})")
         if self.resumed:
             lines.append(f"{self.resumed} of {len(self.trials)} trials were made before")
         if self.left:
@@ -131,6 +149,8 @@ def tune(
     pipelines: Sequence[str] = ("default",),
     target: str = "auto",
     dims: Mapping[str, int] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    pad: Mapping[str, str] | None = None,
     inputs: input_files.Given | None = None,
     calibration: str | os.PathLike[str] | None = None,
     host: bool = True,
@@ -153,7 +173,9 @@ def tune(
         pipelines: to try.
         target: as for `convert`.
         dims: likewise.
-        inputs: the samples to compare and measure on; default: a seeded one.
+        buckets: the sizes that inputs come in, by symbolic dimension: which of them get a bucket is searched.
+        pad: as for `onnx_bridge.conversion.bucket_conversion.convert_buckets`.
+        inputs: the samples to compare and measure on; default: a seeded one, or one of each size.
         calibration: a file or folder, as for `convert`.
         host: as for `convert`.
         iterations: rounds in which a trial is measured.
@@ -178,7 +200,14 @@ def tune(
     runtime = runtimes.find()
     target = runtimes.resolve_target(target, runtime)
     tried = tuple(options) if options is not None else _OPTIONS[target]
-    candidates = [Candidate(*each) for each in itertools.product(precisions, tried, pipelines)]
+    sizes = {name: tuple(sorted(set(each))) for name, each in (buckets or {}).items()}
+    if sizes and inputs is not None:
+        what = "with buckets, inputs are made up for each size"
+        raise InputError(what, where="inputs", hint="leave out either of both")
+    candidates = [
+        Candidate(precision, option, pipeline, buckets=kept)
+        for precision, option, pipeline, kept in itertools.product(precisions, tried, pipelines, _bucketings(sizes))
+    ]
     if not candidates:
         raise InputError("there is nothing to try", where="precisions, options and pipelines")
     question = {
@@ -193,12 +222,14 @@ def tune(
         "iterations": iterations,
         "seed": seed,
         "first": candidates[0].to_json(),
+        "sizes": {name: list(each) for name, each in sizes.items()},
+        "pad": dict(pad or {}),
     }
     place = out.with_suffix(".tuning")
-    journal = _Journal(place / "journal.jsonl", key_of(question), resume)
+    journal = Journal(place / "journal.jsonl", key_of(question), resume)
     common: dict[str, Any] = {"target": target, "dims": dims, "host": host, "timeout": timeout, "memory": memory}
     tell = progress or (lambda _said: None)
-    search = _Search(model, place, common, inputs, calibration, iterations, seed, candidates[0], tell)
+    search = _Search(model, place, common, inputs, calibration, iterations, seed, candidates[0], tell, sizes, pad)
     trials: list[Trial] = []
     queue = list(candidates)
     started, longest, resumed = clock(), 0.0, 0
@@ -221,10 +252,10 @@ def tune(
             longest = max(longest, trial.seconds)
             trials.append(trial)
             queue.pop(0)
-            if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision in BY_PASS:
+            if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision != "fp32":
                 found = journal.kept(candidate)
                 if found is None and not candidate.keep_fp32 and longest * 2 <= budget - (clock() - started):
-                    found = search.find_keep(candidate)
+                    found = search.keep(candidate)
                     journal.add_kept(candidate, found)
                 if found and not candidate.keep_fp32:
                     queue.insert(0, replace(candidate, keep_fp32=found))
@@ -232,62 +263,21 @@ def tune(
     job = None
     if chosen is not None:
         job = out
-        out.write_text(_job(model.absolute(), chosen.candidate, common, calibration))
-    return Tuning(model, target, tuple(trials), resumed, tuple(queue), job)
+        out.write_text(_job(model.absolute(), chosen.candidate, common, calibration, pad or {}))
+    return Tuning(model, target, tuple(trials), resumed, tuple(queue), job, sizes)
+
+
+def _bucketings(sizes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
+    """Which of some sizes may get a bucket: all, the largest, or, of three or more, either end; no two alike."""
+    ways: list[dict[str, tuple[int, ...]]] = [
+        dict(sizes),
+        {name: each[-1:] for name, each in sizes.items()},
+        {name: (each[0], each[-1]) if len(each) > 2 else each for name, each in sizes.items()},
+    ]
+    return [way for index, way in enumerate(ways) if way not in ways[:index]]
 
 
 _DIFFERS = "it differs from the reference"
-
-
-class _Journal:
-    """Trials, one a line; those of another question are passed over."""
-
-    def __init__(self, path: Path, key: str, resume: bool) -> None:
-        self._path, self._key = path, key
-        self._trials: dict[str, Trial] = {}
-        self._kept: dict[str, tuple[str, ...]] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            path.unlink(missing_ok=True)
-        if not path.exists():
-            return
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be half written
-                values = json.loads(line)
-                if values["key"] != key:
-                    continue
-                if "kept" in values:
-                    self._kept[key_of(values["candidate"])] = tuple(values["kept"])
-                else:
-                    trial = Trial.from_json(values["trial"])
-                    self._trials[key_of(trial.candidate.to_json())] = trial
-
-    def found(self, candidate: Candidate) -> Trial | None:
-        """What was found before."""
-        return self._trials.get(key_of(candidate.to_json()))
-
-    def kept(self, candidate: Candidate) -> tuple[str, ...] | None:
-        """What was found that a candidate must keep in float32."""
-        return self._kept.get(key_of(candidate.to_json()))
-
-    def add(self, trial: Trial) -> None:
-        """Remember a trial."""
-        self._write({"trial": trial.to_json()})
-
-    def add_kept(self, candidate: Candidate, names: tuple[str, ...]) -> None:
-        """Remember what a candidate must keep."""
-        self._write({"candidate": candidate.to_json(), "kept": list(names)})
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self._torn() + json.dumps({"key": self._key, **values}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _torn(self) -> bool:
-        """Whether the last line has no end."""
-        content = self._path.read_bytes()
-        return bool(content) and not content.endswith(b"\n")
 
 
 class _Search:
@@ -308,12 +298,15 @@ class _Search:
         seed: int,
         first: Candidate,
         tell: Callable[[str], None],
+        sizes: Mapping[str, tuple[int, ...]],
+        pad: Mapping[str, str] | None,
     ) -> None:
         self._model, self._place, self._common = model, place, common
         self._inputs, self._calibration = inputs, calibration
         self._plan = Plan(iterations, seed=seed)
         self._first = first
-        self._base: Bundle | None = None
+        self._base: Bundle | Buckets | None = None
+        self._sizes, self._pad = sizes, pad
         self.tell = tell
 
     def attempt(self, candidate: Candidate) -> Trial:
@@ -332,32 +325,42 @@ class _Search:
         try:
             bundle = self._base if candidate == self._first else self._convert(candidate, self._place / "trial")
             report = check(bundle, reference=self._model, inputs=self._inputs, seed=self._plan.seed)
+            report.raise_failure()
         except (InputError, RuntimeFailure) as error:
             return out(f"it does not convert: {error.what}")
         if not report.passed:
             return out(f"{_DIFFERS}: {report.summary}")
-        sample = report.samples[0]
+        samples = self._workload(bundle) if isinstance(bundle, Buckets) else report.samples[:1]
+
+        def run_by(bundle: Bundle | Buckets) -> tuple[Call, Mapping[str, Value]]:
+            if len(samples) == 1:
+                return bundle, samples[0]
+            return lambda _sample: [bundle(each) for each in samples], {}
+
         if bundle is self._base:
-            (series,) = measure([(bundle, sample)], self._plan)
-            found = Ratio(1.0, 1.0, 1.0)
+            (measured,) = measure([run_by(bundle)], self._plan)
+            series, found = measured.latencies, Ratio(1.0, 1.0, 1.0)
         else:
-            series, base = measure([(bundle, sample), (self._base, sample)], self._plan)
-            found = ratio(series, base, paired=True)
-        memory = sum(path.stat().st_size for path in bundle.program_paths)
+            mine, base = measure([run_by(bundle), run_by(self._base)], self._plan)
+            series, found = mine.latencies, ratio(mine.latencies, base.latencies, paired=True)
+        parts = bundle.bundles if isinstance(bundle, Buckets) else [bundle]
+        memory = sum(path.stat().st_size for part in parts for path in part.program_paths)
         latency, seconds = Summary.of(series).p50, time.perf_counter() - started
         return Trial(candidate, seconds, None, latency, found, memory, _error(report))
 
-    def find_keep(self, candidate: Candidate) -> tuple[str, ...]:
-        """What a candidate must keep in float32; nothing where that does not help."""
+    def keep(self, candidate: Candidate) -> tuple[str, ...]:
+        """What a candidate must keep in float32 (of several sizes at the largest); nothing where that does not help."""
         self.tell(f"{candidate.precision}: which nodes must stay in float32")
+        largest = {name: each[-1] for name, each in self._sizes.items()}
         try:
-            found = find_keep(
+            found = keep(
                 self._model,
                 candidate.precision,
+                calibration=self._calibration if candidate.precision in BY_CALIBRATION else None,
                 inputs=self._inputs,
                 seed=self._plan.seed,
                 pipeline=candidate.pipeline,
-                **self._common,
+                **{**self._common, "dims": {**(self._common["dims"] or {}), **largest}},
             )
         except BridgeError:
             return ()
@@ -368,19 +371,26 @@ class _Search:
         for name in ("first", "trial"):
             shutil.rmtree(self._place / name, ignore_errors=True)
 
-    def _convert(self, candidate: Candidate, folder: Path) -> Bundle:
-        if not manifest_path(folder).exists():
+    def _convert(self, candidate: Candidate, folder: Path) -> Bundle | Buckets:
+        if not manifest_path(folder).exists() or candidate.buckets:
             shutil.rmtree(folder, ignore_errors=True)
-        return convert(
-            self._model,
-            folder,
-            pipeline=candidate.pipeline,
-            precision=candidate.precision,
-            calibration=self._calibration if candidate.precision in BY_CALIBRATION else None,
-            keep_fp32=candidate.keep_fp32,
-            options=candidate.options,
+        how: dict[str, Any] = {
+            "pipeline": candidate.pipeline,
+            "precision": candidate.precision,
+            "calibration": self._calibration if candidate.precision in BY_CALIBRATION else None,
+            "keep_fp32": candidate.keep_fp32,
+            "options": candidate.options,
             **self._common,
-        )
+        }
+        if candidate.buckets:
+            return convert_buckets(self._model, folder, candidate.buckets, pad=self._pad, **how)
+        return convert(self._model, folder, **how)
+
+    def _workload(self, bundle: Buckets) -> list[Sample]:
+        """One input of each size."""
+        combined = itertools.product(*self._sizes.values())
+        dims = [dict(zip(self._sizes, each, strict=True)) for each in combined]
+        return [samplers.generate(bundle.specs, seed=self._plan.seed, dims=each)[0] for each in dims]
 
 
 def _error(report: Report) -> float:
@@ -389,7 +399,8 @@ def _error(report: Report) -> float:
     That is 10^(−SQNR/20), which no precision's tolerance is part of.
     """
     found = 0.0
-    for comparison in report.legs[-1].comparisons:
+    legs = report.legs if any(leg.name.startswith("bucket ") for leg in report.legs) else report.legs[-1:]
+    for comparison in (each for leg in legs for each in leg.comparisons):
         for output in comparison.outputs:
             if output.sqnr_db is None:
                 found = max(found, 0.0 if output.passed else math.inf)
@@ -398,7 +409,9 @@ def _error(report: Report) -> float:
     return found
 
 
-def _job(model: Path, candidate: Candidate, common: Mapping[str, Any], calibration: object) -> str:
+def _job(
+    model: Path, candidate: Candidate, common: Mapping[str, Any], calibration: object, pad: Mapping[str, str]
+) -> str:
     """The job file that makes the bundle again."""
     lines = ["[[jobs]]", f"model = {json.dumps(str(model))}", f"target = {json.dumps(common['target'])}"]
     lines.append(f"pipeline = {json.dumps(candidate.pipeline)}")
@@ -410,7 +423,9 @@ def _job(model: Path, candidate: Candidate, common: Mapping[str, Any], calibrati
     for name in ("host", "timeout", "memory"):
         if common[name] is not None:
             lines.append(f"{name} = {json.dumps(common[name])}")
-    for name, table in (("dims", common["dims"] or {}), ("options", candidate.options)):
+    tables = {"dims": common["dims"] or {}, "options": candidate.options, "buckets": candidate.buckets}
+    tables["pad"] = pad if candidate.buckets else {}
+    for name, table in tables.items():
         if table:
             inner = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items())
             lines.append(f"{name} = {{{inner}}}")

@@ -22,7 +22,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, sizes, too_old, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of, too_old
 from passes.matching import is_plain
 
 
@@ -45,7 +46,7 @@ class StabilizeActivation(NodeRewrite[_Typed]):
             return None
         if (reason := too_old(context.scope)) is not None:
             return Skip(reason)
-        dtype, shape = context.scope.dtype(node.inputs[0]), sizes(node.inputs[0], context.scope)
+        dtype, shape = context.scope.dtype(node.inputs[0]), sizes_of(node.inputs[0], context.scope)
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
         if node.op_type == "LogSoftmax" and context.scope.opset() < 13:
@@ -88,7 +89,7 @@ class FlattenSoftmax(NodeRewrite[_Flat]):
         scope = context.scope
         if scope.opset() >= 13 or not is_plain(node, scope):
             return None
-        shape = sizes(node.inputs[0], scope)
+        shape = sizes_of(node.inputs[0], scope)
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         axis = node.attributes.get_int("axis", 1)

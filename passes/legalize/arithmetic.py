@@ -1,4 +1,4 @@
-"""What rules of arithmetic share: building expressions in one dtype, and the static shapes that they are built for."""
+"""Expressions in one dtype, and which dtype to compute in."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.edit import Attribute, Edit
-from passes.graphs import Scope, ints
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Operand = ir.Value | float | Array
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 """The floats of 16 bits: ONNX Runtime computes them in float32 and rounds once, at the end of each operator."""
-UNKNOWN_SHAPE = "the shape of its input is unknown: freeze the dimensions that are open"
-UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 
 def wide(dtype: ir.DataType) -> ir.DataType:
@@ -30,51 +27,6 @@ def wide(dtype: ir.DataType) -> ir.DataType:
     if not dtype.is_integer() or dtype.bitwidth >= 32:
         return dtype
     return ir.DataType.INT32 if dtype.is_signed() else ir.DataType.UINT32
-
-
-def sizes(value: ir.Value | None, scope: Scope) -> tuple[int, ...] | None:
-    """The shape of a value where all of it is known."""
-    shape = scope.shape(value)
-    if shape is None:
-        return None
-    known = tuple(size for size in shape if isinstance(size, int))
-    return known if len(known) == len(shape) else None
-
-
-def given(node: ir.Node, index: int) -> ir.Value | None:
-    """An optional input; None where it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def wanted(node: ir.Node, index: int) -> bool:
-    """Whether an optional output is there and used."""
-    if index >= len(node.outputs):
-        return False
-    value = node.outputs[index]
-    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
-
-
-def too_old(scope: Scope, since: int = 7) -> str | None:
-    """Why a rule stops before the opset of what it writes; 7 is the first that broadcasts as numpy does."""
-    return (
-        f"its opset is {scope.opset()}, and opset {since} is the first to write it in"
-        if scope.opset() < since
-        else None
-    )
-
-
-def not_constant(value: ir.Value, what: str) -> str:
-    """Why a rule stops at an operand that must be known, and what helps."""
-    return f"{what} is not constant: freeze it with --freeze {value.name}=VALUE"
-
-
-def scalar(value: ir.Value | None, scope: Scope) -> int | None:
-    """The number in a constant integer or bool of one element; None for anything else."""
-    tensor = scope.constant(value)
-    if tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size == 1:
-        return int(tensor.numpy().item())
-    found = ints(tensor)
-    return found[0] if found is not None and len(found) == 1 else None
 
 
 class Arithmetic:

@@ -23,8 +23,9 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_SHAPE, Arithmetic, given, sizes
+from passes.legalize.arithmetic import Arithmetic
 from passes.legalize.dot_product_attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 _STAGES = ("raw", "capped", "biased", "probabilities")
@@ -52,13 +53,13 @@ class DecomposeAttention(NodeRewrite[_Found]):
         scope = context.scope
         if not is_plain(node, scope) or scope.opset() < 23:
             return None
-        q, k, v = (sizes(value, scope) for value in node.inputs[:3])
+        q, k, v = (sizes_of(value, scope) for value in node.inputs[:3])
         before, mask = given(node, 4), given(node, 3)
-        past = (0, 0, 0) if before is None else sizes(before, scope)
+        past = (0, 0, 0) if before is None else sizes_of(before, scope)
         dtype = scope.dtype(node.inputs[0])
         if q is None or k is None or v is None or past is None or dtype is None:
             return Skip(UNKNOWN_SHAPE)
-        if mask is not None and (sizes(mask, scope) is None or scope.dtype(mask) is None):
+        if mask is not None and (sizes_of(mask, scope) is None or scope.dtype(mask) is None):
             return Skip(UNKNOWN_SHAPE)
         flat = len(q) == 3
         if flat:
@@ -113,7 +114,7 @@ def _masks(a: Arithmetic, match: _Found) -> tuple[Allowed, ir.Value | None]:
     allowed, mask = _structure(a, match), given(match.node, 3)
     if mask is None:
         return allowed, None
-    shape, dtype = sizes(mask, a.edit.scope), a.edit.scope.dtype(mask)
+    shape, dtype = sizes_of(mask, a.edit.scope), a.edit.scope.dtype(mask)
     assert shape is not None
     assert dtype is not None
     if shape and shape[-1] < match.heads.keys:  # the rest is masked

@@ -17,11 +17,8 @@ from passes.evaluation import EvaluationError, evaluate
 from passes.graphs import Scope
 from passes.inference import SMALL, infer_node
 from passes.matching import is_plain
+from passes.randomness import is_random
 
-RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-"""Operators that give something else each time."""
 _INDEXED = {
     "Gather": 1,
     "GatherElements": 1,
@@ -162,7 +159,8 @@ class Body:
 
     def _is_computable(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> bool:
         """Whether all that a node takes is known, and small, or about to be."""
-        if node.domain not in ("", "ai.onnx.ml") or node.op_type in RANDOM or not is_plain(node, self.edit.scope):
+        scope = self.edit.scope
+        if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
             return False
         if next(graphs.subgraphs(node), None) is not None or not any(value.name for value in node.outputs):
             return False
@@ -235,7 +233,7 @@ def hazard(graph: ir.Graph, scope: Scope) -> str | None:
     for node in graphs.with_nested(graph):
         if node.domain not in ("", "ai.onnx.ml", "com.microsoft") or not is_plain(node, scope):
             return f"what {node.op_type} does besides is unknown"
-        if node.op_type in RANDOM:
+        if is_random(node, scope):
             return f"{node.op_type} gives something else each time"
         if node.op_type != "If" and next(graphs.subgraphs(node), None) is not None:
             return f"its subgraph contains {node.op_type}"

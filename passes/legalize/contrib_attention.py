@@ -26,8 +26,9 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.arithmetic import UNKNOWN_SHAPE, Arithmetic, given, sizes
+from passes.legalize.arithmetic import Arithmetic
 from passes.legalize.dot_product_attention import Attended, Heads, attend, merge_heads, split_heads
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 _DOMAIN = "com.microsoft"
@@ -92,7 +93,7 @@ def _bad_mask(mask: ir.Value | None, heads: Heads, scope: Scope, *, partial: boo
     """Why a mask cannot be read; ``partial`` if it may stop before the end of the keys."""
     if mask is None:
         return None
-    shape = sizes(mask, scope)
+    shape = sizes_of(mask, scope)
     if shape is None:
         return Skip(UNKNOWN_SHAPE)
     batch, keys = heads.batch, heads.keys
@@ -118,7 +119,7 @@ class DecomposeMultiHeadAttention(NodeRewrite[_Found]):
         heads = _heads(node, scope, past=given(node, 6))
         if isinstance(heads, Skip):
             return heads
-        past = (sizes(given(node, 6), scope) or (0, 0, 0))[2]
+        past = (sizes_of(given(node, 6), scope) or (0, 0, 0))[2]
         if node.attributes.get_int("unidirectional", 0) and heads.keys - past != heads.queries > 1:
             return Skip("which of the keys lie ahead is not defined, since they are not those of the queries")
         bad = _bad_mask(given(node, 4), heads, scope)
@@ -140,8 +141,8 @@ class DecomposeMultiHeadAttention(NodeRewrite[_Found]):
 def _heads(node: ir.Node, scope: Scope, past: ir.Value | None) -> Heads | Skip:
     """The sizes of MultiHeadAttention, from whichever of its forms it has."""
     count = node.attributes.get_int("num_heads", 1)
-    q, k, v = (sizes(given(node, index), scope) for index in range(3))
-    before = (0, 0, 0) if past is None else sizes(past, scope)
+    q, k, v = (sizes_of(given(node, index), scope) for index in range(3))
+    before = (0, 0, 0) if past is None else sizes_of(past, scope)
     unknown = any(given(node, index) is not None and shape is None for index, shape in enumerate((q, k, v)))
     if unknown or q is None or before is None:
         return Skip(UNKNOWN_SHAPE)
@@ -185,7 +186,7 @@ def _project(
 
     if k is None:
         return (unpack(q, heads.queries, 0, 0), unpack(q, heads.queries, 1, 1), unpack(q, heads.queries, 2, 2))
-    fresh, shape = heads.keys - past, sizes(k, scope)
+    fresh, shape = heads.keys - past, sizes_of(k, scope)
     query = split(q, heads.queries, 0)
     if shape is not None and len(shape) == 5:
         return query, unpack(k, fresh, 1, 0), unpack(k, fresh, 2, 1)
@@ -215,14 +216,14 @@ class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
         heads = _heads(node, scope, past)
         if isinstance(heads, Skip):
             return heads
-        before = (sizes(past, scope) or (0, 0, 0))[2]
+        before = (sizes_of(past, scope) or (0, 0, 0))[2]
         if shared:
             if given(node, 7) is None:
                 return Skip("a shared buffer needs past_sequence_length")
             heads = Heads(heads.batch, heads.query_heads, heads.kv_heads, 1, before, heads.size, heads.value_size)
         bad = _bad_mask(given(node, 3), heads, scope, partial=shared)
         bias = given(node, 4)
-        if bias is not None and sizes(bias, scope) is None:
+        if bias is not None and sizes_of(bias, scope) is None:
             return Skip(UNKNOWN_SHAPE)
         dtype = scope.dtype(node.inputs[0])
         return bad or (_Found(node, heads, before, dtype) if dtype is not None else Skip(UNKNOWN_SHAPE))
@@ -251,7 +252,7 @@ class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
 
 def _extended(a: Arithmetic, x: ir.Value | None, keys: int) -> ir.Value | None:
     """A mask or bias that ends with the keys that there are so far, for all places of a buffer: 0 for the rest."""
-    shape = sizes(x, a.edit.scope)
+    shape = sizes_of(x, a.edit.scope)
     if x is None or shape is None or len(shape) < 2 or shape[-1] >= keys:
         return x
     dtype = a.edit.scope.dtype(x) or a.dtype
@@ -278,8 +279,8 @@ class DecomposeProjectedAttention(NodeRewrite[_Projected]):
             return None
         quantized = node.op_type == "QAttention"
         mask, past, bias = given(node, 5 if quantized else 3), given(node, 8 if quantized else 4), given(node, 2)
-        x, weights = sizes(node.inputs[0], scope), sizes(node.inputs[1], scope)
-        before = (2, 0, 0, 0, 0) if past is None else sizes(past, scope)
+        x, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
+        before = (2, 0, 0, 0, 0) if past is None else sizes_of(past, scope)
         dtype = scope.dtype(bias if quantized else node.inputs[0])
         if x is None or weights is None or before is None or dtype is None:
             return Skip(UNKNOWN_SHAPE)

@@ -22,9 +22,10 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes
+from passes.legalize.arithmetic import Arithmetic
 from passes.legalize.contrib_quantized_weights import unpack
 from passes.legalize.grids import cast
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 _CONTRIB = "com.microsoft"
@@ -60,7 +61,7 @@ class PlainMatMulNBits(NodeRewrite[Match]):
             return None
         if zeros is not None and scope.dtype(zeros) != ir.DataType.UINT8:
             return None
-        shape = sizes(zeros, scope) if zeros is not None else (0,)
+        shape = sizes_of(zeros, scope) if zeros is not None else (0,)
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         return Match(node) if len(shape) > 1 or bias is not None else None
@@ -106,7 +107,7 @@ class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
             return Skip("its weights or their zero points are not constant")
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
-        if sizes(node.inputs[1], scope) is None or sizes(node.inputs[2], scope) is None:
+        if sizes_of(node.inputs[1], scope) is None or sizes_of(node.inputs[2], scope) is None:
             return Skip(UNKNOWN_SHAPE)
         rank = len(data.shape)
         gathered, blocked = (
@@ -122,7 +123,7 @@ class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
         node, a = match.node, Arithmetic(edit, _NUMBER)
         gathered, blocked = match.axes
         indices, scales = node.inputs[1], node.inputs[2]
-        shape = sizes(indices, edit.scope)
+        shape = sizes_of(indices, edit.scope)
         assert shape is not None and scales is not None and indices is not None
         bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
         packed = match.data.dtype == ir.DataType.UINT8 and bits < 8

@@ -7,6 +7,7 @@
     FastGelu(x, b)                                                      →  x · ½ · (1 + Tanh(√(2/π)·(x + 0.044715 x³)))
     QuickGelu<alpha>(x)                                                 →  x · Sigmoid(alpha · x)
     BiasSplitGelu, BiasAdd, GemmFastGelu                                →  the same, in parts
+    BiasSoftmax<axis>(x, b)                                             →  Softmax(x + b), over all axes from that one
 
 Skips: ranks and dtypes that are not known, and activations that are none of ONNX Runtime's.
 """
@@ -24,11 +25,12 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Attribute, Edit
 from passes.graphs import Scope
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes
+from passes.legalize.arithmetic import Arithmetic
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 _DOMAIN = "com.microsoft"
-_ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "Relu": (),
     "Sigmoid": (),
     "Tanh": (),
@@ -58,8 +60,17 @@ def activate(a: Arithmetic, name: str, x: ir.Value, parameters: Sequence[float])
     """An activation by ONNX Runtime's name, with as many parameters as are given; none for an empty name."""
     if name == "Clip":
         return a("Clip", x, *parameters)
-    attributes: dict[str, Attribute] = dict(zip(_ACTIVATIONS[name] if name else (), parameters, strict=False))
+    attributes: dict[str, Attribute] = dict(zip(ACTIVATIONS[name] if name else (), parameters, strict=False))
     return a(name, x, **attributes) if name else x
+
+
+def own_attributes(node: ir.Node) -> dict[str, Attribute]:
+    """The attributes of a node that are not those of its activation, without empty lists."""
+    return {
+        name: each.value
+        for name, each in node.attributes.items()
+        if not name.startswith("activation") and not (isinstance(each.value, (list, tuple)) and not each.value)
+    }
 
 
 def gelu(a: Arithmetic, x: ir.Value, *, tanh: bool = False) -> ir.Value:
@@ -136,7 +147,7 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
         if not is_plain(node, context.scope):
             return None
         activation = node.attributes.get_string("activation", "")
-        if activation and activation not in _ACTIVATIONS:
+        if activation and activation not in ACTIVATIONS:
             return Skip(f"its activation {activation} is not known")
         dtype = common_dtype(node, context.scope)
         return Skip(UNKNOWN_DTYPE) if dtype is None else _Found(node, dtype)
@@ -150,15 +161,10 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
             for name in given_names
             if f"activation_{name}" in node.attributes
         ] or list(node.attributes.get_floats("activation_params", []))
-        own = {
-            name: each.value
-            for name, each in node.attributes.items()
-            if not name.startswith("activation") and not (isinstance(each.value, (list, tuple)) and not each.value)
-        }
         inputs = list(node.inputs[:3])
         while inputs[-1] is None:
             inputs.pop()
-        result = edit.op(node.op_type.removeprefix("Fused"), inputs, own)
+        result = edit.op(node.op_type.removeprefix("Fused"), inputs, own_attributes(node))
         if given(node, 3) is not None:
             result = a("Add", result, given(node, 3))
         return [activate(a, node.attributes.get_string("activation", ""), result, parameters)]
@@ -182,7 +188,7 @@ class DecomposeContribGelu(NodeRewrite[_Found]):
         dtype = common_dtype(node, context.scope)
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
-        if node.op_type == "BiasSplitGelu" and sizes(node.inputs[0], context.scope) is None:
+        if node.op_type == "BiasSplitGelu" and sizes_of(node.inputs[0], context.scope) is None:
             return Skip(UNKNOWN_SHAPE)
         return _Found(node, dtype)
 
@@ -201,14 +207,47 @@ class DecomposeContribGelu(NodeRewrite[_Found]):
             case "QuickGelu":
                 return [a("Mul", x, a("Sigmoid", a("Mul", x, node.attributes.get_float("alpha", 1.702))))]
             case "BiasSplitGelu":
-                width = (sizes(node.inputs[0], edit.scope) or (0,))[-1]
+                width = (sizes_of(node.inputs[0], edit.scope) or (0,))[-1]
                 left, right = a.slice(x, -1, 0, width // 2), a.slice(x, -1, width // 2, width)
                 return [a("Mul", left, gelu(a, right))]
             case _:
                 return [gelu(a, x, tanh=node.op_type in ("FastGelu", "GemmFastGelu"))]
 
 
+@dataclass(frozen=True)
+class _Shaped(_Found):
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DecomposeBiasSoftmax(NodeRewrite[_Shaped]):
+    """Write BiasSoftmax as a sum and a softmax."""
+
+    name = "decompose-bias-softmax"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "BiasSoftmax")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
+        """Whether the shape is known."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
+        return Skip(UNKNOWN_SHAPE) if shape is None or dtype is None else _Shaped(node, dtype, shape)
+
+    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
+        """Over several axes at once, as over one."""
+        a, shape = Arithmetic(edit, match.dtype), match.shape
+        axis = match.node.attributes.get_int("axis", 1) % len(shape)
+        total = a("Add", *match.node.inputs)
+        if axis == len(shape) - 1:
+            return [a("Softmax", total, axis=axis)]
+        flat = a.reshape(total, [math.prod(shape[:axis]), math.prod(shape[axis:])])
+        return [a.reshape(a("Softmax", flat, axis=1), shape)]
+
+
 RULES: tuple[NodeRewrite[Any], ...] = (
+    DecomposeBiasSoftmax(),
     DecomposeFusedMatMul(),
     DecomposeFusedActivation(),
     DecomposeContribGelu(),

@@ -4,6 +4,7 @@
     SkipSimplifiedLayerNormalization(x, skip, γ, b)   →  s / √(mean(s²) + ε) · γ,  s = x + skip + b
     SimplifiedLayerNormalization(x, γ)                →  x / √(mean(x²) + ε) · γ
     EmbedLayerNormalization(ids, segments, …)         →  LayerNormalization(words[ids] + positions + segments)
+    QEmbedLayerNormalization(ids, segments, …)        →  the same of tables of 8 bits, dequantized after the lookup
 
 Floats of 16 bits are computed with in float32 and rounded at the end, as ONNX Runtime does. Before opset 17, which
 brought LayerNormalization, that is spelled out as well.
@@ -23,8 +24,9 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes, wanted, wide
+from passes.legalize.arithmetic import Arithmetic, wide
 from passes.legalize.contrib_fused import common_dtype
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, wanted
 from passes.matching import is_plain
 
 _DOMAIN = "com.microsoft"
@@ -150,7 +152,7 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
         if not is_plain(node, scope):
             return None
         dtype = scope.dtype(node.inputs[2])
-        if sizes(node.inputs[0], scope) is None or dtype is None:
+        if sizes_of(node.inputs[0], scope) is None or dtype is None:
             return Skip(UNKNOWN_SHAPE)
         return _Found(node, dtype)
 
@@ -159,7 +161,7 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
         node, a = match.node, Arithmetic(edit, match.dtype)
         ids, segments, words, positions, kinds, scale, shift = node.inputs[:7]
         mask, places = given(node, 7), given(node, 8)
-        shape = sizes(ids, edit.scope)
+        shape = sizes_of(ids, edit.scope)
         assert shape is not None
         assert scale is not None
         if places is None:
@@ -172,16 +174,64 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
         assert scale is not None
         epsilon = node.attributes.get_float("epsilon", 1e-12)
         output = a.cast(layer_norm(inner, inner.cast(total, match.dtype), scale, shift, epsilon), inner.dtype)
-        if mask is None:
-            count = edit.constant(np.zeros(shape[0], np.int32))
-        else:
-            ones = a("Cast", a("Equal", mask, edit.constant(np.array(1, np.int32))), to=int(ir.DataType.INT32))
-            count = a.reduce("Sum", ones, [1], keepdims=False)
-        return [output, count, total][: len(node.outputs)]
+        return [output, _counted(a, mask, shape[0]), total][: len(node.outputs)]
+
+
+def _counted(a: Arithmetic, mask: ir.Value | None, batch: int) -> ir.Value:
+    """How many words of each sample a mask leaves; 0 without one."""
+    if mask is None:
+        return a.edit.constant(np.zeros(batch, np.int32))
+    ones = a("Cast", a("Equal", mask, a.edit.constant(np.array(1, np.int32))), to=int(ir.DataType.INT32))
+    return a.reduce("Sum", ones, [1], keepdims=False)
+
+
+@dataclass(frozen=True)
+class DecomposeQEmbedLayerNormalization(NodeRewrite[_Found]):
+    """Write QEmbedLayerNormalization as lookups, products, a sum and a normalization."""
+
+    name = "decompose-q-embed-layer-normalization"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "QEmbedLayerNormalization")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether the number of positions is known."""
+        if not is_plain(node, context.scope):
+            return None
+        known = sizes_of(node.inputs[0], context.scope) is not None
+        return _Found(node, ir.DataType.FLOAT) if known else Skip(UNKNOWN_SHAPE)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Tables, scale and shift are each dequantized by a scale and a zero point of their own."""
+        node, a = match.node, Arithmetic(edit, match.dtype)
+        ids, segments, *tables = node.inputs[:7]
+        shape = sizes_of(ids, edit.scope)
+        assert shape is not None
+        places = a.index(np.arange(shape[1])[None, :])
+        words, positions, kinds, scale, shift = (
+            None
+            if table is None
+            else self._dequantized(a, table, rows, node.inputs[8 + index], node.inputs[13 + index])
+            for index, (table, rows) in enumerate(zip(tables, (ids, places, segments, None, None), strict=True))
+        )
+        assert words is not None and positions is not None and scale is not None
+        total = a("Add", words, positions)
+        total = total if kinds is None else a("Add", total, kinds)
+        output = layer_norm(a, total, scale, shift, node.attributes.get_float("epsilon", 1e-12))
+        return [output, _counted(a, given(node, 7), shape[0])][: len(node.outputs)]
+
+    @staticmethod
+    def _dequantized(
+        a: Arithmetic, table: ir.Value, rows: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
+    ) -> ir.Value:
+        """(row − zero point) · scale, of chosen rows, or of all there is."""
+        chosen = table if rows is None else a("Gather", table, rows, axis=0)
+        number, point = (a("Cast", each, to=int(ir.DataType.FLOAT)) for each in (chosen, zero))
+        return a("Mul", a("Sub", number, point), scale)
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (
     DecomposeSkipNormalization(),
     DecomposeSimplifiedLayerNormalization(),
     DecomposeEmbedLayerNormalization(),
+    DecomposeQEmbedLayerNormalization(),
 )

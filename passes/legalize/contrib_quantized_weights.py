@@ -20,7 +20,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, Arithmetic, Array, given
+from passes.legalize.arithmetic import Arithmetic, Array
+from passes.legalize.operands import UNKNOWN_DTYPE, given
 from passes.matching import is_plain
 
 

@@ -27,8 +27,10 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
+from passes.legalize.building import reshape
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.legalize.pad import slice_of
-from passes.legalize.spatial import UNKNOWN_SHAPE, Window, given, reshape, sizes_of, windows
+from passes.legalize.windows import Window, windows
 from passes.matching import is_plain
 
 

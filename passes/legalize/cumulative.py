@@ -19,7 +19,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, not_constant, scalar, sizes, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, not_constant, scalar, sizes_of
 from passes.matching import is_plain
 
 _STEPS = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
@@ -48,7 +49,7 @@ class DecomposeCumulative(NodeRewrite[_Found]):
             return None
         x, axis = node.inputs
         assert axis is not None
-        shape, dtype = sizes(x, scope), scope.dtype(x)
+        shape, dtype = sizes_of(x, scope), scope.dtype(x)
         along = scalar(axis, scope)
         if shape is None:
             return Skip(UNKNOWN_SHAPE)

@@ -21,8 +21,10 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
+from passes.legalize.building import cast, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.legalize.sampling import linear_taps, sample
-from passes.legalize.spatial import UNKNOWN_SHAPE, Window, cast, given, reshape, sizes_of, wide, windows
+from passes.legalize.windows import Window, windows
 from passes.matching import is_plain
 
 
@@ -59,7 +61,7 @@ class GatherDeformConv(NodeRewrite[_Found]):
         """Sample, weigh, multiply."""
         node, axes, rank = match.node, match.axes, len(match.axes)
         dtype = edit.scope.dtype(node.inputs[0])
-        working = wide(dtype)
+        working = wide_float(dtype)
         assert working is not None
         x, weights, offset, bias, mask = (self._input(edit, node, index, dtype, working) for index in range(5))
         assert x is not None and weights is not None and offset is not None

@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes import graphs
-from passes.base import Context, Exactness, Pass, Result, Skip, Status, Target, Verdict
+from passes.base import Context, Exactness, Pass, Result, Skip, Status, Verdict
 from passes.driver import NodeContext
 from passes.edit import Proposal
 from passes.fold_constants import FoldConstants
 from passes.graphs import Scope
 from passes.inference import infer_after
 from passes.legalize import rules
-from passes.probes import Probe, suspects
+from passes.probes import Probe
+from passes.randomness import is_random
 from passes.remove_dead import RemoveDead
-from passes.units import RULE, units
+from passes.units import RULE, Judge
 
 _ROUNDS = 4
 """How often all nodes are asked about: what is committed can make a new pair that is wrong together."""
@@ -53,7 +54,7 @@ class Legalize(Pass):
         model.graph.opset_imports.setdefault("", _OPSET)  # which rules write in, and a model of others may lack
         scope = Scope(model, model.graph)
         graphs.name_nodes(scope)
-        mender = _Mender(context.target, scope, context, result)
+        mender = _Mender(Judge(context.target, scope), scope, context, result)
         for _ in range(_ROUNDS):
             before = len(result.rewrites)
             skips = list(mender.mend(list(model.graph)))
@@ -67,7 +68,7 @@ class Legalize(Pass):
 
 @dataclass
 class _Mender:
-    target: Target
+    judge: Judge
     scope: Scope
     context: Context
     result: Result
@@ -80,24 +81,25 @@ class _Mender:
     def mend(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Rewrite those of ``nodes`` that the runtime does not run right; yields why it is not done where it is not."""
         before = len(self.result.rewrites)
-        sound = set()
-        for node, verdict in self._judge(nodes):
-            if verdict is not None and node.graph is not None and len(self.result.rewrites) > before:
-                ((_, verdict),) = self._judge([node])  # more may be known of what it takes
+        wrong = self.judge.alone(nodes)
+        sound = {node for node in nodes if node not in wrong}
+        for node in wrong:
+            # more may be known by now of what it takes
+            verdict = wrong[node].verdict if len(self.result.rewrites) == before else self._alone(node)
             if verdict is None:
                 sound.add(node)
             elif node.graph is not None and self.context.budget.left != 0:
                 yield from self._mend(node, verdict)
         if nodes and nodes[0].graph is self.scope.graph:
-            for node, verdict in self._clusters(sound):
-                if verdict is not None and node.graph is not None and self.context.budget.left != 0:
-                    yield from self._mend(node, verdict)
+            for each in self.judge.together({node for node in sound if node.graph is not None}):
+                if all(node.graph is not None for node in each.nodes) and self.context.budget.left != 0:
+                    yield from self._mend(each.nodes[-1], each.verdict)
 
     def _mend(self, node: ir.Node, verdict: Verdict) -> Iterator[Skip]:
         if next(graphs.subgraphs(node), None) is not None:
             for graph in list(graphs.subgraphs(node)):
                 yield from self.mend(list(graph))
-            if self._judge([node])[0][1] is None:
+            if self._alone(node) is None:
                 return
         found = self._attempt(node, ())
         if isinstance(found, Skip):
@@ -110,31 +112,10 @@ class _Mender:
         else:
             found.proposal.discard()
 
-    def _judge(self, nodes: Sequence[ir.Node]) -> list[tuple[ir.Node, Verdict | None]]:
-        """What is wrong with each node; None with those that run, if need be with what a rule made along with them."""
-        asked = [node for node in nodes if graphs.constant_of(node) is None]
-        found = dict(zip(asked, self._ask([Probe.of([node], self.scope) for node in asked]), strict=True))
-        made = units(asked)
-        failed = {made[node]: None for node, verdict in found.items() if verdict is not None and node in made}
-        for unit, verdict in zip(failed, self._ask([Probe.of(unit, self.scope) for unit in failed]), strict=True):
-            if verdict is None:
-                found |= dict.fromkeys(unit)
-        return list(found.items())
-
-    def _clusters(self, sound: set[ir.Node]) -> list[tuple[ir.Node, Verdict | None]]:
-        """The last nodes of groups that are wrong together although each of them runs alone."""
-        groups = [group for group in suspects(self.scope) if sound.issuperset(group)]
-        found = self._ask([Probe.of(group, self.scope) for group in groups])
-        return [(group[-1], verdict) for group, verdict in zip(groups, found, strict=True)]
-
-    def _ask(self, probes: Sequence[Probe]) -> list[Verdict | None]:
-        possible = [probe for probe in probes if probe.problem is None]
-        verdicts = dict(zip(map(id, possible), self.target.verdicts(possible), strict=True))
-        found: list[Verdict | None] = []
-        for probe in probes:
-            verdict = verdicts.get(id(probe)) or Verdict(Status.REJECTED, str(probe.problem))
-            found.append(None if verdict.status is Status.OK else verdict)
-        return found
+    def _alone(self, node: ir.Node) -> Verdict | None:
+        """What is wrong with a node; None where nothing is."""
+        found = self.judge.alone([node])
+        return found[node].verdict if found else None
 
     def _attempt(self, node: ir.Node, chain: tuple[tuple[str, str], ...]) -> _Replacement | Skip:
         """The first proposal for ``node`` that the runtime runs right.
@@ -169,29 +150,34 @@ class _Mender:
         before = self._original(proposal)
         proposal.prune()
         lacking = ""
-        for each, verdict in self._judge(list(proposal.nodes)):
-            if verdict is None:
-                continue
+        for each, found in self.judge.alone(list(proposal.nodes)).items():
+            if before.chance is not None and is_random(each, self.scope):
+                continue  # it is all that need stay where it is
             if next(graphs.subgraphs(each), None) is not None:
                 for graph in graphs.subgraphs(each):
                     for _ in self.mend(list(graph)):
                         pass
-                if self._judge([each])[0][1] is None:
+                if self._alone(each) is None:
                     continue
             inner = self._attempt(each, chain)
             if isinstance(inner, Skip):  # what fails alone may still do in its place
-                lacking = lacking or f"; it needs {each.op_type}: {_words(verdict)}; {inner.reason}"
+                lacking = lacking or f"; it needs {each.op_type}: {_words(found.verdict)}; {inner.reason}"
                 continue
             replacement.rules += [name for name in inner.rules if name not in replacement.rules]
             proposal.substitute(each, inner.proposal)
         made = [value for value in proposal.outputs if value is not None and value.producer() in set(proposal.nodes)]
         if not made:
             return None
+        if before.chance is not None:  # of what is random no two runs are the same
+            lacking = lacking or _same_seeds(proposal.nodes)
+            return f"what it makes of {node.op_type} does not do{lacking}" if lacking else None
         whole = Probe.of(
             proposal.nodes, self.scope, made, instead_of=before if len(made) == len(before.outputs) else None
         )
-        (verdict,) = self._ask([whole])
-        return None if verdict is None else f"what it makes of {node.op_type} does not do: {_words(verdict)}{lacking}"
+        verdict = self.judge.ask(whole)
+        if verdict.status is Status.OK:
+            return None
+        return f"what it makes of {node.op_type} does not do: {_words(verdict)}{lacking}"
 
     def _original(self, proposal: Proposal) -> Probe:
         """What a proposal is to replace."""
@@ -209,6 +195,12 @@ class _Replacement:
 
     proposal: Proposal
     rules: list[str]
+
+
+def _same_seeds(nodes: Sequence[ir.Node]) -> str:
+    """What is wrong with copies of a node that draws from a seed: the turns of a loop go on from where others ended."""
+    seeds = [seed.value for node in graphs.with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
+    return "; its copies would all draw the same from one seed" if len(seeds) > len(set(seeds)) else ""
 
 
 def _words(verdict: Verdict) -> str:

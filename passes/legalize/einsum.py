@@ -25,7 +25,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, sizes, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of
 from passes.matching import is_plain
 
 Labels = tuple[str, ...]
@@ -72,7 +73,7 @@ class DecomposeEinsum(NodeRewrite[_Found]):
         scope = context.scope
         if not is_plain(node, scope):
             return None
-        shapes = [sizes(value, scope) for value in node.inputs]
+        shapes = [sizes_of(value, scope) for value in node.inputs]
         known = tuple(shape for shape in shapes if shape is not None)
         dtype = scope.dtype(node.inputs[0])
         if len(known) < len(shapes):

@@ -22,7 +22,8 @@ import onnx_ir as ir
 from passes.base import Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 
@@ -52,7 +53,7 @@ class DecomposeClip(NodeRewrite[_Found]):
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
         """Limits are inputs, or attributes before opset 11."""
         node = match.node
-        a, y, shape = Arithmetic(edit, match.dtype), node.inputs[0], sizes(node.inputs[0], edit.scope)
+        a, y, shape = Arithmetic(edit, match.dtype), node.inputs[0], sizes_of(node.inputs[0], edit.scope)
         assert y is not None
         for index, (name, operator) in enumerate((("min", "Max"), ("max", "Min")), start=1):
             limit: ir.Value | float | None = given(node, index)

@@ -24,7 +24,7 @@ from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.evaluation import EvaluationError, evaluate
 from passes.graphs import Scope
-from passes.legalize.spatial import sizes_of
+from passes.legalize.operands import sizes_of
 from passes.matching import is_plain
 
 

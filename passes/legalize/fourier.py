@@ -26,7 +26,8 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.spatial import UNKNOWN_SHAPE, cast, given, integers, reshape, sizes_of, wide
+from passes.legalize.building import cast, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, given, integers, sizes_of
 from passes.matching import is_plain
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -157,7 +158,7 @@ def _dft_axis(node: ir.Node, scope: Scope) -> int | str:
 def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType | None) -> ir.Value:
     """(rows, samples · parts) times a matrix as `Transform.matrix` makes it."""
     flat = matrix.reshape(matrix.shape[0] * matrix.shape[1], -1)
-    computed = wide(dtype) or ir.DataType.FLOAT
+    computed = wide_float(dtype) or ir.DataType.FLOAT
     product = edit.op("MatMul", [cast(edit, x, dtype, computed), edit.constant(flat.astype(computed.numpy()))])
     return cast(edit, product, computed, dtype)
 

@@ -8,8 +8,9 @@ are put in, it is converted to the model's opset where it was written for anothe
 constants that go in decide is computed, so that no arithmetic of shapes is left where shapes are known. Equal nodes
 share that work.
 
-Skips: nodes in functions, which have no reliable types; inputs of unknown type where the body is built for types;
-subgraphs that use values from outside; bodies that cannot be converted to the model's opset.
+Skips: bodies that contradict the definition; nodes in functions, which have no reliable types; inputs of unknown type
+where the body is built for types; subgraphs that use values from outside; bodies that cannot be converted to the
+model's opset.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _ROUNDS = 4
 """How often constants are folded anew because an If has become one of its branches."""
 
 
+_WRONG = frozenset({("", "Bernoulli")})
+"""Operators whose body contradicts their definition: Bernoulli's gives 1 with the probability 1 − p."""
 _CONTAINERS = (ir.SequenceType, ir.OptionalType)
 _Schema = Any
 """onnx.defs.OpSchema, whose type stubs say nothing of bodies."""
@@ -59,7 +62,7 @@ class _Expandable:
 @functools.cache
 def _expandable() -> frozenset[tuple[str, str]]:
     schemas = onnx.defs.get_all_schemas_with_history()
-    return frozenset((each.domain, each.name) for each in schemas if _has_body(each))
+    return frozenset((each.domain, each.name) for each in schemas if _has_body(each)) - _WRONG
 
 
 def _has_body(schema: _Schema) -> bool:

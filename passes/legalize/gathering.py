@@ -20,7 +20,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.spatial import UNKNOWN_SHAPE, not_constant, reshape, sizes_of
+from passes.legalize.building import reshape
+from passes.legalize.operands import UNKNOWN_SHAPE, not_constant, sizes_of
 from passes.matching import is_plain
 
 

@@ -24,7 +24,8 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.evaluation import EvaluationError, evaluate
-from passes.legalize.spatial import UNKNOWN_SHAPE, cast, not_constant, reshape, sizes_of, wide
+from passes.legalize.building import cast, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, not_constant, sizes_of
 from passes.matching import is_plain
 
 
@@ -69,7 +70,7 @@ class CountRange(NodeRewrite[_Range]):
             return [edit.constant(np.zeros(0, match.dtype.numpy()))]
         assert start is not None
         assert delta is not None
-        dtype = wide(match.dtype)
+        dtype = wide_float(match.dtype)
         assert dtype is not None
         steps = edit.constant(np.arange(match.count).astype(dtype.numpy()))
         step = edit.op("Mul", [reshape(edit, cast(edit, delta, match.dtype, dtype), [1]), steps])

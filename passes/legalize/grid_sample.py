@@ -21,8 +21,9 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
+from passes.legalize.building import cast, number, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, integers, sizes_of
 from passes.legalize.sampling import Taps, clamped, sample, within
-from passes.legalize.spatial import UNKNOWN_SHAPE, cast, integers, number, reshape, sizes_of, wide
 from passes.matching import is_plain
 
 _CUBIC = -0.75
@@ -69,7 +70,7 @@ class GatherGridSample(NodeRewrite[_Sampled]):
         assert x is not None and grid is not None
         dtype, given = edit.scope.dtype(x), edit.scope.dtype(grid)
         floating = dtype is not None and dtype.is_floating_point()
-        working = wide(dtype) if floating else ir.DataType.FLOAT
+        working = wide_float(dtype) if floating else ir.DataType.FLOAT
         assert working is not None
         places = math.prod(match.grid[1:-1])
         flat = cast(edit, reshape(edit, grid, (match.grid[0], places, rank)), given, working)
@@ -170,7 +171,7 @@ class MatMulAffineGrid(NodeRewrite[_Affine]):
         theta = match.node.inputs[0]
         assert theta is not None
         dtype = edit.scope.dtype(theta)
-        working = wide(dtype)
+        working = wide_float(dtype)
         assert working is not None
         spatial = match.size[2:]
         corners = bool(match.node.attributes.get_int("align_corners", 0))

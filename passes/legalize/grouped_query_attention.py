@@ -26,8 +26,9 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import ints
-from passes.legalize.arithmetic import UNKNOWN_SHAPE, Arithmetic, given, not_constant, scalar, sizes
+from passes.legalize.arithmetic import Arithmetic
 from passes.legalize.dot_product_attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.legalize.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
 from passes.legalize.rotary import angles, rotate
 from passes.matching import is_plain
 
@@ -64,9 +65,9 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         scope, attributes = context.scope, node.attributes
         if not is_plain(node, scope):
             return None
-        q, past, dtype = sizes(node.inputs[0], scope), given(node, 3), scope.dtype(node.inputs[0])
-        before = (0, 0, 0, 0) if past is None else sizes(past, scope)
-        if q is None or before is None or dtype is None or sizes(node.inputs[5], scope) is None:
+        q, past, dtype = sizes_of(node.inputs[0], scope), given(node, 3), scope.dtype(node.inputs[0])
+        before = (0, 0, 0, 0) if past is None else sizes_of(past, scope)
+        if q is None or before is None or dtype is None or sizes_of(node.inputs[5], scope) is None:
             return Skip(UNKNOWN_SHAPE)
         if given(node, 12) is not None or given(node, 13) is not None:
             return Skip("its cache is quantized")
@@ -75,11 +76,11 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         if 0 in q:
             return Skip("its query is empty")
         bias = given(node, 10)
-        if bias is not None and sizes(bias, scope) is None:
+        if bias is not None and sizes_of(bias, scope) is None:
             return Skip(UNKNOWN_SHAPE)
         total, declared = (
             scalar(node.inputs[6], scope),
-            sizes(node.outputs[1], scope) if len(node.outputs) > 1 else None,
+            sizes_of(node.outputs[1], scope) if len(node.outputs) > 1 else None,
         )
         if total is None and (q[1] > 1 or declared is None):
             assert node.inputs[6] is not None
@@ -150,7 +151,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
         elif start is None:  # only where the first of all begins
             positions = a("Add", a.slice(a.reshape(positions, [1, -1]), 1, 0, 1), steps)
-        cache = sizes(cos, a.edit.scope)
+        cache = sizes_of(cos, a.edit.scope)
         half = cache[1] if cache is not None else heads.size // 2
         shape = (heads.batch, count, heads.queries, heads.size)
         interleaved = bool(attributes.get_int("rotary_interleaved", 0))
@@ -219,7 +220,7 @@ def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Valu
 def _bias(a: Arithmetic, match: _Found) -> ir.Value | None:
     """What is added to the scores: for all places of the cache, where it says it only for the first of them."""
     bias, keys = given(match.node, 10), match.heads.keys
-    shape = sizes(bias, a.edit.scope)
+    shape = sizes_of(bias, a.edit.scope)
     if bias is None or shape is None or shape[-1] == keys:
         return bias
     return a.concat([bias, a.value(np.zeros((*shape[:-1], keys - shape[-1])))], -1)

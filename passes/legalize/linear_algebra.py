@@ -23,7 +23,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes, too_old, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, too_old
 from passes.matching import is_plain
 
 _LARGEST = 64
@@ -49,7 +50,7 @@ class EliminateMatrix(NodeRewrite[_Square]):
         scope = context.scope
         if not is_plain(node, scope):
             return None
-        shape, dtype = sizes(node.inputs[0], scope), scope.dtype(node.inputs[0])
+        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
         if (reason := too_old(scope, 11)) is not None:
             return Skip(reason)
         if shape is None:

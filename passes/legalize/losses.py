@@ -22,7 +22,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 _CLASSES = 1
@@ -49,7 +50,7 @@ class DecomposeLoss(NodeRewrite[_Found]):
         scope = context.scope
         if not is_plain(node, scope):
             return None
-        shape = sizes(node.inputs[0], scope)
+        shape = sizes_of(node.inputs[0], scope)
         dtype, labels = scope.dtype(node.inputs[0]), scope.dtype(node.inputs[1])
         if shape is None:
             return Skip(UNKNOWN_SHAPE)

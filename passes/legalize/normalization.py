@@ -25,7 +25,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, sizes, too_old, wanted, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of, too_old, wanted
 from passes.matching import is_plain
 
 
@@ -42,7 +43,7 @@ def _known(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         return None
     if (reason := too_old(scope)) is not None:
         return Skip(reason)
-    shape = sizes(node.inputs[0], scope)
+    shape = sizes_of(node.inputs[0], scope)
     dtypes = [scope.dtype(value) for value in node.inputs if value is not None]
     if shape is None:
         return Skip(UNKNOWN_SHAPE)

@@ -19,7 +19,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_SHAPE, Arithmetic, sizes
+from passes.legalize.arithmetic import Arithmetic
+from passes.legalize.operands import UNKNOWN_SHAPE, sizes_of
 from passes.matching import is_plain
 
 _OPSET = 6
@@ -46,7 +47,7 @@ class TileOldBroadcast(NodeRewrite[_Found]):
         scope = context.scope
         if scope.opset() != _OPSET or not is_plain(node, scope):
             return None
-        shape, other = sizes(node.inputs[0], scope), sizes(node.inputs[1], scope)
+        shape, other = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
         if shape is None or other is None:
             return Skip(UNKNOWN_SHAPE)
         is_prelu = node.op_type == "PRelu"

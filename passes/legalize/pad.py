@@ -23,7 +23,7 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.spatial import UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.legalize.operands import UNKNOWN_SHAPE, given, integers, sizes_of
 from passes.matching import Surroundings, is_plain
 
 _PERIODIC = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}

@@ -27,18 +27,10 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.spatial import (
-    UNKNOWN_SHAPE,
-    Array,
-    Window,
-    apply_along,
-    cast,
-    number,
-    reshape,
-    sizes_of,
-    wide,
-    windows,
-)
+from passes.legalize.arithmetic import Array
+from passes.legalize.building import apply_along, cast, number, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, sizes_of
+from passes.legalize.windows import Window, windows
 from passes.matching import is_plain
 
 
@@ -137,7 +129,7 @@ class MatMulPooling(NodeRewrite[_Found]):
         node, x = match.node, match.node.inputs[0]
         assert x is not None
         dtype = edit.scope.dtype(x)
-        working = wide(dtype)
+        working = wide_float(dtype)
         assert working is not None
         y, shape = cast(edit, x, dtype, working), list(match.shape)
         order = _order(node)
@@ -267,7 +259,7 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
         """ReduceMean, ReduceMax, or a sum of powers."""
         node, x = match.node, match.node.inputs[0]
         shape, dtype = edit.scope.shape(x), edit.scope.dtype(x)
-        working = wide(dtype)
+        working = wide_float(dtype)
         assert x is not None and shape is not None and dtype is not None and working is not None
         axes = edit.constant(np.arange(2, len(shape), dtype=np.int64))
         y = cast(edit, x, dtype, working)

@@ -23,14 +23,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.spatial import (
-    UNKNOWN_SHAPE,
-    given,
-    integers,
-    number,
-    reshape,
-    sizes_of,
-)
+from passes.legalize.building import number, reshape
+from passes.legalize.operands import UNKNOWN_SHAPE, given, integers, sizes_of
 from passes.matching import is_plain
 
 

@@ -24,7 +24,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, sizes, wanted, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, wanted
 from passes.matching import is_plain
 
 _LONGEST = 256
@@ -84,7 +85,11 @@ class UnrollRecurrent(NodeRewrite[_Found]):
         scope = context.scope
         if not is_plain(node, scope):
             return None
-        x, weights, dtype = sizes(node.inputs[0], scope), sizes(node.inputs[2], scope), scope.dtype(node.inputs[0])
+        x, weights, dtype = (
+            sizes_of(node.inputs[0], scope),
+            sizes_of(node.inputs[2], scope),
+            scope.dtype(node.inputs[0]),
+        )
         if x is None or weights is None:
             return Skip(UNKNOWN_SHAPE)
         if dtype is None:

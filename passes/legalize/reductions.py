@@ -24,7 +24,8 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope, ints
-from passes.legalize.arithmetic import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Arithmetic, given, not_constant, sizes, wide
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, not_constant, sizes_of
 from passes.matching import is_plain
 
 _OF_NOTHING = {
@@ -78,7 +79,7 @@ class FoldEmptyReduction(NodeRewrite[_Empty]):
         scope = context.scope
         if not is_plain(node, scope):
             return None
-        shape = sizes(node.inputs[0], scope)
+        shape = sizes_of(node.inputs[0], scope)
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         axes = reduced_axes(node, len(shape), scope) if shape else ()

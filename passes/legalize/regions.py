@@ -23,7 +23,9 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.spatial import UNKNOWN_SHAPE, Array, cast, number, reshape, sizes_of, wide
+from passes.legalize.arithmetic import Array
+from passes.legalize.building import cast, number, reshape, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, sizes_of
 from passes.matching import is_plain
 
 
@@ -76,7 +78,7 @@ class MatMulRoiAlign(NodeRewrite[_Regions]):
         """What rows and columns weigh, and two MatMuls."""
         node = match.node
         x, rois, batch = node.inputs[:3]
-        working = wide(match.dtype)
+        working = wide_float(match.dtype)
         assert x is not None and rois is not None and batch is not None and working is not None
         images = edit.op("Gather", [cast(edit, x, match.dtype, working), batch], {"axis": 0})
         rois = cast(edit, rois, match.dtype, working)
@@ -201,7 +203,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
     def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
         """Rows, then columns, then zeros for what is empty."""
         x, rois = match.node.inputs[:2]
-        working = wide(match.dtype)
+        working = wide_float(match.dtype)
         assert x is not None and rois is not None and working is not None
         rois = cast(edit, rois, match.dtype, working)
         batch = edit.op("Cast", [_column(edit, rois, 0)], {"to": ir.DataType.INT64.value})

@@ -28,17 +28,10 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.spatial import (
-    UNKNOWN_SHAPE,
-    Array,
-    apply_along,
-    cast,
-    given,
-    number,
-    sizes_of,
-    wide,
-)
-from passes.legalize.spatial import not_constant as _open
+from passes.legalize.arithmetic import Array
+from passes.legalize.building import apply_along, cast, number, wide_float
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.legalize.operands import not_constant as _open
 from passes.matching import is_plain
 
 _UNIT = 2**22
@@ -258,7 +251,7 @@ class MatMulResize(NodeRewrite[_Found]):
         assert x is not None and dtype is not None
         antialias = bool(match.node.attributes.get_int("antialias", 0))
         fixed = antialias and dtype == ir.DataType.UINT8
-        working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide(dtype)
+        working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide_float(dtype)
         working = ir.DataType.DOUBLE if fixed else working  # 30 bits
         assert working is not None
         y, shape = cast(edit, x, dtype, working), list(match.shape)

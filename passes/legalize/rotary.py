@@ -20,8 +20,9 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import UNKNOWN_SHAPE, Arithmetic, sizes
+from passes.legalize.arithmetic import Arithmetic
 from passes.legalize.dot_product_attention import merge_heads, split_heads
+from passes.legalize.operands import UNKNOWN_SHAPE, sizes_of
 from passes.matching import is_plain
 
 
@@ -84,7 +85,7 @@ class DecomposeRotaryEmbedding(NodeRewrite[_Found]):
         scope, attributes = context.scope, node.attributes
         if not is_plain(node, scope):
             return None
-        shape, positions, cache = (sizes(value, scope) for value in node.inputs[:3])
+        shape, positions, cache = (sizes_of(value, scope) for value in node.inputs[:3])
         dtype = scope.dtype(node.inputs[0])
         if shape is None or positions is None or cache is None or dtype is None:
             return Skip(UNKNOWN_SHAPE)
@@ -108,7 +109,7 @@ class DecomposeRotaryEmbedding(NodeRewrite[_Found]):
             batch, length, hidden = shape
             x = split_heads(a, x, shape, match.heads)
             shape = (batch, match.heads, length, hidden // match.heads)
-        if len(sizes(positions, edit.scope) or ()) == 1:  # the first position, of all
+        if len(sizes_of(positions, edit.scope) or ()) == 1:  # the first position, of all
             positions = a("Add", a.unsqueeze(positions, [1]), a.index(np.arange(shape[2])[None, :]))
         interleaved = bool(match.node.attributes.get_int("interleaved", 0))
         cos, sin = angles(a, cos, positions), angles(a, sin, positions)

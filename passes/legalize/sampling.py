@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.edit import Edit
-from passes.legalize.spatial import number, reshape
+from passes.legalize.building import number, reshape
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.spatial import UNKNOWN_SHAPE, given, reshape, sizes_of
+from passes.legalize.building import reshape
+from passes.legalize.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.matching import is_plain
 
 

@@ -9,7 +9,6 @@
     Reshape(x, [])                              →  Squeeze(x)         which MIGraphX takes for 0 elements
     Unsqueeze(scalar, axes)                     →  Reshape(scalar)    since to MIGraphX it has an axis already
     Shape(x), Size(x)                           →  constants
-    Dropout(x) with a mask, before opset 12     →  x, and a mask of what ONNX Runtime puts there: zeros
 
 Shapes are those that inference finds, or that the model declares where what decides them is computed.
 
@@ -30,7 +29,8 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.spatial import UNKNOWN_SHAPE, given, not_constant, reshape, sizes_of
+from passes.legalize.building import reshape
+from passes.legalize.operands import UNKNOWN_SHAPE, given, not_constant, sizes_of
 from passes.matching import is_plain
 
 
@@ -164,33 +164,4 @@ class ConstantShape(NodeRewrite[_Shaped]):
         return [edit.constant(np.array(match.before[start:end], np.int64))]
 
 
-@dataclass(frozen=True)
-class _Mask(Match):
-    sizes: tuple[int, ...]
-    dtype: ir.DataType
-
-
-@dataclass(frozen=True)
-class ZeroDropoutMask(NodeRewrite[_Mask]):
-    """Say what the mask of an old Dropout is that drops nothing."""
-
-    name = "zero-dropout-mask"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Dropout")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Mask | Skip | None:
-        """Whether it is from opset 7 to 11, and has a mask."""
-        scope = context.scope
-        masked = len(node.outputs) > 1 and node.outputs[1].name
-        if not masked or not 7 <= scope.opset() < 12 or not is_plain(node, scope):
-            return None
-        sizes = sizes_of(node.inputs[0], scope)
-        dtype = scope.dtype(node.inputs[0]) if scope.opset() < 10 else ir.DataType.BOOL
-        return Skip(UNKNOWN_SHAPE) if sizes is None or dtype is None else _Mask(node, sizes, dtype)
-
-    def rewrite(self, match: _Mask, edit: Edit) -> Sequence[ir.Value | None]:
-        """The input itself, and zeros."""
-        return [match.node.inputs[0], edit.constant(np.zeros(match.sizes, match.dtype.numpy()))]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (ReshapeByOutput(), OperandByOutput(), ConstantShape(), ZeroDropoutMask())
+RULES: tuple[NodeRewrite[Any], ...] = (ReshapeByOutput(), OperandByOutput(), ConstantShape())

@@ -24,7 +24,7 @@ from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.legalize.spatial import UNKNOWN_SHAPE, given, integers, not_constant, sizes_of
+from passes.legalize.operands import UNKNOWN_SHAPE, given, integers, not_constant, sizes_of
 from passes.matching import is_plain
 
 

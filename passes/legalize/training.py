@@ -1,6 +1,8 @@
 """What training leaves in models: Dropout, and the steps of optimizers.
 
     Dropout(x), inference or ratio 0    →  x, and a mask of ones                  (of zeros before opset 12)
+    BiasDropout(x, b, r), likewise      →  x + b + r, and a mask of ones
+    BitmaskDropout(x), BitmaskBiasDropout(x, b, r)    likewise, without the mask
     Adagrad(R, T, X, G, H)              →  g = norm_coefficient · X + G,  H' = H + g²,
                                            X' = X − R / (1 + T · decay_factor) · g / (√H' + epsilon)
     Adam(R, T, X, G, V, H)              →  V' = alpha · V + (1 − alpha) · g,  H' = beta · H + (1 − beta) · g²,
@@ -12,8 +14,8 @@
 An optimizer's node takes several tensors at once: X1, X2, …, G1, G2, … The mask of an inference was never said before
 opset 12; zeros are what ONNX Runtime gives.
 
-Skips: Dropout that drops, which is random; a training mode or ratio that is not constant; optimizers in models that
-import no standard operators.
+Skips: Dropout that drops, which is random; a training mode or ratio that is not constant; masks in bits; optimizers in
+models that import no standard operators.
 """
 
 from __future__ import annotations
@@ -28,21 +30,22 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.legalize.arithmetic import (
+from passes.legalize.arithmetic import Arithmetic, wide
+from passes.legalize.operands import (
     UNKNOWN_DTYPE,
     UNKNOWN_SHAPE,
-    Arithmetic,
     given,
     not_constant,
     scalar,
-    sizes,
+    sizes_of,
     too_old,
     wanted,
-    wide,
 )
 from passes.matching import is_plain
+from passes.randomness import FUSED_DROPOUTS, is_random
 
 _DOMAIN = "ai.onnx.preview.training"
+_CONTRIB = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class RemoveDropout(NodeRewrite[_Dropout]):
                 return Skip("it is in training mode, and drops at random")
         if not wanted(node, 1):
             return _Dropout(node, None)
-        shape, dtype = sizes(node.inputs[0], scope), scope.dtype(node.inputs[0])
+        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         if dtype is None:
@@ -87,6 +90,38 @@ class RemoveDropout(NodeRewrite[_Dropout]):
         """Nothing is computed."""
         mask = None if match.mask is None else edit.constant(match.mask)
         return [match.node.inputs[0], mask][: len(match.node.outputs)]
+
+
+@dataclass(frozen=True)
+class RemoveFusedDropout(NodeRewrite[_Dropout]):
+    """Replace com.microsoft's Dropout with a bias and a residual, which drops nothing, by a sum."""
+
+    name = "remove-fused-dropout"
+    exactness = Exactness.ROUNDING
+    operators = frozenset((_CONTRIB, name) for name in FUSED_DROPOUTS)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Dropout | Skip | None:
+        """Whether it drops nothing, and how large the mask is if there is one."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        if is_random(node, scope):
+            return Skip("it is in training mode, or may be, and drops at random")
+        if not wanted(node, 1):
+            return _Dropout(node, None)
+        if node.op_type != "BiasDropout":
+            return Skip("what the bits of its mask beyond the last element are, nobody says")
+        shape = sizes_of(node.inputs[0], scope)
+        return Skip(UNKNOWN_SHAPE) if shape is None else _Dropout(node, np.ones(shape, bool))
+
+    def rewrite(self, match: _Dropout, edit: Edit) -> Sequence[ir.Value | None]:
+        """The sum of what there is."""
+        terms = match.node.inputs[: FUSED_DROPOUTS[match.node.op_type][0]]
+        result = terms[0]
+        for term in terms[1:]:
+            result = result if term is None else edit.op("Add", [result, term])
+        mask = None if match.mask is None else edit.constant(match.mask)
+        return [result, mask][: len(match.node.outputs)]
 
 
 @dataclass(frozen=True)
@@ -182,4 +217,4 @@ _STEPS: Mapping[str, tuple[Callable[..., Iterator[ir.Value]], int]] = {
 """How each optimizer steps, and how many tensors it takes for each that it changes."""
 
 
-RULES: tuple[NodeRewrite[Any], ...] = (RemoveDropout(), DecomposeOptimizer())
+RULES: tuple[NodeRewrite[Any], ...] = (RemoveDropout(), RemoveFusedDropout(), DecomposeOptimizer())

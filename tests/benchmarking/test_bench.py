@@ -6,7 +6,7 @@ import csv
 import gc
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from onnx_bridge import cli_bench
 from onnx_bridge import model as models
 from onnx_bridge.benchmarking.benchmark import bench
 from onnx_bridge.benchmarking.engines import Call
-from onnx_bridge.benchmarking.measuring import LEAST, Plan, measure
+from onnx_bridge.benchmarking.measuring import LEAST, MOST, SHORT, TURN, Plan, measure
 from onnx_bridge.benchmarking.outcome import Baseline, Bench, Row
 from onnx_bridge.errors import InputError
 from passes.errors import BridgeError
@@ -58,11 +58,33 @@ def baseline(found: Bench, path: Path) -> Baseline:
 # Measuring
 
 
+class Clock:
+    """Time that passes with calls alone, and a little with each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-9
+        return self.now
+
+    def taking(self, seconds: float, then: Callable[[], object] = lambda: None) -> Call:
+        def call(_sample: object) -> None:
+            self.now += seconds
+            then()
+
+        return call
+
+
 def test_engines_take_turns_in_every_round() -> None:
     said: list[str] = []
-    calls: list[tuple[Call, dict[str, Any]]] = [(lambda _, name=name: said.append(name), {}) for name in "abc"]  # type: ignore[misc]
-    found = measure(calls, Plan(iterations=20, warmup=2))
-    assert [len(each) for each in found] == [20, 20, 20]
+    clock = Clock()
+    calls: list[tuple[Call, dict[str, Any]]] = [
+        (clock.taking(1.0, lambda name=name: said.append(name)), {})  # type: ignore[misc]
+        for name in "abc"
+    ]
+    found = measure(calls, Plan(iterations=20, warmup=2), clock)
+    assert [(len(each.latencies), each.together) for each in found] == [(20, 1)] * 3
     assert said[:6] == list("aabbcc")
     orders = {tuple(said[start : start + 3]) for start in range(6, len(said), 3)}
     assert all(sorted(order) == list("abc") for order in orders)
@@ -70,27 +92,39 @@ def test_engines_take_turns_in_every_round() -> None:
 
 
 def test_latencies_are_those_of_the_clock() -> None:
-    now = 0.0
+    clock = Clock()
 
-    def call(_sample: object) -> None:
-        nonlocal now
-        now += 0.25
+    def resting() -> None:
         assert not gc.isenabled()
 
-    (found,) = measure([(call, {})], Plan(iterations=4, warmup=0), clock=lambda: now)
-    assert found == [0.25] * 4
+    (found,) = measure([(clock.taking(0.25, resting), {})], Plan(iterations=4, warmup=0), clock)
+    assert found.latencies == pytest.approx([0.25] * 4, rel=1e-6)
     assert gc.isenabled()
 
 
+def test_short_calls_are_timed_together() -> None:
+    clock, calls = Clock(), 0
+
+    def counted() -> None:
+        nonlocal calls
+        calls += 1
+
+    (found,) = measure([(clock.taking(TURN / 50, counted), {})], Plan(iterations=4, warmup=3), clock)
+    assert 45 <= found.together <= 50
+    assert calls == 3 + 4 * found.together
+    assert found.latencies == pytest.approx([TURN / 50] * 4, rel=1e-4)
+    (long,) = measure([(clock.taking(SHORT * 1.1), {})], Plan(iterations=1, warmup=1), clock)
+    assert long.together == 1
+    (unknown,) = measure([(clock.taking(1e-6), {})], Plan(iterations=1, warmup=0), clock)
+    assert unknown.together == 1
+    (nothing,) = measure([(clock.taking(0.0), {})], Plan(iterations=1, warmup=1), clock)
+    assert nothing.together == MOST
+
+
 def test_time_ends_the_rounds_but_for_the_first() -> None:
-    now = 0.0
-
-    def call(_sample: object) -> None:
-        nonlocal now
-        now += 10.0
-
-    (found,) = measure([(call, {})], Plan(iterations=50, warmup=0, seconds=1.0), clock=lambda: now)
-    assert len(found) == LEAST
+    clock = Clock()
+    (found,) = measure([(clock.taking(10.0), {})], Plan(iterations=50, warmup=0, seconds=1.0), clock)
+    assert len(found.latencies) == LEAST
 
 
 # The verb
@@ -129,15 +163,57 @@ def test_a_bundle_is_as_it_is(tiny: Path, tmp_path: Path) -> None:
         bench(tmp_path / "out", batches=[1], **QUICK)
 
 
+def factory(folder: Path, body: str, name: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(f"import torch\ndef make():\n    {body}\n")
+    return f"{path}:make"
+
+
 def test_torch_beside_the_others(tiny: Path, tmp_path: Path) -> None:
-    factory = tmp_path / "factory.py"
-    factory.write_text("import torch\ndef make():\n    return torch.nn.Linear(8, 8)\n")
-    found = bench(tiny, engines=["migraphx", "torch"], module=f"{factory}:make", **QUICK)
+    found = bench(
+        tiny,
+        engines=["migraphx", "torch"],
+        module=factory(tmp_path, "return torch.nn.Linear(8, 8)", "plain_factory"),
+        **QUICK,
+    )
     assert [row.engine for row in found.rows] == ["migraphx", "torch"]
     assert "torch" in found.versions
-    factory.write_text("def make():\n    raise ValueError('no weights')\n")
     with pytest.raises(InputError, match="the factory fails: ValueError: no weights"):
-        bench(tiny, engines=["torch"], module=f"{factory}:make", **QUICK)
+        bench(tiny, engines=["torch"], module=factory(tmp_path, "raise ValueError('no weights')", "bad"), **QUICK)
+    with pytest.raises(InputError, match="the module fails: RuntimeError.*must take the model's inputs.*: x"):
+        bench(tiny, engines=["torch"], module=factory(tmp_path, "return torch.nn.Linear(3, 3)", "narrow"), **QUICK)
+
+
+def test_a_factory_is_exported_and_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(inductor, "cpp_cache_precompile_headers", False)  # which take longer than this module
+    monkeypatch.setattr(inductor, "compile_threads", 1)  # and so do processes
+    name = factory(tmp_path, "return torch.nn.ReLU(), (torch.ones(2, 3),)", "relu_factory")
+    found = bench(name, engines=["ort", "torch", "torch-compile"], **QUICK)
+    assert [row.engine for row in found.rows] == ["ort", "torch", "torch-compile"]
+    assert found.unavailable == {}
+    assert found.model == "make"
+    swept = bench(name, engines=["ort"], batches=[1, 3], **QUICK)
+    assert [row.batch for row in swept.rows] == [1, 3]
+    with pytest.raises(InputError, match="without arguments"):
+        bench(factory(tmp_path, "return torch.nn.ReLU()", "bare"), **QUICK)
+
+
+def test_what_is_not_available_is_left_out_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(inductor.cpp, "cxx", (str(tmp_path / "no-compiler"),))
+    monkeypatch.setattr(inductor, "force_disable_caches", True)
+    name = factory(tmp_path, "return torch.nn.Tanh(), (torch.ones(2, 5),)", "tanh_factory")
+    found = bench(name, engines=["ort-rocm", "ort", "torch-compile"], **QUICK)
+    assert [row.engine for row in found.rows] == ["ort"]
+    assert set(found.unavailable) == {"ort-rocm", "torch-compile"}
+    assert "torch.compile fails" in found.unavailable["torch-compile"]
+    assert "ort-rocm: not available, ONNX Runtime has no ROCMExecutionProvider here" in found.sentences()
+    assert found.to_json()["unavailable"] == found.unavailable
+    with pytest.raises(InputError, match=r"torch\.compile fails"):
+        bench(name, engines=["torch-compile"], **QUICK)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def converted(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]],
         bundle = onnx_bridge.load(bundle.path, timeout=TIMEOUT)
         for inputs, expected in samples:
             actual = list(bundle({name: each for name, each in inputs.items() if name not in freeze}).values())
-            why = suite.difference(actual, expected)
+            why = case.difference(inputs, actual, expected)
             if why:
                 return Outcome("wrong", why)
         if bundle.wholly_on_migraphx:
@@ -156,7 +156,7 @@ def stock(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]]) -> 
             array = result.numpy()
             scalar = kind.HasField("shape") and not kind.shape.dim
             actual.append(array.reshape(()) if scalar and array.shape == (1,) else array)
-        why = suite.difference(actual, expected)
+        why = case.difference(inputs, actual, expected)
         if why:
             return Outcome("wrong", why)
     return Outcome("wholly")
@@ -174,7 +174,7 @@ def reference(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]])
     """By ONNX Runtime alone."""
     session = Reference(case.model)
     for inputs, expected in samples:
-        why = suite.difference(list(session.run(inputs).values()), expected)
+        why = case.difference(inputs, list(session.run(inputs).values()), expected)
         if why:
             return Outcome("wrong", why)
     return Outcome("wholly")

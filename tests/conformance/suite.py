@@ -26,6 +26,8 @@ RTOL, ATOL = 1e-3, 1e-7
 NARROW = {"float16": (2e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 """Two roundings of these types are already more than what the suite allows: 2⁻¹⁰ and 2⁻⁷ of the value each, and as
 much of the largest term where a sum cancels. The suite's expectations are computed in other orders, or in float32."""
+DRAWING = {"Bernoulli", "RandomUniformLike"}
+"""What the suite's random tests draw with, besides Dropout in training mode."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,23 @@ class Case:
             outputs = [_read(folder / f"output_{i}.pb", each.type) for i, each in enumerate(model.graph.output)]
             found.append((inputs, outputs))
         return found
+
+    def difference(self, inputs: Mapping[str, Any], actual: Sequence[Any], expected: Sequence[Any]) -> str | None:
+        """How outputs differ from what is expected; of random ones, from all that could be drawn.
+
+        The suite expects what numpy's generator drew once, which no runtime can repeat: ONNX leaves open what is drawn.
+        So of these few tests dtypes, shapes, and the numbers that are possible are compared. That each run draws anew,
+        and one with its probability, no test of the suite says.
+        """
+        graph = onnx.load(self.model).graph
+        for node in graph.node:
+            if node.op_type in DRAWING:
+                return _undrawn(actual, expected, 0, 1)
+            if node.op_type == "Dropout" and len(node.input) > 2 and inputs[node.input[2]]:
+                ratio = inputs[node.input[1]] if node.input[1] else 0.5
+                if ratio:
+                    return _undrawn(actual, expected, 0, inputs[node.input[0]] / (1 - ratio))
+        return difference(list(actual), list(expected))
 
 
 def cases() -> list[Case]:
@@ -91,6 +110,25 @@ def difference(actual: Any, expected: Any) -> str | None:
         return None
     with np.errstate(invalid="ignore"):
         return f"largest difference {np.nanmax(np.abs(actual - expected)):.3g}"
+
+
+def _undrawn(actual: Sequence[Any], expected: Sequence[Any], low: Any, high: Any) -> str | None:
+    """What of the outputs cannot have been drawn.
+
+    Args:
+        actual: numbers that are either of two, and perhaps a mask that says where they are the higher one.
+        expected: their dtypes and shapes.
+        low: the one of the two, everywhere or by place.
+        high: the other.
+    """
+    kinds = [[(np.asarray(each).dtype, np.shape(each)) for each in outputs] for outputs in (actual, expected)]
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0]} instead of {kinds[1]}"
+    drawn, *masks = map(np.asarray, actual)
+    is_high, is_low = np.isclose(drawn, high, RTOL, ATOL), np.isclose(drawn, low, RTOL, ATOL)
+    if not np.all(is_low | is_high):
+        return "numbers that cannot be drawn"
+    return None if all(np.all(np.where(mask, is_high, is_low)) for mask in masks) else "another mask"
 
 
 def _fetched() -> Path:

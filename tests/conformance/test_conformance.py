@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 from onnx_bridge.migraphx.runtime import Runtime
@@ -30,8 +33,6 @@ def test_a_part(runtime: Runtime, chosen: list[suite.Case], part: int) -> None:
 
 def test_difference() -> None:
     """What counts as a difference: dtype, shape, length, presence, and numbers beyond the suite's tolerance."""
-    import numpy as np
-
     one = np.ones(2, np.float32)
     assert suite.difference(one, one) is None
     assert suite.difference(one + 1e-3, one) is None
@@ -43,6 +44,26 @@ def test_difference() -> None:
     assert suite.difference(np.array(["a"]), np.array(["b"], object)) == "other strings"
     assert suite.difference(np.array([1, 2]), np.array([1, 3])) == "1 of 2 elements differ"
     assert suite.difference(np.float32([np.nan]), np.float32([np.nan])) is None
+
+
+def test_what_can_be_drawn() -> None:
+    """Of random tests: zeros and ones, or what Dropout keeps and drops, and the mask of that."""
+    cases = {case.name: case for case in suite.cases()}
+
+    def said(name: str, change: Callable[[list[np.ndarray]], object]) -> str | None:
+        inputs, expected = cases[name].samples()[0]
+        actual = [each.copy() for each in expected]
+        change(actual)
+        return cases[name].difference(inputs, actual, expected)
+
+    for name in ("test_bernoulli", "test_bernoulli_seed_expanded", "test_training_dropout_default_mask"):
+        assert said(name, lambda actual: None) is None
+        assert said(name, lambda actual: actual[0].fill(0.5)) == "numbers that cannot be drawn"
+    assert said("test_bernoulli", lambda actual: actual[0].fill(1)) is None
+    assert said("test_training_dropout_default_mask", lambda actual: actual[0].fill(0)) == "another mask"
+    assert "instead of" in (said("test_bernoulli", lambda actual: actual.append(actual[0])) or "")
+    same = said("test_training_dropout_zero_ratio", lambda actual: actual[0].fill(0))
+    assert same is not None and "difference" in same
 
 
 def test_outcomes() -> None:

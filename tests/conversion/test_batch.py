@@ -22,6 +22,7 @@ from onnx import numpy_helper, parser
 import onnx_bridge
 from onnx_bridge.conversion import batch as batches
 from onnx_bridge.conversion import journal as journals
+from onnx_bridge.conversion import pool as pools
 from onnx_bridge.conversion.jobs import Job, Settings, gather, is_batch
 from onnx_bridge.conversion.outcome import Outcome
 from onnx_bridge.errors import InputError
@@ -343,13 +344,13 @@ def test_processes_that_end_are_replaced(runtime: Runtime, tmp_path: Path, monke
     write(tmp_path / "models/a.onnx")
     kills = iter(range(batches._ATTEMPTS))
 
-    class Killer(batches.Performer):
+    class Killer(pools.Performer):
         def give(self, task: Any, message: Any) -> None:
             if next(kills, None) is not None:
                 os.kill(self.pid, signal.SIGKILL)
             super().give(task, message)
 
-    monkeypatch.setattr(batches, "Performer", Killer)
+    monkeypatch.setattr(pools, "Performer", Killer)
     outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
     assert "was ended by SIGKILL" in outcome.results[0].reason
     assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}

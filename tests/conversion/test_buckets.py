@@ -16,7 +16,8 @@ import onnx_bridge
 from onnx_bridge import cli
 from onnx_bridge.conversion.batch import convert_all
 from onnx_bridge.conversion.bucket_checking import check_buckets
-from onnx_bridge.conversion.buckets import BucketInfo, Buckets, Ends, _cut, _following, _pad, convert_buckets
+from onnx_bridge.conversion.bucket_conversion import _following, convert_buckets
+from onnx_bridge.conversion.buckets import BucketInfo, Buckets, Ends, _cut, _pad
 from onnx_bridge.conversion.jobs import Settings
 from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.conversion.keys import canonical, check_key, conversion_key, key_of
+from onnx_bridge.conversion.keys import canonical, check_key, cleaning_key, conversion_key, key_of
 from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.precision import BY_PASS, PRECISIONS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -30,8 +31,15 @@ SETTINGS = st.fixed_dictionaries(
         "host": st.booleans(),
         "buckets": st.dictionaries(NAMES, st.lists(st.integers(1, 3), max_size=2), max_size=2),
         "pad": st.dictionaries(NAMES, st.text(max_size=3), max_size=2),
+        "options": st.dictionaries(NAMES, st.booleans() | st.text(max_size=3), max_size=2),
+        "precision": st.sampled_from(
+            [{"precision": name} for name in PRECISIONS]
+            + [{"precision": "fp16", "keep_fp32": keep} for keep in (["a"], ["b"], ["a", "b"])]
+        ),
     }
 )
+CLEANING = ("pipeline", "dims", "inputs", "freeze")
+"""What cleaning depends on, beside the precisions that passes make."""
 RUNTIME = Runtime("private", Path("/"), "here", "2.14.0", ("ref",), "2.14.0-abc")
 PLAIN: dict[str, Any] = {"pipeline": "none", "dims": {}, "inputs": {}, "freeze": {}, "host": True}
 
@@ -43,14 +51,14 @@ def strictly(value: Any) -> Any:
     return [strictly(each) for each in value] if isinstance(value, list) else (type(value).__name__, repr(value))
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(JSON, JSON)
 def test_canonical_text_tells_values_apart(first: Any, second: Any) -> None:
     assert (canonical(first) == canonical(second)) == (strictly(first) == strictly(second))
     assert strictly(json.loads(canonical(first))) == strictly(first)
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(st.dictionaries(st.text(), st.integers(), min_size=2))
 def test_the_order_of_members_does_not_matter(value: dict[str, int]) -> None:
     assert key_of(value) == key_of(dict(reversed(value.items())))
@@ -62,7 +70,7 @@ def test_keys_that_json_would_turn_into_text(value: Any) -> None:
         canonical(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(SETTINGS, SETTINGS)
 def test_no_two_settings_collide(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Above all not by what one says as a dimension and the other as an input, or by characters in names."""
@@ -73,6 +81,28 @@ def test_no_two_settings_collide(first: dict[str, Any], second: dict[str, Any]) 
         second["pipeline"], second["pipeline"]
     )
     assert (keys[0] == keys[1]) == same
+
+
+@settings(deadline=None, derandomize=True)
+@given(SETTINGS, SETTINGS)
+def test_keys_are_a_chain(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """What is cleaned differently is another conversion; what is cleaned alike differs by the rest alone."""
+
+    def cleaned(given: dict[str, Any]) -> str | None:
+        parts = {name: given[name] for name in CLEANING}
+        return cleaning_key("0" * 64, runtime=RUNTIME, precision=given["precision"], **parts)
+
+    def converted(given: dict[str, Any]) -> str | None:
+        return conversion_key("0" * 64, target="ref", runtime=RUNTIME, **given)
+
+    alike = {**second, **{name: first[name] for name in CLEANING}}
+    by_passes = {each["precision"] for each in (first["precision"], second["precision"])} & {*BY_PASS}
+    if not by_passes:
+        assert cleaned(first) == cleaned(alike)
+    elif first["precision"] != second["precision"]:
+        assert cleaned(first) != cleaned(alike)
+    if cleaned(first) != cleaned(second):
+        assert converted(first) != converted(second)
 
 
 class TestConversionKey:

@@ -16,6 +16,8 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+from onnx_bridge import model as models
+from onnx_bridge.conversion import convert as conversions
 from onnx_bridge.conversion.ladder import Ladder, rungs
 from onnx_bridge.conversion.staging import stage
 from onnx_bridge.errors import (
@@ -117,6 +119,19 @@ def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
         x = np.random.default_rng(1).standard_normal((1, 2, 8, 8), np.float32)
         (y,) = program.run({"x": Tensor.of(x)})
         assert compare({"y": y.numpy()}, Reference(model).run({"x": x})).passed
+
+
+def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What worked is pinned in the manifest, with the command that cuts the failure out; and that command does."""
+    monkeypatch.setattr(conversions, "Verdicts", lambda runtime, **_: TooKind(runtime))
+    models.save(channels(), tmp_path / "m.onnx")
+    bundle = conversions.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
+    assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+    (offer,) = (note for note in bundle.manifest.notes if "onnx-bridge reduce" in note)
+    model = Path(offer.split()[2])
+    assert model == tmp_path / "out/m.onnx"
+    found = onnx_bridge.reduce(model, tmp_path / "reduced", pipeline="none", target="ref")
+    assert (tmp_path / "reduced/model.onnx").exists(), found
 
 
 @pytest.mark.parametrize("doing", ["parse", "compile"])

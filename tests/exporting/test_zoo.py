@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fixtures import zoo
 from fixtures.zoo_registry import ZOO
 from onnx_bridge.migraphx.runtime import Runtime
 
-ALL = zoo.load()
+ALL = zoo.load(optional=False)
 CHOSEN = [each.name for each in ALL.values() if each.in_tests]
-NOT_EXPORTED = {("conditional", "torchscript"): "dynamo-optimized function"}
+NOT_EXPORTED = {(name, "torchscript"): "dynamo-optimized function" for name in ("conditional", "while-loop")}
 """What an exporter cannot, and a part of what it says."""
 
 
@@ -56,4 +58,7 @@ def test_lines_and_sums() -> None:
     assert " ".join(zoo.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
     lost = zoo.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
     assert "not exported: no" in zoo.line(lost)
+    assert zoo.helped([row, lost]) == "MIGraphX does all of the work but for 0 exports"
+    partly = dataclasses.replace(row, ours=zoo.Outcome("right", share=0.97))
+    assert zoo.helped([row, partly]).endswith("but for 1 exports: at least 97.0% of the work, for net")
     assert zoo.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"

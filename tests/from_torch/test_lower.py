@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -146,6 +147,8 @@ def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, samp
         make(scorer, sample, buckets={"seq": [4]})
     with pytest.raises(InputError, match=r"'batch': its sizes are \[0\]"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": [0]})
+    with pytest.raises(InputError, match="'seq': it is to be padded at its start, and there are no buckets"):
+        make(scorer, sample, pad_before=["seq"])
 
 
 def test_gradients_are_an_error_and_not_zero(lowered: Lowered, sample: tuple[Any, ...]) -> None:
@@ -273,3 +276,15 @@ except onnx_bridge.errors.InputError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert "onnx-bridge[torch]" in done.stdout
+
+
+def test_this_process_needs_amds_own_module(
+    make: Make, lowered: Lowered, sample: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "in_process: it takes AMD's own Python module, and the runtime is .*private.*worker process"
+    with pytest.raises(InputError, match=said):
+        make(nn.ReLU().eval(), torch.randn(3, 4), in_process=True)
+    copied = pickle.loads(pickle.dumps(lowered))
+    monkeypatch.setitem(copied.programs.limits, "in_process", True)  # as on a machine that had it
+    with pytest.raises(InputError, match=said):
+        copied(*sample)

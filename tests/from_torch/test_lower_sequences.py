@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
+from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.torch import lower
 
@@ -89,6 +91,48 @@ def test_sixteen_tokens_with_a_cache_are_those_of_pytorch(options: dict[str, Any
     assert mine == theirs
     assert len(set(mine)) > 1
     assert_close(found, expected)
+
+
+@torch.no_grad()
+def test_sixteen_tokens_with_a_cache_that_grows_are_those_of_pytorch(options: dict[str, Any]) -> None:
+    config = LlamaConfig(
+        vocab_size=_WORDS,
+        hidden_size=_WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=_HEADS,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
+    llama = LlamaForCausalLM(config).eval()
+
+    def arguments(token: torch.Tensor, past: int, cache: DynamicCache) -> dict[str, Any]:
+        mask, position = torch.ones(1, past + 1, dtype=torch.int64), torch.tensor([[past]])
+        return {"input_ids": token, "attention_mask": mask, "position_ids": position, "past_key_values": cache}
+
+    def cache(past: int) -> DynamicCache:
+        return DynamicCache([(torch.randn(1, 1, past, 8), torch.randn(1, 1, past, 8))])
+
+    def generate(step: nn.Module) -> tuple[list[int], torch.Tensor, DynamicCache]:
+        token, kept, tokens, logits = torch.tensor([[1]]), cache(0), [], []
+        for past in range(16):
+            found = step(**arguments(token, past, kept))
+            kept, token = found.past_key_values, found.logits[:, -1:].argmax(-1)
+            tokens.append(int(token))
+            logits.append(found.logits)
+        return tokens, torch.cat(logits), kept
+
+    past = {f"past_key_values.0.{part}": {2: "past"} for part in ("key", "value")}
+    dynamic = {**past, "attention_mask": {1: "past+1"}}
+    sample = arguments(torch.tensor([[1]]), 3, cache(3))
+    with pytest.raises(InputError, match="something else when it is padded .past from 3 to 15"):
+        lower(llama, sample, dynamic=dynamic, buckets={"past": [15]}, **options)
+    lowered = lower(llama, sample, dynamic=dynamic, buckets={"past": [4, 15]}, pad_before=["past"], **options)
+    (mine, found, kept), (theirs, expected, _) = generate(lowered), generate(llama)
+    assert mine == theirs
+    assert len(set(mine)) > 1
+    assert_close(found, expected)
+    assert kept.get_seq_length() == 16
 
 
 class Encoder(nn.Module):
@@ -179,47 +223,3 @@ def test_a_loop_of_diffusion_steps_stays_with_pytorch(options: dict[str, Any]) -
         return found
 
     assert_close(images(lowered), images(denoiser), rtol=1e-4, atol=1e-4)  # errors of five steps add up
-
-
-class Quantized(nn.Module):
-    """A convolution as PT2E leaves it: int8 weights a channel, uint8 activations, operators of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        import torch.ao.quantization.fx._decomposed  # registers the operators
-
-        weight = torch.randn(4, 3, 3, 3)
-        scale = weight.abs().amax((1, 2, 3)) / 127
-        self.register_buffer("weight", (weight / scale[:, None, None, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale)
-        self.register_buffer("zero", torch.zeros(4, dtype=torch.int64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ops = torch.ops.quantized_decomposed
-        x = ops.quantize_per_tensor(x, 0.05, 128, 0, 255, torch.uint8)
-        x = ops.dequantize_per_tensor(x, 0.05, 128, 0, 255, torch.uint8)
-        weight = ops.dequantize_per_channel(self.weight, self.scale, self.zero, 0, -127, 127, torch.int8)
-        x = F.relu(F.conv2d(x, weight))
-        x = ops.quantize_per_tensor(x, 0.1, 0, 0, 255, torch.uint8)
-        return torch.as_tensor(ops.dequantize_per_tensor(x, 0.1, 0, 0, 255, torch.uint8))
-
-
-@torch.no_grad()
-def test_a_quantized_graph_goes_through_both_doors(options: dict[str, Any]) -> None:
-    module = Quantized().eval()
-    x = torch.randn(1, 3, 8, 8)
-    lowered = lower(torch.export.export(module, (x,)).module(), x, **options)
-    operators = {node.op_type for node in _cleaned(lowered).graph}
-    assert {"QuantizeLinear", "DequantizeLinear"} <= operators
-    torch._dynamo.reset()
-    compiled = torch.compile(module, backend="onnx_bridge", options={**options, "strict": True})
-    for found in (lowered(x), compiled(x)):
-        steps = (found - module(x)).abs() / 0.1
-        assert steps.max() < 1.01  # where a rounding tie flips, by one step
-        assert (steps > 0.01).float().mean() < 0.01
-
-
-def _cleaned(lowered: Any) -> Any:
-    from onnx_bridge import model as models
-
-    return models.load(lowered.programs.bundles[0].model_path)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ class TestNodes:
             "else_branch = g2 () => (float[2,3] e) {{ e = Abs(x) }}>(c) }}"
         )
         assert said(target, last(text.format("Relu"))) == Verdict(Status.OK, error=0.0)
-        assert said(target, last(text.format("Bernoulli"))).message == "Unknown operator: Bernoulli"
+        assert said(target, last(text.format("Mish"), opset=18)).message == "Unknown operator: Mish"
 
     def test_function_calls(self, target: Target) -> None:
         call = last(
@@ -122,9 +121,9 @@ class TestNodes:
         )
         assert said(target, call).status is Status.WRONG
 
-    def test_random_operators_are_not_compared(self, target: Target) -> None:
+    def test_random_operators_are_known_to_be_drawn_once(self, target: Target) -> None:
         verdict = said(target, last("(float[2,2] x) => (y) { y = RandomUniformLike(x) }"))
-        assert verdict == Verdict(Status.OK)
+        assert verdict.status is Status.REJECTED and "draws new numbers in each run" in verdict.message
 
     def test_what_cannot_be_asked_is_rejected_for_that(self, target: Target) -> None:
         verdict = said(target, last("(string[2] x) => (y) { y = Identity(x) }"))
@@ -243,6 +242,14 @@ class TestSamples:
         _, edge = samples(tiny("(float[8,8] x) => (float[8,8] y) { y = Round(x) }"))
         assert {0.0, 0.5, -0.5, 2.5, -10.0} <= set(edge["x"].ravel().tolist())
 
+    def test_scores_in_16_bits_stay_small(self) -> None:
+        """No two ways of computing agree on the exponential of a large one."""
+        text = "(float16[1,2,4,8] q) => (float16[1,2,4,8] y) {{ y = {}(q, q, q) }}"
+        _, scored = samples(tiny(text.format("Attention"), opset=23))
+        assert np.abs(scored["q"]).max() == 1
+        _, other = samples(tiny(text.replace("q, q, q", "q, q").format("Add")))
+        assert np.abs(other["q"]).max() == 10
+
     def test_nothing_negative_is_cast_to_an_unsigned_dtype(self) -> None:
         for sample in samples(tiny("(float[8,8] x) => (uint8[8,8] y) { y = Cast<to=2>(x) }")):
             assert (sample["x"] >= 0).all()
@@ -343,7 +350,4 @@ class TestManyNodes:
         assert len(cold) >= 1000
         kinds = int(heard[-1].split()[5])
         assert kinds < len(nodes) * 2 / 3
-        asked = many()
-        started = time.perf_counter()
-        assert Verdicts(runtime).verdicts(asked, run=False) == cold
-        assert time.perf_counter() - started < 1.0
+        assert Verdicts(runtime).verdicts(many(), run=False) == cold

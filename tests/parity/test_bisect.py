@@ -24,10 +24,13 @@ from fixtures import small
 from fixtures.faults import Plot
 from onnx_bridge import cli_parity
 from onnx_bridge import model as models
+from onnx_bridge.conversion.convert import convert
 from onnx_bridge.errors import InputError
 from onnx_bridge.halving import first, smallest
 from onnx_bridge.parity.bisect import bisect
 from onnx_bridge.parity.bisection import Bisection, Leg
+from onnx_bridge.parity.recorded import Recorded
+from onnx_bridge.parity.reduce import reduce
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.trial import Kind
 
@@ -308,10 +311,112 @@ class TestErrors:
         found = bisect(small.mlp(), inputs=[{"x": np.full((4, 16), np.nan, np.float32)}])
         assert any("NaN" in note for note in found.notes)
 
-    def test_a_bundle(self, exported: Callable[..., Path], tmp_path: Path) -> None:
+    def test_a_program_without_a_manifest(self, tmp_path: Path) -> None:
         (tmp_path / "m.mxr").write_bytes(b"")
-        with pytest.raises(InputError, match="this is a bundle"):
+        with pytest.raises(InputError, match="it has no manifest"):
             bisect(tmp_path / "m.mxr")
+
+
+class TestModules:
+    """A factory of a PyTorch module is exported first, and PyTorch is right."""
+
+    FACTORIES = """import torch
+
+def good():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval(), (torch.randn(2, 4),)
+
+class Values(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.svd(x)[1]
+
+def bad():
+    return Values().eval(), (torch.randn(3, 3),)
+
+def bare():
+    return torch.nn.Tanh()
+"""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        (tmp_path / "net.py").write_text(self.FACTORIES)
+        return tmp_path / "net.py"
+
+    def test_all_legs(self, file: Path) -> None:
+        found = bisect(f"{file}:good")
+        assert found.passed, found.summary
+        assert list(found.runs) == [Leg.EXPORT, Leg.PASSES, Leg.MIGRAPHX]
+        assert found.samples == 2
+
+    def test_what_cannot_be_exported(self, file: Path) -> None:
+        found = bisect(f"{file}:bad")
+        assert found.finding is not None
+        assert found.finding.leg is Leg.EXPORT
+        assert "bad: the export is at fault: it cannot be exported: " in sentence(found)
+
+    def test_it_brings_inputs_and_outputs(self, file: Path) -> None:
+        with pytest.raises(InputError, match="leave --inputs"):
+            bisect(f"{file}:good", inputs=[{}])
+        with pytest.raises(InputError, match="without arguments"):
+            bisect(f"{file}:bare")
+        with pytest.raises(InputError, match="has no 'nothing'"):
+            bisect(f"{file}:nothing")
+
+
+class TestBundles:
+    """The model that a bundle was converted from goes the same way again."""
+
+    TEXT = """g (float[n, 4] x, int64[1] k) => (float[n, m] y, int64[n, m] i) {
+        [first] r = Relu(x) [top] y, i = TopK(r, k)
+    }"""
+
+    @pytest.fixture
+    def bundle(self, tmp_path: Path) -> Path:
+        models.save(model(self.TEXT), tmp_path / "m.onnx")
+        options = {"dims": {"n": 3}, "freeze": {"k": "[2]"}, "pipeline": "minimal", "target": "ref"}
+        return convert(tmp_path / "m.onnx", tmp_path / "bundle", **options).path
+
+    def test_passes_sizes_and_frozen_inputs_are_those_of_the_bundle(self, bundle: Path) -> None:
+        found = bisect(bundle)
+        assert found.passed, found.summary
+        assert found.model == "m.onnx"
+        recorded = Recorded.of(bundle).how({})
+        assert (recorded["dims"], recorded["freeze"], recorded["target"]) == ({"n": 3}, {"k": "[2]"}, "ref")
+        assert "freeze" not in recorded["pipeline"]
+        assert "legalize" not in recorded["pipeline"]
+
+    def test_a_fault_of_migraphx(self, tmp_path: Path) -> None:
+        text = "g (float[4, 4] x) => (float y) { [one] r = Relu(x) [odd] d = Det(r) [end] y = Relu(d) }"
+        models.save(model(text), tmp_path / "m.onnx")
+        bundle = convert(tmp_path / "m.onnx", tmp_path / "bundle", pipeline="none", target="ref").path
+        found = bisect(bundle, host=False)
+        assert found.finding is not None
+        assert [node.name for node in found.finding.nodes] == ["odd"]
+        assert reduce(bundle, tmp_path / "reduced").found is not None
+        with pytest.raises(InputError, match="which precision"):
+            bisect(bundle, precision="fp16")
+
+    def test_a_lower_precision_has_its_tolerances(self, tmp_path: Path) -> None:
+        models.save(small.mlp(), tmp_path / "m.onnx")
+        bundle = convert(tmp_path / "m.onnx", tmp_path / "bundle", precision="fp16", target="ref")
+        found = bisect(bundle.path)
+        assert found.passed, found.summary
+        assert not bisect(tmp_path / "m.onnx", pipeline=bundle.manifest.options["pipeline"], rtol=1e-6).passed
+
+    def test_other_passes_are_refused(self, bundle: Path) -> None:
+        with pytest.raises(InputError, match="has its own pipeline"):
+            bisect(bundle, pipeline="none")
+        with pytest.raises(InputError, match="has its own dims"):
+            reduce(bundle, bundle / "reduced", dims={"n": 2})
+
+    def test_a_model_that_is_gone_or_was_changed(self, bundle: Path) -> None:
+        source = bundle.parent / "m.onnx"
+        source.write_bytes(source.read_bytes() + b"\x3a\x00")
+        with pytest.raises(InputError, match="was changed since"):
+            bisect(bundle)
+        source.unlink()
+        with pytest.raises(InputError, match="is gone.*--pipeline none"):
+            bisect(bundle)
 
 
 class TestCommandLine:

@@ -154,6 +154,31 @@ class TestErrorsOfCleaning:
         assert [row.node for row in layers.rows if not row.cleaning.passed] == ["soft", "again", "cut", "end"]
         assert "cleaning" in rendered(layers)
 
+    SHIFTED = """(float[16, 16] x) => (float[16, 16] y) {
+        [quantize] q = QuantizeLinear(x, scale, middle) [turn] t = Transpose(q)
+        [back] d = DequantizeLinear(t, scale, middle) [end] y = MatMul(d, w)
+    }"""
+
+    def test_integers_that_a_pass_shifted_are_compared_with_what_they_were(self, runtime: Runtime) -> None:
+        original = built(self.SHIFTED, middle=np.array(120, np.uint8))
+        cleaned = onnx_bridge.clean(original).model
+        rows = by_node(looked(runtime, cleaned, original=original))
+        assert [rows[name].tensor for name in ("quantize", "turn", "back")] == ["q_int8", "t_int8", "d"]
+        for name in ("quantize", "turn", "back", "end"):
+            assert rows[name].cleaning.same == 1.0
+            assert rows[name].passed
+
+    def test_a_shift_that_went_wrong(self, runtime: Runtime) -> None:
+        original = built(self.SHIFTED, middle=np.array(120, np.uint8))
+        cleaned = onnx_bridge.clean(original).model
+        node = next(node for node in cleaned.graph if node.name == "quantize")
+        wrong = ir.Tensor(np.array(-8 + 20, np.int8), name="wrong")
+        node.replace_input_with(2, ir.Value(name="wrong", const_value=wrong, type=ir.TensorType(wrong.dtype)))
+        cleaned.graph.initializers.add(node.inputs[2])
+        layers = looked(runtime, cleaned, original=original)
+        assert layers.first.tensor == "q_int8"
+        assert layers.first.cleaning.max_abs == 20.0
+
     def test_an_original_that_cannot_be_run_is_a_note(self, runtime: Runtime) -> None:
         original = built(CHAIN)
         next(iter(original.graph)).domain = "unknown"
@@ -245,6 +270,16 @@ class TestHostStages:
             assert row.runs_on == ("ONNX Runtime" if on_host else "MIGraphX")
             assert (row.local is None) == on_host
             assert row.accumulated is not None
+
+
+class TestManyNodes:
+    def test_programs_of_some_nodes_each_give_the_same(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        x = RNG.standard_normal((16, 16), np.float32) + 3
+        whole = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        monkeypatch.setattr(engine, "_IN_PLACE", 2)
+        monkeypatch.setattr(engine, "_APART", 3)
+        cut = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        assert cut.rows == whole.rows
 
 
 class TestMemory:

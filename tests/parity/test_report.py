@@ -7,10 +7,18 @@ import json
 import math
 
 import numpy as np
+import pytest
 from rich.console import Console
 
+from onnx_bridge.errors import WorkerCrashed, WorkerTimeout
+from onnx_bridge.parity.bisection import Bisection, Culprit, Finding
+from onnx_bridge.parity.bisection import Leg as Part
 from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.trial import Kind
+
+CRASH = Failure("run", WorkerCrashed("run", returncode=-6), 1)
 
 
 def compared(actual: float, expected: float, name: str = "y") -> Comparison:
@@ -47,10 +55,26 @@ def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
 
 
 def test_a_leg_that_could_not_be_run_fails() -> None:
-    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", error="was ended by SIGABRT")))
+    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1),), CRASH)))
     assert not report.passed
-    assert "MIGraphX ref could not be run" in report.summary
-    assert "was ended by SIGABRT" in rendered(report)
+    assert report.exit_code == 3
+    assert "MIGraphX ref crashes in the step run" in report.summary
+    assert "MIGraphX ref: run, sample 1: MIGraphX's process was ended by SIGABRT" in rendered(report)
+    with pytest.raises(WorkerCrashed):
+        report.raise_failure()
+
+
+def test_exit_codes() -> None:
+    differing = Report("m", (GOOD, Leg("x", (compared(1, 2),))))
+    differing.raise_failure()
+    assert [each.exit_code for each in (Report("m", (GOOD,)), differing, Report("m", ()))] == [0, 1, 1]
+
+
+def test_what_it_fails_on_is_told() -> None:
+    finding = Finding(Part.MIGRAPHX, Kind.CRASHES, "SIGABRT", "run", nodes=(Culprit("odd", "ScatterND"),))
+    report = Report("m", (Leg("MIGraphX", failure=CRASH),), bisection=Bisection("m", finding))
+    assert "MIGraphX crashes on ScatterND odd (run): SIGABRT" in rendered(report)
+    assert report.to_json()["bisection"]["finding"]["nodes"][0]["name"] == "odd"
 
 
 def test_nothing_compared_is_no_parity() -> None:
@@ -81,14 +105,33 @@ def test_many_differences_are_cut_short() -> None:
 
 
 def test_json_is_strict_and_complete() -> None:
-    report = Report("m", (Leg("x", (compared(math.nan, 1), compared(1, 1))), Leg("y", error="no")), 3, {"a": "1"})
+    failing = Failure("compile", WorkerTimeout("too long", hint="wait", output="words\n"))
+    report = Report("m", (Leg("x", (compared(math.nan, 1), compared(1, 1))), Leg("y", (), failing)), 3, {"a": "1"})
     data = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (data["model"], data["passed"], data["seed"], data["versions"]) == ("m", False, 3, {"a": "1"})
     assert [(leg["name"], leg["passed"], leg["error"]) for leg in data["legs"]] == [
         ("x", False, None),
-        ("y", False, "no"),
+        ("y", False, "compile: too long"),
     ]
+    assert data["legs"][1]["failure"] == {
+        "step": "compile",
+        "kind": "hangs",
+        "sample": None,
+        "what": "too long",
+        "where": None,
+        "hint": "wait",
+        "printed": "words",
+    }
     first, second = data["legs"][0]["samples"]
     assert (first["passed"], second["passed"]) == (False, True)
     assert first["outputs"][0]["worst_actual"] == "NaN"
     assert second["outputs"][0]["sqnr_db"] == "Infinity"
+
+
+def test_what_errors_do_not_tell_is_said() -> None:
+    right = {"ids": np.arange(8), "logits": np.eye(8, 10, dtype=np.float32)}
+    got = {"ids": np.array([0, 1, 2, 3, 4, 5, 6, 9]), "logits": right["logits"].copy()}
+    got["logits"][0, 9] = 2
+    text = rendered(Report("m", (Leg("x", (compare(got, right),)),)))
+    assert "differs (87.50% the same)" in text
+    assert "differs (top-1 87.5%, top-5 100.0%)" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import onnx_bridge
 from passes.base import Context
 from passes.check_quantization import CheckQuantization
 from passes.errors import InputError
 from passes.pipeline import Pipeline
-from tests.passes.helpers import tiny
+from tests.passes.helpers import mentioned, tiny
 from tests.passes.rewriting import apply
 
 S, Z = np.float32(0.05), np.int8(0)
@@ -87,3 +89,84 @@ def test_it_is_the_first_of_the_pipelines() -> None:
     for name in ("quantized", "default"):
         with pytest.raises(InputError, match="scale is zero"):
             Pipeline.parse(name).run(tiny(PAIR, s=np.float32(0), z=Z))
+
+
+def test_integers_on_the_way_are_not_those_of_the_zero_point() -> None:
+    text = PAIR.replace("[first] ", "").replace("[second]", "[first]").replace("(q, s, z)", "(q, s, u)")
+    refused(text, "zero point is uint8, and its integers are int8", s=S, z=Z, u=np.uint8(0))
+
+
+def test_a_scale_is_a_float() -> None:
+    refused(WEIGHT, "its scale is int32", s=np.int32(1), z=Z, w=W)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 2), (2, 4)])
+def test_as_many_as_blocks(shape: tuple[int, int]) -> None:
+    text = WEIGHT.replace("axis = 1", "axis = 1, block_size = 2").replace("2,3]", "2,4]")
+    weight = np.arange(8, dtype=np.int8).reshape(2, 4)
+    scale, zero = np.ones(shape, np.float32), np.zeros(shape, np.int8)
+    if shape == (2, 2):
+        assert not apply(CheckQuantization(), tiny(text, opset=21, s=scale, z=zero, w=weight)).rewrites
+    else:
+        refused(text, "blocks", s=scale, z=zero, w=weight)
+
+
+CONVOLUTION = "(uint8[1,2,4,4] x) => (uint8[1,3,2,2] y) { [first] y = QLinearConv(x, s, z, w, t, u, s, z) }"
+PRODUCT = "(uint8[2,3] x) => (uint8[2,4] y) { [first] y = QLinearMatMul(x, s, z, w, t, u, s, z) }"
+INTEGERS = "(uint8[2,3] x) => (int32[2,4] y) { [first] y = MatMulInteger(x, w, z, u) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "weight", "changed", "message"),
+    [
+        (CONVOLUTION, (3, 2, 3, 3), {"t": np.ones(2, np.float32)}, "2 scales for an axis of 3"),
+        (CONVOLUTION, (3, 2, 3, 3), {"u": np.int8(0)}, "zero point is int8, and its integers are uint8"),
+        (CONVOLUTION, (3, 2, 3, 3), {"s": np.float32(np.nan)}, "scale is NaN"),
+        (PRODUCT, (3, 4), {"t": np.ones(3, np.float32)}, "3 scales for an axis of 4"),
+        (PRODUCT, (3, 4), {"s": np.float32(0)}, "scale is zero"),
+        (INTEGERS, (3, 4), {"u": np.zeros(3, np.uint8)}, "3 zero points for an axis of 4"),
+        (INTEGERS, (3, 4), {"z": np.int8(0)}, "zero point is int8, and its integers are uint8"),
+    ],
+)
+def test_operators_on_integers(text: str, weight: tuple[int, ...], changed: dict[str, Any], message: str) -> None:
+    given = {"s": S, "z": np.uint8(3), "t": S, "u": np.uint8(3), "w": np.ones(weight, np.uint8)}
+    assert not apply(CheckQuantization(), tiny(text, **mentioned(text, given))).rewrites
+    refused(text, message, **mentioned(text, given | changed))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("q = com.amd.quark.ExtendedQuantizeLinear (x, s, z)", "scale is zero"),
+        ("q = com.amd.quark.ExtendedQuantizeLinear (x, n, z)", "scale is NaN"),
+        ("q = com.amd.quark.ExtendedQuantizeLinear <axis = 1> (x, v, o)", "2 scales for an axis of 3"),
+        ("q = com.microsoft.QuantizeLinear (x, s, z)", "scale is zero"),
+        ("q = com.microsoft.QuantizeLinear <axis = 1> (x, v, o)", "2 scales for an axis of 3"),
+        ("q = com.microsoft.MatMulNBits <K = 3, N = 4, bits = 4, block_size = 16> (x, b, v)", "2 scales for 4 blocks"),
+        ("q = com.microsoft.MatMulNBits <K = 3, N = 4, bits = 4, block_size = 16> (x, b, p)", "scale is infinite"),
+    ],
+)
+def test_operators_of_other_domains(body: str, message: str) -> None:
+    header = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "com.amd.quark": 1]>'
+    proto = onnx.parser.parse_model(f"{header} g (float[2,3] x) => (q) {{ [first] {body} }}")
+    given = {
+        "s": np.float32(0),
+        "n": np.float32(np.nan),
+        "z": np.int16(0),
+        "v": np.ones(2, np.float32),
+        "o": np.zeros(2, np.int16),
+        "b": np.ones((4, 1, 8), np.uint8),
+        "p": np.full(4, np.inf, np.float32),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(each), name) for name, each in given.items())
+    with pytest.raises(InputError, match=message) as caught:
+        CheckQuantization().run(ir.from_proto(proto), Context())
+    assert "first" in str(caught.value)
+
+
+def test_convert_says_which_node(tmp_path: Path) -> None:
+    """Before MIGraphX is asked anything."""
+    proto = ir.to_proto(tiny(WEIGHT, s=np.array([0.1, -1, 1], np.float32), z=np.zeros(3, np.int8), w=W))
+    onnx.save(proto, tmp_path / "bad.onnx")
+    with pytest.raises(InputError, match="DequantizeLinear first: its scale is negative: -1"):
+        onnx_bridge.clean(tmp_path / "bad.onnx")

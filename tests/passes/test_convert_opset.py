@@ -220,6 +220,16 @@ def test_functions_follow_if_they_say_the_same() -> None:
     assert other.graph.opset_imports[""] == 12
 
 
+@pytest.mark.parametrize("operator", ["Max", "Mean", "Min", "Sum"])
+def test_a_function_that_broadcasts_does_not_go_back_to_where_that_is_unknown(operator: str) -> None:
+    body = f'<domain: "local", opset_import: ["": 8]> f (a, c) => (b) {{ b = {operator}(a, c) }}'
+    text = "(float[2] x, float[1] z) => (float[2] y) { y = local.f(x, z) }"
+    with pytest.raises(InputError, match=f"{operator} in the function local::f is not the same in opsets 8 and 7"):
+        ConvertOpset(7).run(build(text, 8, functions=body), Context())  # type: ignore[arg-type]
+    forth = build(text, 7, functions=body.replace("8", "7"))  # type: ignore[arg-type]
+    assert ConvertOpset(8).run(forth, Context()).rewrites
+
+
 @pytest.mark.parametrize(
     ("text", "opset", "to", "message"),
     [

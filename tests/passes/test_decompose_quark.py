@@ -14,11 +14,11 @@ from onnx import TensorProto
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.parity import quark_operators as quark
 from passes.base import Context
 from passes.decompose_quark import DecomposeQuark
 from passes.remove_dead import RemoveDead
 from tests.passes.rewriting import reasons, run
-from tests.quantized import quark
 
 STEP = DecomposeQuark()
 RANDOM = np.random.default_rng(5)

@@ -130,10 +130,11 @@ class TestDifferent:
         assert operators(m).count("Split") == 2
 
     @pytest.mark.parametrize(
-        "node", ["RandomNormal<shape=[2]>()", "RandomUniformLike(x)", "Bernoulli(h)", "Dropout(x)"]
+        "node", ["RandomNormal<shape=[2]>()", "RandomUniformLike(x)", "Bernoulli(h)", "Dropout(x, half, yes)"]
     )
     def test_random_numbers(self, node: str) -> None:
-        m = model(f"(float[2] x) => (float[2] y) {{ h = Sigmoid(x) a = {node} b = {node} y = Add(a, b) }}")
+        text = f"(float[2] x) => (float[2] y) {{ h = Sigmoid(x) a = {node} b = {node} y = Add(a, b) }}"
+        m = model(text, half=np.float32(0.5), yes=np.bool_(True))
         result = CSE.run(m, Context())
         assert reasons(result) == ["it may be random"]
         assert not result.rewrites

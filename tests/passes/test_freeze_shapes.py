@@ -154,3 +154,28 @@ def test_the_arrays_of_a_sequence_may_differ_in_size() -> None:
     assert [str(value.shape) for value in model.graph.inputs] == ["[1,4]", "[m]", "[1]"]
     again = FreezeShapes(default=1).run(model, Context())
     assert not again.rewrites
+
+
+CACHED = """(float[past,4] cache, float["past + 1"] mask, float["batch-size"] z) => (y)
+    { y = Neg(cache) w = Neg(mask) v = Neg(z) }"""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"dims": {"past": 4}}, {"cache": "[4,4]", "mask": "[5]", "z": "[batch-size]"}),
+        ({"dims": {"past": 4}, "default": 1}, {"cache": "[4,4]", "mask": "[5]", "z": "[1]"}),
+        ({"default": 3}, {"cache": "[3,4]", "mask": "[4]", "z": "[3]"}),
+        ({"inputs": {"cache": (6, 4)}}, {"cache": "[6,4]", "mask": "[7]", "z": "[batch-size]"}),
+        ({"inputs": {"mask": (6,)}}, {"cache": "[past,4]", "mask": "[6]"}),
+    ],
+)
+def test_expressions_follow_their_symbols(options: dict[str, Any], expected: dict[str, str]) -> None:
+    model = tiny(CACHED)
+    FreezeShapes(**options).run(model, Context())
+    assert shapes(model) | expected == shapes(model)
+
+
+def test_an_expression_that_is_given_another_size() -> None:
+    with pytest.raises(InputError, match="past \\+ 1 is 5 by the sizes in it, but it was given 6"):
+        FreezeShapes(dims={"past": 4}, inputs={"mask": (6,)}).run(tiny(CACHED), Context())

@@ -105,7 +105,7 @@ class Seen:
         return [each.numpy() for each in program.run(given)]
 
 
-@pytest.mark.parametrize("network", list(quantized.NETWORKS))
+@pytest.mark.parametrize("network", list(quantized.TEXTS))
 def test_networks(network: str, tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
     made = list(quantized.generate(tmp_path, [network], SCHEMES))
     assert len(made) == len(SCHEMES)

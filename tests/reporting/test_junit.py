@@ -9,10 +9,13 @@ from xml.etree import ElementTree as xml
 import numpy as np
 import pytest
 
-from onnx_bridge.errors import InputError
+from onnx_bridge.errors import InputError, WorkerCrashed
 from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.reporting.junit import write_junit
+
+CRASH = Failure("run", WorkerCrashed("run", returncode=-6, output="one\ntwo\n"), 2)
 
 
 def compared(**pairs: tuple[float, float]) -> Comparison:
@@ -56,10 +59,14 @@ def test_a_case_for_each_output_of_each_sample(tmp_path: Path) -> None:
 
 
 def test_a_leg_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
-    root = written(Report("m", (Leg("MIGraphX", error="ended by SIGABRT"),)), tmp_path)
+    root = written(Report("m", (Leg("MIGraphX", failure=CRASH),)), tmp_path)
     assert counts(root) == ("1", "0", "1")
     (error,) = root.iter("error")
-    assert error.get("message") == "ended by SIGABRT"
+    assert str(error.get("message")).startswith("run, sample 2: MIGraphX's process was ended by SIGABRT during run")
+    assert error.get("type") == "crashes"
+    assert str(error.text).splitlines()[1:] == ["one", "two"]
+    (case,) = root.iter("testcase")
+    assert case.get("name") == "run"
 
 
 def test_nothing_compared_is_an_error(tmp_path: Path) -> None:

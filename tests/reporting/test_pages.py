@@ -15,11 +15,12 @@ from onnx import parser
 from onnx_bridge.cleaning import clean
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.diagnosis import doctor
-from onnx_bridge.errors import InputError
+from onnx_bridge.errors import InputError, MigraphxError
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.bisection import Bisection, Culprit, Finding
 from onnx_bridge.parity.bisection import Leg as Part
 from onnx_bridge.parity.compare import compare
+from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers import compare_layers
 from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.report import Leg, Report
@@ -44,9 +45,11 @@ def column(found: Table, label: str) -> list[str]:
 def test_a_report_alone(tmp_path: Path) -> None:
     y = np.array([1, math.nan, math.inf], np.float32)
     good = compare({"y": y}, {"y": y})
-    report = Report("m", (Leg("cleaned", (good,)), Leg("MIGraphX", error="ended by SIGABRT <here>")))
+    failed = MigraphxError("ended by SIGABRT <here>")
+    report = Report("m", (Leg("cleaned", (good,)), Leg("MIGraphX", failure=Failure("run", failed))))
     page = page_of(report)
     assert not page.passed
+    assert page.headline == "MIGraphX fails"
     assert page.sections == [("outputs", "Outputs")]
     assert column(table(page, "outputs"), "verdict") == ["failed", "agrees, 2 NaN or Inf"]
     assert column(table(page, "outputs"), "SQNR dB") == ["", "inf"]

@@ -21,7 +21,7 @@ from onnx_bridge import model as models
 from onnx_bridge.benchmarking.statistics import Ratio
 from onnx_bridge.conversion.jobs import gather
 from onnx_bridge.errors import BridgeError, InputError
-from onnx_bridge.tuning.keeping import find_keep
+from onnx_bridge.tuning.keeping import keep
 from onnx_bridge.tuning.minimal import minimal
 from onnx_bridge.tuning.pareto import Candidate, Trial, explain, front, winner
 from onnx_bridge.tuning.tune import tune
@@ -81,7 +81,7 @@ def test_no_element_can_be_left_out() -> None:
 
 def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
     path = saved(tmp_path, OVERFLOWS, **BIG)
-    found = find_keep(path, "fp16", target="ref")
+    found = keep(path, "fp16", target="ref")
     assert set(found.beyond) == set(found.nodes)
     assert len(found.nodes) == 2
     assert found.trials <= 10
@@ -95,16 +95,31 @@ def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_bfloat16_does_not_overflow(tmp_path: Path) -> None:
-    found = find_keep(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
+    found = keep(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
     assert (found.nodes, found.beyond, found.trials) == ((), {}, 1)
+
+
+def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
+    """One huge element in a weight leaves no steps for the others."""
+    spoilt = WEIGHTS["w0"].copy()
+    spoilt[0, 0] = 500.0
+    path = saved(tmp_path, PLAIN.replace("Relu(a)", "Tanh(a)"), w0=spoilt, w1=WEIGHTS["w1"])
+    bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8")
+    assert not onnx_bridge.check(bundle).passed
+    found = keep(path, "int8", target="ref")
+    assert (len(found.nodes), found.candidates, found.beyond) == (1, 2, {})
+    kept = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8", keep_fp32=found.nodes)
+    assert onnx_bridge.check(kept).passed
 
 
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    with pytest.raises(InputError, match="in these only: fp16, bf16"):
-        find_keep(path, "int8", target="ref")
+    with pytest.raises(InputError, match="all is in float32"):
+        keep(path, "fp32", target="ref")
+    with pytest.raises(InputError, match="needs no calibration data"):
+        keep(path, "fp16", target="ref", calibration=[{}])
     with pytest.raises(InputError, match="with all of its nodes in float32, too"):
-        find_keep(path, "fp16", target="ref", rtol=0.0, atol=0.0)
+        keep(path, "fp16", target="ref", rtol=0.0, atol=0.0)
 
 
 # The choice
@@ -193,6 +208,34 @@ def test_what_does_not_convert_is_out(tmp_path: Path) -> None:
     found = tune(path, tmp_path / "tuned.toml", precisions=["fp32", "int8"], **QUICK)
     assert [each.passed for each in found.trials] == [True, False]
     assert "quantized already" in str(found.trials[1].failure)
+
+
+SIZED = "(float[n,8] x) => (float[n,8] y) { a = MatMul(x, w0)  y = Relu(a) }"
+
+
+def test_buckets_are_searched_too(tmp_path: Path) -> None:
+    path, job = saved(tmp_path, SIZED), tmp_path / "tuned.toml"
+    how: dict[str, Any] = {**QUICK, "precisions": ["fp32"], "buckets": {"n": [4, 1, 2]}, "pad": {"x": "1"}}
+    found = tune(path, job, **how)
+    assert [each.candidate.buckets for each in found.trials] == [{"n": (1, 2, 4)}, {"n": (4,)}, {"n": (1, 4)}]
+    assert all(each.passed for each in found.trials), [each.failure for each in found.trials]
+    all_, largest, ends = (each.memory for each in found.trials)
+    assert largest < ends < all_
+    assert found.winner is not None
+    (made,) = gather([job], tmp_path / "out")
+    assert made.settings.buckets == {name: tuple(sizes) for name, sizes in found.winner.candidate.buckets.items()}
+    assert made.settings.pad == {"x": "1"}
+    assert tune(path, job, **how).resumed == 3
+    assert tune(path, job, **{**how, "pad": {}}).resumed == 0
+    assert "buckets n 1 2 4" in found.trials[0].candidate.name
+    assert found.to_json()["sizes"] == {"n": [1, 2, 4]}
+    with pytest.raises(InputError, match="inputs are made up for each size"):
+        tune(path, job, inputs=[{}], **how)
+
+
+def test_two_sizes_have_no_ends_beside_themselves(tmp_path: Path) -> None:
+    found = tune(saved(tmp_path, SIZED), tmp_path / "t.toml", precisions=["fp32"], buckets={"n": [1, 2]}, **QUICK)
+    assert [each.candidate.buckets for each in found.trials] == [{"n": (1, 2)}, {"n": (2,)}]
 
 
 class Clock:

@@ -16,14 +16,21 @@ from hypothesis import strategies as st
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from passes.base import Context
-from passes.legalize.contrib_fused import DecomposeContribGelu, DecomposeFusedActivation, DecomposeFusedMatMul
+from passes.legalize.contrib_fused import (
+    DecomposeBiasSoftmax,
+    DecomposeContribGelu,
+    DecomposeFusedActivation,
+    DecomposeFusedMatMul,
+)
 from passes.legalize.contrib_normalization import (
     DecomposeEmbedLayerNormalization,
+    DecomposeQEmbedLayerNormalization,
     DecomposeSimplifiedLayerNormalization,
     DecomposeSkipNormalization,
 )
 from passes.legalize.contrib_quantized_weights import DecomposeMatMulNBits, unpack
 from tests.passes.legalize.contrib import holds, node_model, random, skips
+from tests.passes.legalize.one_node import case, declare, legalized
 from tests.passes.rewriting import Array, apply, operators, run
 
 B, S, D = 2, 3, 8
@@ -262,6 +269,53 @@ class TestNormalization:
             dtypes={"count": onnx.TensorProto.INT32},
             worker=worker,
         )
+
+
+class TestQEmbedLayerNormalization:
+    @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+    @pytest.mark.parametrize("more", [False, True])
+    def test_tables_of_8_bits(self, dtype: type, more: bool, worker: Worker) -> None:
+        numbers = np.random.default_rng(0)
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        tables = {"words": (20, D), "positions": (5, D), "segments": (2, D), "gamma": (D,), "beta": (D,)}
+        inputs: dict[str, Array | None] = {
+            "ids": numbers.integers(0, 20, (B, S)).astype(np.int32),
+            "kinds": numbers.integers(0, 2, (B, S)).astype(np.int32) if more else None,
+            **{
+                name: numbers.integers(low, high, shape, dtype) if more or name != "segments" else None
+                for name, shape in tables.items()
+            },
+            "mask": np.array([[1, 1, 0], [1, 1, 1]], np.int32) if more else None,
+        }
+        for name in tables:
+            left_out = inputs[name] is None
+            inputs[f"{name}_scale"] = None if left_out else np.array(numbers.uniform(0.01, 0.1), np.float32)
+        for name in tables:
+            left_out = inputs[name] is None
+            inputs[f"{name}_zero"] = None if left_out else np.asarray(numbers.integers(low, high, dtype=dtype))
+        holds(
+            DecomposeQEmbedLayerNormalization(),
+            "QEmbedLayerNormalization",
+            inputs,
+            ("y", "count"),
+            dtypes={"count": onnx.TensorProto.INT32},
+            worker=worker,
+        )
+
+
+class TestBiasSoftmax:
+    """ONNX Runtime has it for GPUs alone."""
+
+    @pytest.mark.parametrize(("axis", "shape"), [(3, (2, 1, 1, 5)), (-1, (4, 5)), (2, (2, 1, 4, 5)), (1, (5,))])
+    @pytest.mark.parametrize("opset", [11, 17])
+    def test_over_all_axes_from_one_on(self, axis: int, shape: tuple[int, ...], opset: int, worker: Worker) -> None:
+        x, bias = random(2, 3, 4, 5), random(*shape, seed=1)
+        total = (x + bias).reshape(int(np.prod(x.shape[:axis])), -1)
+        weights = np.exp(total - total.max(axis=1, keepdims=True))
+        y = (weights / weights.sum(axis=1, keepdims=True)).reshape(x.shape)
+        attributes = {"axis": axis, "is_inner_broadcast": int(len(shape) == 4)}
+        source = case("BiasSoftmax", [x, bias], attributes, domain="com.microsoft", opset=opset)
+        legalized(DecomposeBiasSoftmax(), declare(source, [y]), [y], worker=worker)
 
 
 class TestMatMulNBits:

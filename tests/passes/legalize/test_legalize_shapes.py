@@ -1,4 +1,4 @@
-"""reshape-by-output, operand-by-output, constant-shape and zero-dropout-mask."""
+"""reshape-by-output, operand-by-output and constant-shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
-from passes.legalize.shapes import ConstantShape, OperandByOutput, ReshapeByOutput, ZeroDropoutMask
+from passes.legalize.shapes import ConstantShape, OperandByOutput, ReshapeByOutput
 from tests.passes.legalize.indexing import SOME, declared, left, legal, numbers
 from tests.passes.rewriting import Array, operators
 
@@ -112,19 +112,6 @@ def test_constant_of_shape(worker: Worker, value: str) -> None:
 def test_shapes_are_constants(worker: Worker, node: str, output: str) -> None:
     result = legal(ConstantShape(), worker, f"y = {node}(x)", {"x": numbers((2, 3, 4))}, output)
     assert operators(result.model) == ["Identity"]
-
-
-@pytest.mark.parametrize(("opset", "mask"), [(7, "float"), (10, "bool")])
-def test_the_mask_of_an_old_dropout(worker: Worker, opset: int, mask: str) -> None:
-    output = f"float[2,3] y, {mask}[2,3] z"
-    result = legal(ZeroDropoutMask(), worker, "y, z = Dropout(x)", {"x": numbers((2, 3))}, output, opset=opset)
-    assert operators(result.model) == ["Identity", "Identity"]
-
-
-def test_other_dropouts_are_left() -> None:
-    text = "(float[2] x) => (float[2] y, bool[2] z) { y, z = Dropout(x) }"
-    assert left(ZeroDropoutMask(), text, opset=12) == []
-    assert left(ZeroDropoutMask(), "(float[2] x) => (float[2] y) { y = Dropout(x) }", opset=10) == []
 
 
 @settings(max_examples=20, deadline=None)

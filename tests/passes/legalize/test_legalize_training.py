@@ -14,7 +14,7 @@ from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.training import RULES
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
-DROPOUT, OPTIMIZER = RULES
+DROPOUT, FUSED_DROPOUT, OPTIMIZER = RULES
 DOMAIN = "ai.onnx.preview.training"
 STATES = {"Adagrad": 1, "Adam": 2, "Momentum": 1}
 MOMENTUM = {"alpha": 0.9, "beta": 0.5, "mode": "standard", "norm_coefficient": 0.01}
@@ -48,6 +48,39 @@ class TestDropout:
         assert skipped(DROPOUT, case("Dropout", [x, ratio, training])) == [reason.format("training_mode", "x2")]
         source = case("Dropout", [x, ratio, training], constants=[2])
         assert skipped(DROPOUT, source) == [reason.format("ratio", "x1")]
+
+
+class TestFusedDropout:
+    """com.microsoft's, which ONNX Runtime has for GPUs alone."""
+
+    X, BIAS, RESIDUAL = normal(3, 4), normal(4), normal(3, 4, seed=1)
+
+    def fused(self, operator: str, *inputs: Any, outputs: int = 1, constants: Any = ()) -> Case:
+        return case(operator, inputs, domain="com.microsoft", opset=17, outputs=outputs, constants=constants)
+
+    def test_a_bias_and_a_residual(self, worker: Worker) -> None:
+        expected = [self.X + self.BIAS + self.RESIDUAL, np.ones((3, 4), bool)]
+        source = declare(self.fused("BiasDropout", self.X, self.BIAS, self.RESIDUAL, outputs=2), expected)
+        assert legalized(FUSED_DROPOUT, source, expected, worker=worker) == ["Add", "Add", "Identity"]
+
+    def test_without_a_residual(self) -> None:
+        ratio, training = np.array(0.5, np.float32), np.array(False)
+        source = self.fused("BitmaskBiasDropout", self.X, self.BIAS, None, ratio, training, constants=[3, 4])
+        legalized(FUSED_DROPOUT, declare(source, [self.X + self.BIAS]), [self.X + self.BIAS])
+
+    def test_nothing_but_the_input(self) -> None:
+        source = declare(self.fused("BitmaskDropout", self.X), [self.X])
+        assert legalized(FUSED_DROPOUT, source, [self.X]) == ["Identity"]
+
+    def test_skips(self) -> None:
+        ratio, training = np.array(0.5, np.float32), np.array(True)
+        random = "it is in training mode, or may be, and drops at random"
+        source = self.fused("BiasDropout", self.X, self.BIAS, None, ratio, training, constants=[3, 4])
+        assert skipped(FUSED_DROPOUT, source) == [random]
+        source = self.fused("BitmaskDropout", self.X, ratio, training)
+        assert skipped(FUSED_DROPOUT, source) == [random]
+        (reason,) = skipped(FUSED_DROPOUT, self.fused("BitmaskDropout", self.X, outputs=2))
+        assert reason == "what the bits of its mask beyond the last element are, nobody says"
 
 
 def step(

@@ -1,0 +1,117 @@
+"""What each precision costs in error: the zoo's CNN, BERT, ViT and Llama blocks, converted and compared.
+
+    python -m benchmarks.precision [NAME…] [--precision fp16,int8]
+
+Weights are as after training (`fixtures.zoo_registry`), inputs and calibration data are seeded. Printed is, for each
+network and precision, whether MIGraphX agrees with the original in float32 on ONNX Runtime within the tolerance of the
+precision, the error of the worst output (root of the mean square, as a share of that of the values), its SQNR, and,
+where it does not agree, once more with the nodes in float32 that must stay there. ``quantized`` counts what MIGraphX
+really quantizes for int8 and fp8: pairs of operands, beside the number of products. With int8 they are the same; fp8 is
+in every operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_bridge
+from fixtures import zoo
+from fixtures.zoo_registry import Architecture
+from onnx_bridge.benchmarking.operators import per_operator
+from onnx_bridge.conversion.bundle import Bundle
+from onnx_bridge.errors import BridgeError
+from onnx_bridge.inputs import generate
+from onnx_bridge.precision import BY_CALIBRATION, PRECISIONS
+
+NETWORKS = ("resnet", "bert", "vit", "llama")
+SAMPLES = 2
+_PRODUCTS = ("dot", "convolution")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A network in one precision.
+
+    Attributes:
+        network: its name.
+        precision: what it computes in.
+        passed: whether it agrees; False also where it does not convert.
+        error: of the worst output, relative; None where nothing was compared.
+        sqnr_db: of that output.
+        quantized: pairs of quantized operands, and products; empty where MIGraphX quantizes nothing.
+        keep: what must stay in float32, or why there is nothing to say.
+    """
+
+    network: str
+    precision: str
+    passed: bool
+    error: float | None = None
+    sqnr_db: float | None = None
+    quantized: str = ""
+    keep: str = ""
+
+    def __str__(self) -> str:
+        numbers = f"{self.error:10.2e} {self.sqnr_db:8.1f}" if self.error is not None else f"{'':10} {'':8}"
+        verdict = "agrees" if self.passed else "differs"
+        return f"{self.network:10} {self.precision:9} {verdict:8} {numbers}  {self.quantized:10} {self.keep}".rstrip()
+
+
+def measure(network: Architecture, precision: str, folder: Path) -> list[Line]:
+    """Convert a network and compare it with the original; where it differs, again with what must be kept."""
+    path = folder / f"{network.name}.onnx"
+    if not path.exists():
+        module, arguments = network.make()
+        onnx_bridge.export(module, (), arguments, out=path)
+    first = _measured(path, precision, (), folder)
+    if first.passed or precision == "fp32":
+        return [first]
+    try:
+        kept = onnx_bridge.keep(path, precision, target="ref", samples=SAMPLES)
+    except BridgeError as error:
+        return [replace(first, keep=str(error))]
+    return [first, _measured(path, precision, kept.nodes, folder)]
+
+
+def _measured(path: Path, precision: str, keep: Sequence[str], folder: Path) -> Line:
+    try:
+        bundle = onnx_bridge.convert(path, folder / "bundle", target="ref", precision=precision, keep_fp32=keep)
+    except BridgeError as error:
+        return Line(path.stem, precision, False, keep=str(error))
+    report = onnx_bridge.check(bundle, reference=path, samples=SAMPLES)
+    outputs = [output for each in report.legs[-1].comparisons for output in each.outputs]
+    worst = min((output.sqnr_db for output in outputs if output.sqnr_db is not None), default=None)
+    error_ = None if worst is None else 10 ** (-worst / 20)
+    return Line(path.stem, precision, report.passed, error_, worst, _quantized(bundle, precision), ", ".join(keep))
+
+
+def _quantized(bundle: Bundle, precision: str) -> str:
+    """How many pairs of operands are quantized: on ``ref`` each is behind a quantizelinear and a dequantizelinear."""
+    if precision not in BY_CALIBRATION:
+        return ""
+    (sample,) = generate(bundle.specs)
+    counts = {each.operator: each.count for each in per_operator(bundle, sample)}
+    pairs = min(counts.get("quantizelinear", 0), counts.get("dequantizelinear", 0))
+    return f"{pairs // 2} / {sum(counts.get(name, 0) for name in _PRODUCTS)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=NETWORKS, help="of the zoo")
+    parser.add_argument("--precision", default=",".join(PRECISIONS), help="with commas")
+    chosen = parser.parse_args(arguments)
+    networks = zoo.load()
+    print(f"{'network':10} {'precision':9} {'':8} {'error':>10} {'SQNR dB':>8}  {'quantized':10} keep in float32")
+    for name in chosen.names:
+        with tempfile.TemporaryDirectory() as folder:
+            for precision in chosen.precision.split(","):
+                for line in measure(networks[name], precision, Path(folder)):
+                    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The library of AMD Quark's custom operators, which ONNX Runtime needs for models that have them.
+
+Quark compiles it when it is first imported, and needs a compiler and some twenty seconds for that; so the import is
+left to a process of its own, once, and the path is remembered. The library wants PyTorch's libraries to be loaded,
+which takes far less than importing PyTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from onnx_bridge.migraphx.runtime import cache_dir
+
+_FIND = "from quark.onnx import get_library_path; print(); print('found', get_library_path())"
+_TIMEOUT = 600.0
+_NEEDED = ("libc10.so", "libtorch_cpu.so")
+
+
+@functools.cache
+def library() -> Path | None:
+    """The library's file, ready to be registered; None where Quark is not installed or cannot compile it."""
+    try:
+        version = metadata.version("amd-quark")
+    except metadata.PackageNotFoundError:
+        return None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version += f"-torch-{metadata.version('torch')}"
+    remembered = cache_dir() / f"quark-{version}"
+    try:
+        path = Path(remembered.read_text())
+    except OSError:
+        path = None
+    if path is None or not path.is_file():
+        path = _found()
+        if path is not None:
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            remembered.write_text(str(path))
+    return path if path is not None and _load_torch() else None
+
+
+def _found() -> Path | None:
+    """Where Quark says that it is; None where importing Quark fails."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    words = [line.removeprefix("found ") for line in done.stdout.splitlines() if line.startswith("found ")]
+    path = Path(words[-1]) if words else None
+    return path if path is not None and path.is_file() else None
+
+
+def _load_torch() -> bool:
+    """Load what the library is linked to; whether that is there. Older ones are linked to nothing of the kind."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return True
+    try:
+        for name in _NEEDED:
+            ctypes.CDLL(str(Path(spec.origin).parent / "lib" / name), mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True

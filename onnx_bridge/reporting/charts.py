@@ -1,0 +1,207 @@
+"""Plots that need no script: their geometry is worked out here, and the page writes it down as SVG.
+
+Two kinds: *bands*, the distribution of some series beside each other along one logarithmic axis; and *lines*, one value
+over another, both logarithmic. Logarithms because engines differ by factors: the same distance is the same factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+WIDTH = 640
+LEFT, RIGHT, TOP, BOTTOM = 12, 12, 10, 44
+_BAND, _BAR = 58, 30
+"""Heights of a band with its name, and of its tallest bar."""
+_BINS = 60
+_LINES = 240
+TONES = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A box from its upper left corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    hint: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a line, or a sign in a band: ``kind`` is ``point``, ``ring`` or ``tick``."""
+
+    x: float
+    y: float
+    kind: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One series: its name, tone and geometry; ``label`` is where the name stands, None for in the legend."""
+
+    name: str
+    tone: str
+    bars: tuple[Bar, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    label: tuple[float, float] | None = None
+    dash: str = ""
+
+    @property
+    def line(self) -> str:
+        """Its points, as an SVG polyline takes them."""
+        return " ".join(f"{each.x},{each.y}" for each in self.marks if each.kind == "point")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot.
+
+    Attributes:
+        id: its anchor.
+        title: its caption.
+        note: a sentence on how to read it.
+        horizontal: what the axis below says.
+        vertical: what the axis on the left says; empty where there is none.
+        traces: the series.
+        across: places and labels of the lines that rise from the axis below.
+        up: likewise from the axis on the left.
+        height: pixels.
+        left: where the plot begins.
+    """
+
+    id: str
+    title: str
+    note: str
+    horizontal: str
+    vertical: str
+    traces: tuple[Trace, ...]
+    across: tuple[tuple[float, str], ...]
+    up: tuple[tuple[float, str], ...]
+    height: int
+    left: int = LEFT
+    width: int = WIDTH
+
+    @property
+    def floor(self) -> int:
+        """Where the axis below lies."""
+        return self.height - BOTTOM
+
+    @property
+    def legend(self) -> list[Trace]:
+        """The series whose names stand nowhere else."""
+        return [each for each in self.traces if each.label is None]
+
+
+def bands(
+    id_: str,
+    title: str,
+    note: str,
+    horizontal: str,
+    series: Sequence[tuple[str, str, Sequence[float], Mapping[str, float]]],
+) -> Chart:
+    """Distributions, one below the other.
+
+    Args:
+        id_: the anchor.
+        title: the caption.
+        note: how to read it.
+        horizontal: what the values are.
+        series: name, kind (those of the same kind have the same tone), values (> 0), and values to mark by name.
+    """
+    axis = _Axis([each for _, _, values, _ in series for each in values], LEFT, WIDTH - RIGHT, at_least=1.5)
+    edges = np.geomspace(axis.low, axis.high, _BINS + 1)
+    places = [axis.place(edge) for edge in edges]
+    traces = []
+    kinds = list(dict.fromkeys(kind for _, kind, *_ in series))
+    for number, (name, kind, values, marked) in enumerate(series):
+        floor = TOP + (number + 1) * _BAND
+        counts, _ = np.histogram(np.clip(values, axis.low, axis.high), edges)
+        most = max(int(counts.max()), 1)
+        bars = tuple(
+            Bar(
+                places[index],
+                round(floor - _BAR * int(count) / most, 1),
+                round(places[index + 1] - places[index], 1),
+                round(_BAR * int(count) / most, 1),
+                f"{int(count)} of {len(values)} from {edges[index]:.3g} to {edges[index + 1]:.3g}",
+            )
+            for index, count in enumerate(counts)
+            if count
+        )
+        signs = tuple(
+            Mark(axis.place(value), floor, "tick", f"{name}: {label} {value:.4g}") for label, value in marked.items()
+        )
+        label = (float(LEFT), float(floor - _BAR - 8))
+        traces.append(Trace(name, TONES[kinds.index(kind) % len(TONES)], bars, signs, label))
+    height = TOP + len(series) * _BAND + BOTTOM
+    return Chart(id_, title, note, horizontal, "", tuple(traces), axis.ticks(), (), height)
+
+
+def lines(
+    id_: str,
+    title: str,
+    note: str,
+    horizontal: str,
+    vertical: str,
+    series: Sequence[tuple[str, Mapping[int, float], Mapping[int, str]]],
+) -> Chart:
+    """Values over whole numbers.
+
+    Args:
+        id_: the anchor.
+        title: the caption.
+        note: how to read it.
+        horizontal: what the numbers are.
+        vertical: what the values are.
+        series: name, values (> 0) by number, and what is to be said of some numbers, which get a ring.
+    """
+    left, height = 70, TOP + _LINES + BOTTOM
+    numbers = sorted({each for _, points, _ in series for each in points})
+    across = _Axis(numbers, left + 14, WIDTH - RIGHT - 14, at_least=1.0)
+    up = _Axis([each for _, points, _ in series for each in points.values()], height - BOTTOM, TOP, at_least=2.0)
+    traces = []
+    for place, (name, points, said) in enumerate(series):
+        marks = []
+        for number, value in sorted(points.items()):
+            x, y = across.place(number), up.place(value)
+            why = f", {said[number]}" if number in said else ""
+            marks += [Mark(x, y, "ring", name)] if why else []
+            marks.append(Mark(x, y, "point", f"{name}: {value:.4g} at {number}{why}"))
+        dash = "" if place < len(TONES) else "5 4"
+        traces.append(Trace(name, TONES[place % len(TONES)], marks=tuple(marks), dash=dash))
+    below = tuple((across.place(each), str(each)) for each in numbers)
+    return Chart(id_, title, note, horizontal, vertical, tuple(traces), below, up.ticks(), height, left)
+
+
+class _Axis:
+    """A logarithmic axis between two places, a little longer than its values."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float, at_least: float) -> None:
+        low, high = min(values), max(values)
+        middle, factor = math.sqrt(low * high), max(math.sqrt(high / low) * 1.04, math.sqrt(at_least))
+        self.low, self.high = middle / factor, middle * factor
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        """Where a value lies."""
+        span = math.log(self.high / self.low)
+        share = math.log(value / self.low) / span if span else 0.5
+        return round(self._start + share * (self._end - self._start), 1)
+
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """Round values within it: 1, 2 and 5 of each power of ten, or powers alone where these are many."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        steps = (1,) if len(powers) > 4 else (1, 2, 5)
+        found = [step * 10.0**power for power in powers for step in steps]
+        inside = [each for each in found if self.low <= each <= self.high]
+        if len(inside) < 2:
+            ends = [float(f"{self.low * 1.02:.3g}"), float(f"{self.high / 1.02:.3g}")]
+            inside = [each for each in ends if self.low <= each <= self.high]
+        return tuple((self.place(each), f"{each:.6g}") for each in inside)

@@ -1,0 +1,85 @@
+"""A part of the quantized set, with each kind of quantizer and of network in it; ``make quantized`` runs all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fixtures import quantized
+from fixtures.quantized_judging import Outcome, distance, judge
+from fixtures.quantized_sources import MODULES, NETWORKS, Source
+from onnx_bridge.migraphx.runtime import Runtime
+
+CASES = [
+    ("mobile", "qdq-uint8-int8-channel"),
+    ("llama", "qdq-int16-int8"),
+    ("normalized", "qdq-int8-int4"),
+    ("residual", "qdq-float8"),
+    ("llama", "qoperator-int8-int8"),
+    ("bert", "dynamic-uint8"),
+    ("llama", "nbits-4-asymmetric-qdq"),
+    ("bert", "nbits-4-gather"),
+    ("vit", "nbits-4-hqq"),
+    ("llama", "bnb-nf4"),
+    ("bert", "quark-xint8"),
+    ("mobile", "quark-a8w8"),
+    ("vit", "quark-u8s8-aaws"),
+    ("dense", "quark-fp16"),
+    ("residual", "quark-bf16"),
+    ("normalized", "quark-bfp16"),
+    ("dense", "quark-mx6"),
+    ("residual", "quark-mxfp4e2m1"),
+    ("llama", "quark-matmul-nbits"),
+    ("convolutional", "fx-pow2"),
+    ("vit", "eager-int8"),
+    ("perceptron", "eager-frozen"),
+    ("llama", "eager-fp8"),
+    ("bert", "pt2e-x86"),
+    ("perceptron", "torchao-int8"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("quantized")
+
+
+@pytest.mark.parametrize(("network", "scheme"), CASES, ids=[" ".join(case) for case in CASES])
+def test_a_part(network: str, scheme: str, folder: Path, runtime: Runtime) -> None:
+    target = folder / f"{network}-{scheme}.onnx"
+    quantized.make(network, scheme, target)
+    found = judge(target, Source(network, folder))
+    assert found.verdict == "right", found
+    assert found.agrees, found
+
+
+def test_there_are_enough() -> None:
+    cases = {(network, name) for name, (_, networks) in quantized.schemes().items() for network in networks}
+    assert len(cases) > 400
+    assert set(CASES) <= cases
+    assert {network for network, _ in CASES} == {*NETWORKS, *MODULES}
+
+
+def test_what_a_quantizer_leaves_in_float(tmp_path: Path) -> None:
+    with pytest.raises(quantized.Refused, match="leaves it in float"):
+        quantized.make("residual", "nbits-4-hqq", tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_the_last_line() -> None:
+    right, refused = Outcome("right", agrees=True), Outcome("refused", "no")
+    rows = [
+        quantized.Row("a", "s", "", right, 1.0),
+        quantized.Row("b", "s", "", refused, 1.0),
+        quantized.Row("c", "s", "the quantizer fails", None, 1.0),
+    ]
+    assert quantized.summary(rows) == "quantized: right 1, wrong 0, refused 1, forecast agrees 1, of 2"
+    assert "the quantizer fails" in quantized.line(rows[2])
+
+
+def test_distance_is_in_parts_of_the_largest() -> None:
+    truth = [{"y": np.array([1.0, -4.0])}]
+    assert distance([{"y": np.array([1.0, -3.0])}], truth) == 0.25
+    assert distance([{"y": np.array([np.nan, 0.0])}], truth) == np.inf

@@ -1,0 +1,32 @@
+"""What is deferred is loaded when it is used, and is then what it always was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+START = """
+import importlib.util, sys
+from onnx_bridge.deferred import defer
+defer("sympy")
+defer("onnx_ir._symbolic_shapes")
+import onnx_ir
+assert importlib.util.find_spec("sympy") is not None
+assert "sympy.core" not in sys.modules
+assert str(onnx_ir.SymbolicDim("batch")) == "batch"
+assert "sympy.core" not in sys.modules
+"""
+
+USES = {
+    "arithmetic of onnx-ir": "assert str((onnx_ir.SymbolicDim('2 * batch') + 1)) == '2*batch + 1'",
+    "a submodule": "import sympy.core; import sympy; assert sympy.Integer(3) + 4 == 7",
+    "a name": "from sympy import Symbol; assert str(Symbol('x') * 2) == '2*x'",
+    "torch": "import torch; assert torch.ones(2).sum() == 2",
+    "loaded before": "import sympy; defer('sympy'); assert sys.modules['sympy'].Integer(3) == 3",
+}
+
+
+def test_loaded_when_used() -> None:
+    for use, code in USES.items():
+        done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True)
+        assert done.returncode == 0, (use, done.stderr)
