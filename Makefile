@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test browser chaos conformance faults quantized accuracy zoo lint format bench clean
+.PHONY: help setup demo test browser quark chaos conformance faults quantized accuracy zoo lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,7 +31,12 @@ browser:
 		{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
 		echo "The tests look at reports in Chromium; on Debian: apt install chromium" >&2; exit 2; }
 
-test: setup browser
+# Quark compiles its operators when it is first used; once here, and not in several tests at a time.
+quark: setup
+	@$(BIN)/python -c 'import sys; from onnx_bridge.parity.quark import library; sys.exit(library() is None)' || { \
+		echo "Quark's operators for ONNX Runtime cannot be compiled" >&2; exit 2; }
+
+test: setup browser quark
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 chaos: setup

@@ -173,7 +173,9 @@ def _images(folder: Path) -> list[Path]:
 def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[TensorSpec]) -> list[Sample]:
     """The images in batches of the model's; of the last ones, what does not fill a batch is filled with the first."""
     folder = str(images[0].parent)
-    sizes = [each for each in specs[0].shape or () if isinstance(each, int)] if len(specs) == 1 else []
+    shape = specs[0].shape or () if len(specs) == 1 else ()
+    open_batch = bool(shape) and not isinstance(shape[0], int)  # then the images come one by one
+    sizes = [each for each in ((1, *shape[1:]) if open_batch else shape) if isinstance(each, int)]
     first = len(sizes) == 4 and sizes[1] in (1, 3)
     if len(sizes) != 4 or not (first or sizes[3] in (1, 3)) or "float" not in specs[0].dtype.name:
         what = "the model takes no images: one input of floats, [N, C, H, W] or [N, H, W, C], of 1 or 3 channels"

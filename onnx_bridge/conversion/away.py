@@ -51,10 +51,12 @@ def bring(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path,
     """
     source, bundle = place(task["source"]), place(task["bundle"])
     folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="onnx-bridge-")))
+    named = [source, *(task["settings"][name] for name in ("data", "calibration")), *task["passes"]]
+    for each in named if task["aside"] is not None else ():  # the program that leads the batch has seen them
+        if each is not None and not isinstance(each, Remote) and not Path(each).exists():
+            raise Unreachable("this machine sees no such file", where=str(each), hint=_SHARED.format("it"))
     if isinstance(source, Remote):
         source = fetch(source, folder / "model")
-    elif task["aside"] is not None and not source.exists():
-        raise Unreachable("this machine sees no such file", where=str(source), hint=_SHARED.format("a model"))
     if task["convert"]:
         return source, folder / "bundle" if task["aside"] is not None else Path(str(bundle))
     if isinstance(bundle, Remote):

@@ -357,7 +357,7 @@ class _Batch:
             "convert": work.convert,
             "check": work.check is not None,
             "reuse": self._resume,
-            "log": str(self._log(work)),
+            "log": str(self._log(work).absolute()),
             "passes": self._passes,
         }
         self._under_way.add(work)

@@ -162,7 +162,7 @@ class Folder(Output):
 
     def log(self, name: str, far: bool) -> Path:
         """Where what a job prints goes to."""
-        return (self.place / STATE / "logs" / f"{name}.log").absolute()
+        return self.place / STATE / "logs" / f"{name}.log"
 
 
 class Elsewhere(Output):

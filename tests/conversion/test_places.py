@@ -373,6 +373,28 @@ class TestBatches:
                 first.publish("a", root / "aside", root / "a.onnx")
         assert not (root / "out/a").exists()
 
+    @pytest.mark.parametrize("what", ["source", "data", "passes", "aside"])
+    def test_what_a_node_does_not_see(self, tmp_path: Path, what: str) -> None:
+        """It says nothing of the model, which another node may well convert."""
+        told: list[dict[str, Any]] = []
+        model, gone = write(tmp_path / "a.onnx"), tmp_path / "gone"
+        (tmp_path / "out/.batch").mkdir(parents=True)
+        task = {
+            "source": str(gone if what == "source" else model),
+            "bundle": str(tmp_path / "out/a"),
+            "aside": str((gone if what == "aside" else tmp_path) / "out/.batch/aside/0"),
+            "settings": Settings(target="ref", pipeline="minimal", data=gone if what == "data" else None).to_json(),
+            "convert": True,
+            "check": False,
+            "reuse": False,
+            "passes": [str(gone)] if what == "passes" else [],
+        }
+        perform(task, told.append)
+        error = told[-1]["error"]
+        assert (error["kind"], error["chance"]) == ("Unreachable", True)
+        assert "gone" in error["where"]
+        assert "every node sees it" in error["hint"]
+
     def test_places_that_do_not_answer(self, root: Remote, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:
             raise ConnectionResetError("the line is cut")

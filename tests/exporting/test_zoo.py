@@ -60,5 +60,5 @@ def test_lines_and_sums() -> None:
     assert "not exported: no" in zoo.line(lost)
     assert zoo.helped([row, lost]) == "MIGraphX does all of the work but for 0 exports"
     partly = dataclasses.replace(row, ours=zoo.Outcome("right", share=0.97))
-    assert zoo.helped([row, partly]).endswith("but for 1 exports: at least 97.0% of the work, for net")
+    assert zoo.helped([row, partly]).endswith("but for 1 exports: at least 97.00% of the work, for net")
     assert zoo.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from PIL import Image
 
 import onnx_bridge
 from onnx_bridge import model as models
@@ -138,6 +139,16 @@ def test_a_model_in_memory_is_left_as_it_is(source: Path, data: Data) -> None:
     assert len(made.excluded) == 2
     assert all(node.name is None for node in model.graph)
     assert operators(model)["DequantizeLinear"] == 0
+
+
+def test_a_folder_of_images_for_a_batch_that_is_open(source: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for index in range(3):
+        pixels = random.integers(0, 256, (10, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+    made = onnx_bridge.quantize(source, with_="ort", calibration=tmp_path)
+    assert made.samples == 3
+    assert any("calibrated on 3 images" in note for note in made.notes)
 
 
 def test_softmax_stays_in_float_where_there_is_no_float8_for_it(data: Data) -> None:
