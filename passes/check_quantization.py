@@ -1,6 +1,6 @@
 """Refuse quantization that cannot be meant, and say which node it is.
 
-A scale must be a positive, finite number. Where nothing but zero is stored it may be zero, as for channels that are
+A scale must be a positive, finite number. Where a constant is nothing but zero it may be zero, as for channels that are
 pruned; weights of few bits, in blocks, have scales of either sign. There must be as many scales as the axis is long, or
 one; zero points must be of the dtype of the integers, as many as scales, within the dtype's range, and zero with 32
 bits. A weight must not be quantized twice, from one grid of 8 bits onto another, which loses what the first had kept:
@@ -182,13 +182,20 @@ def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
 
 
 def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> Array | None:
-    """Where along the axis of the scales a constant stores nothing but zero; None where nothing is known of that."""
-    stored = scope.constant(node.inputs[0])
-    if not is_dequantize(node) or stored is None or not (steps == 0).any():
+    """Where along the axis of the scales a constant is nothing but zero; None where nothing is known of that."""
+    if not (steps == 0).any():
         return None
+    source = node.inputs[0]
+    maker = source.producer() if source is not None and is_dequantize(node) else None
+    before = maker.inputs[0] if maker is not None and is_quantize(maker) else source
+    stored = scope.constant(before)
+    if stored is None:
+        return None
+    if before is not source or is_quantize(node):  # a constant in float, as it is before it is quantized
+        offset = None
     if steps.ndim > 1:
         return np.asarray(steps == 0)
-    numbers = stored.numpy().astype(np.int64)
+    numbers = stored.numpy().astype(np.float64)
     zero = offset.numpy().astype(np.int64) if offset is not None else np.zeros(steps.shape, np.int64)
     if steps.size == 1 or numbers.ndim == 0:
         return np.full(steps.shape, not (numbers - zero).any())

@@ -99,9 +99,13 @@ class Probe:
         """The same for probes that mean the same, whatever their names.
 
         It covers operators, attributes, subgraphs, functions, dtypes and shapes of inputs and outputs, the elements of
-        constants that keep them and the kind of others, and the opsets.
+        constants that keep them and the kind of others, and the opsets; and the whole of a constant cone that the probe
+        is too small for, since a runtime may be shown that as well, and refuse it.
         """
         data = _Writer(self._cut, self.outputs, carry=False).model.SerializeToString()
+        if self._cut.cut_off:
+            whole = _Cut(self.nodes, self.scope, full=True)
+            data += _Writer(whole, self.outputs, carry=False).model.SerializeToString()
         if self.instead_of is not None:
             data += f"{self.instead_of.signature} {self.places}".encode()
         return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -109,9 +113,7 @@ class Probe:
     @property
     def places(self) -> list[int] | None:
         """Where each of its inputs stands among those of what it replaces; None where that does not have them all."""
-        if self.instead_of is None:
-            return None
-        return _places(self.inputs, self.instead_of.inputs)
+        return None if self.instead_of is None else _places(self.inputs, self.instead_of.inputs)
 
     @property
     def full_places(self) -> list[int] | None:
@@ -181,7 +183,7 @@ class Probe:
             full: with the elements of every constant, and with the whole of every constant cone.
         """
         cut = _Cut(self.nodes, self.scope, full=True) if full else self._cut
-        return _Writer(cut, self.outputs, carry=True).model
+        return _Writer(cut, self.outputs, carry=True, whole=full).model
 
     @cached_property
     def data_bytes(self) -> int:
@@ -393,10 +395,11 @@ class _Writer:
         cut: the probe's nodes and what they depend on.
         outputs: what it must compute.
         carry: whether constants of unusual dtypes keep their elements even where others do not.
+        whole: whether all constants do.
     """
 
-    def __init__(self, cut: _Cut, outputs: Sequence[ir.Value], *, carry: bool) -> None:
-        self.cut, self.carry = cut, carry
+    def __init__(self, cut: _Cut, outputs: Sequence[ir.Value], *, carry: bool, whole: bool = False) -> None:
+        self.cut, self.carry, self.whole = cut, carry, whole
         self.model = onnx.ModelProto(ir_version=_IR_VERSION)
         self.model.graph.name = "probe"
         self._names: dict[ir.Value, str] = {}
@@ -422,7 +425,7 @@ class _Writer:
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol, graph: onnx.GraphProto) -> None:
         unusual = self.carry and tensor.dtype not in _PLAIN
-        if self.cut.full or unusual or _keeps_elements(tensor):
+        if self.whole or unusual or _keeps_elements(tensor):
             graph.initializer.append(graphs.tensor_proto(tensor, self._name(value)))
             return
         name = self._names[value] = f"w{len(self._names)}"  # another kind of input than one that is not constant

@@ -23,7 +23,6 @@ from typing import Any
 
 import onnx_bridge
 from onnx_bridge.conversion.site import Site
-from onnx_bridge.conversion.site import settings as settings
 from onnx_bridge.migraphx.runtime import Runtime
 
 _PASSES = Path(__file__).resolve().parents[2] / "passes"

@@ -35,7 +35,8 @@ from onnx_bridge.conversion.bucket_conversion import convert_buckets
 from onnx_bridge.conversion.buckets import Buckets
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.conversion.keys import key_of, settings
+from onnx_bridge.conversion.keys import key_of
+from onnx_bridge.conversion.site import settings
 from onnx_bridge.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.inputs import Sample
 from onnx_bridge.migraphx import runtime as runtimes

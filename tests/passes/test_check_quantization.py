@@ -170,3 +170,11 @@ def test_convert_says_which_node(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "bad.onnx")
     with pytest.raises(InputError, match="DequantizeLinear first: its scale is negative: -1"):
         onnx_bridge.clean(tmp_path / "bad.onnx")
+
+
+def test_a_constant_of_nothing_but_zero() -> None:
+    text = """(float[2,3] x) => (float[2,3] y) { [first] q = QuantizeLinear (w, s, z) d = DequantizeLinear (q, s, z)
+        y = Add(x, d) }"""
+    given = {"s": np.float32(0), "z": Z}
+    assert not CheckQuantization().run(tiny(text, **given, w=np.zeros((2, 3), np.float32)), Context()).rewrites
+    refused(text, "scale is zero", **given, w=np.ones((2, 3), np.float32))

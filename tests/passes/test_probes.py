@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -323,3 +324,32 @@ class TestSuspects:
 
     def test_others_are_not_suspected(self) -> None:
         assert self.groups("(float[2,3] x) => (y) { t = Transpose(x) y = Relu(t) }") == []
+
+
+def test_places_are_those_of_the_inputs_that_there_are() -> None:
+    """A large weight that is dequantized is an input of the small probe, and a constant of the full one."""
+    scope = scope_of(
+        "(float[2,40] x, float[40] b) => (float[2,40] y) { w = DequantizeLinear(q, s) p = MatMul(x, w) y = Add(p, b) }",
+        q=np.ones((40, 40), np.int8),
+        s=np.float32(0.1),
+    )
+    whole = Probe.of(list(scope.graph)[1:], scope)
+    part = Probe([scope.graph[2]], scope, whole.outputs, instead_of=whole)
+    again = Probe(whole.nodes, scope, whole.outputs, instead_of=whole)
+    assert [value.name for value in again.inputs] == ["x", "w", "b"]
+    assert again.places == [0, 1, 2]
+    assert again.full_places == [0, 1]
+    assert len(again.to_proto(full=True).graph.input) == 2
+    assert part.full_places is None  # it takes what the other makes
+    assert whole.full_places is None
+
+
+def test_what_a_large_constant_is_made_of_is_told_apart() -> None:
+    """Else a runtime's refusal of one dtype of weights would be taken for one of the operator."""
+    text = "(float[2,40] x) => (float[2,40] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"
+    weight = np.random.default_rng(0).integers(-9, 9, (40, 40)).astype(np.int8)
+    signatures = [
+        last(text, opset=19, q=each, s=np.float32(0.1)).signature
+        for each in (weight, weight[::-1], weight.astype(ml_dtypes.float8_e4m3fn))
+    ]
+    assert signatures[0] == signatures[1] != signatures[2]
