@@ -14,7 +14,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 
 CASES = [
     ("mobile", "qdq-uint8-int8-channel"),
-    ("llama", "qdq-int16-int8"),
+    ("residual", "qdq-int16-int8"),
     ("normalized", "qdq-int8-int4"),
     ("residual", "qdq-float8"),
     ("llama", "qoperator-int8-int8"),
