@@ -29,6 +29,7 @@ from onnx_bridge import (
     cli_runtime,
 )
 from onnx_bridge.cli_options import (
+    Atol,
     Cache,
     Dims,
     Freeze,
@@ -36,6 +37,9 @@ from onnx_bridge.cli_options import (
     Memory,
     Model,
     Pipeline,
+    Rtol,
+    Samples,
+    Seed,
     Shapes,
     Target,
     Timeout,
@@ -212,12 +216,10 @@ def check(
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
-    ] = None,
-    rtol: Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")] = None,
-    atol: Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")] = None,
+    seed: Seed = 0,
+    samples: Samples = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
     tolerance: Annotated[
         str | None,
         typer.Option(metavar="PRECISION", help="What MIGraphX computes in: float32, fp16, bf16, int8 or fp8."),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli_options import (
+    Atol,
     Buckets,
     Calibration,
     Dims,
@@ -20,6 +21,9 @@ from onnx_bridge.cli_options import (
     Options,
     Pad,
     Pipeline,
+    Rtol,
+    Samples,
+    Seed,
     Target,
     Timeout,
     dims,
@@ -214,10 +218,10 @@ def keep(
     dim: Dims = None,
     calibration: Calibration = None,
     inputs: Inputs = None,
-    seed: Annotated[int, typer.Option(help="Seed of the generated inputs.")] = 0,
-    samples: Annotated[int | None, typer.Option(min=1, help="How many samples to compare on.")] = None,
-    rtol: Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance.")] = None,
-    atol: Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance.")] = None,
+    seed: Seed = 0,
+    samples: Samples = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
     host: Host = True,
     timeout: Timeout = None,
     memory: Memory = None,

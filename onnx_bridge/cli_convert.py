@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onnx_bridge.cli_options import (
+    Buckets,
     Cache,
     Calibration,
     Dims,
@@ -16,6 +17,7 @@ from onnx_bridge.cli_options import (
     Keep,
     Memory,
     Options,
+    Pad,
     Pipeline,
     Precision,
     Shapes,
@@ -23,6 +25,7 @@ from onnx_bridge.cli_options import (
     Timeout,
     dims,
     shapes,
+    sizes,
     values,
 )
 from onnx_bridge.terminal import Json, progress, show
@@ -71,14 +74,8 @@ def convert(
     check: Annotated[bool, typer.Option("--check", help="Compare each bundle with the reference.")] = False,
     rtol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: absolute tolerance.")] = None,
-    bucket: Annotated[
-        list[str] | None,
-        typer.Option("--bucket", metavar="NAME=1,4,16", help="Sizes of a dimension, a program for each; repeatable."),
-    ] = None,
-    pad: Annotated[
-        list[str] | None,
-        typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
-    ] = None,
+    bucket: Buckets = None,
+    pad: Pad = None,
     engine: Annotated[
         str, typer.Option(metavar="local|ray", help="Where many models are converted: here, or on a Ray cluster.")
     ] = "local",
@@ -113,7 +110,7 @@ def convert(
         dims=dims(dim),
         inputs={name: tuple(shape) for name, shape in shapes(input_).items()},
         freeze=values(freeze),
-        buckets=_buckets(bucket),
+        buckets=sizes(bucket),
         pad=values(pad, "--pad", "mask=0"),
         host=host,
         cache=cache,
@@ -148,12 +145,11 @@ def _check_engine(engine: str, address: str | None) -> None:
 def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> None:
     import onnx_bridge
     from onnx_bridge.conversion.bucket_conversion import convert_buckets
-    from onnx_bridge.conversion.buckets import Buckets
     from onnx_bridge.conversion.bundle import Bundle
     from onnx_bridge.inspection import describe_bundle
 
     with progress(as_json) as tell:
-        bundle: Bundle | Buckets
+        bundle: Bundle | onnx_bridge.Buckets
         if settings.buckets:
             bundle = convert_buckets(
                 source, out, settings.buckets, pad=settings.pad, **settings.conversion(), progress=tell
@@ -169,19 +165,6 @@ def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> 
         show(report, as_json)
         if not report.passed:
             raise typer.Exit(report.exit_code)
-
-
-def _buckets(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, _, sizes = text.rpartition("=")
-        parts = [each.strip() for each in sizes.split(",")]
-        if not name or not all(each.isdecimal() for each in parts):
-            hint = "for example --bucket batch=1,4,16"
-            raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
-        found[name] = tuple(map(int, parts))
-    return found
 
 
 def _convert_many(

@@ -66,6 +66,12 @@ Pad = Annotated[
     list[str] | None,
     typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
 ]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
+]
+Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
+Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
 Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
 Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli_options import (
+    Atol,
     Cache,
     Dims,
     Freeze,
@@ -16,6 +17,9 @@ from onnx_bridge.cli_options import (
     Inputs,
     Memory,
     Pipeline,
+    Rtol,
+    Samples,
+    Seed,
     Shapes,
     Target,
     Timeout,
@@ -36,12 +40,6 @@ Subject = Annotated[
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
-Samples = Annotated[
-    int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
-]
-Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
-Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
 
 
 class Precision(enum.Enum):
