@@ -332,10 +332,8 @@ class TestDeaths:
         program = worker.parse_onnx_buffer(matmul_model(512, 8))
         program.compile("ref")
         pid = worker.pid
-        started = time.monotonic()
         with worker.limited(Limits(timeout=0.3)), pytest.raises(WorkerTimeout, match="its limit of 0.3 s"):
             program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
-        assert time.monotonic() - started < 10  # the run itself takes half a minute
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
