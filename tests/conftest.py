@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from onnx_bridge.migraphx.worker import Worker
 # The same examples on every machine, and no verdict that hangs on how busy it is.
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
+# A shell lets its background jobs, and all that they start, ignore Ctrl-C; how it is taken is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

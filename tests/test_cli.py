@@ -357,7 +357,7 @@ class TestOutputs:
             "from onnx_bridge import cli, model\n"
             "import onnxruntime, onnx_bridge.conversion.convert, passes.pipeline\n"
             "os.getuid() or os.setuid(65534)\n"
-            "from onnx_bridge.conversion import convert\n"
+            "from onnx_bridge.conversion import publishing\n"
             "try:\n"
             "    with publishing.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
             "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
