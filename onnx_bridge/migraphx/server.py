@@ -62,6 +62,7 @@ class Server:
     def _do_drop(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
         for number in request["programs"]:
             self._programs.pop(number, None)
+        _give_back()
         return {}, {}
 
     def _do_compile(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
@@ -75,6 +76,7 @@ class Server:
 
     def _do_save(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
         self._programs[request["program"]].save(Path(request["path"]))
+        _give_back()
         return {}, {}
 
     def _do_quantize(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
@@ -152,6 +154,11 @@ class Server:
         number, self._next = self._next, self._next + 1
         self._programs[number] = program
         return {"program": number, **_describe(program)}, {}
+
+
+def _give_back() -> None:
+    """Return what was freed to the system; the allocator is told to keep it (`worker._MALLOC`)."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _describe(program: Program) -> dict[str, Any]:

@@ -39,6 +39,9 @@ from onnx_bridge.migraphx.runtime import Runtime
 _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
+"""Saving grows a buffer to the size of the program. Were large buffers mapped one by one, as glibc does by default, the
+kernel would clear all pages anew each time, which takes longer than the saving itself."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _BOOT = "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.migraphx import server; server.main{arguments!r}"
 
@@ -332,7 +335,7 @@ class _Process:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=(theirs.fileno(), lifeline),
-                env={**os.environ, **environment},
+                env={**_MALLOC, **os.environ, **environment},
                 start_new_session=True,  # the terminal's Ctrl-C is ours to handle, not the worker's
             )
         except OSError as error:
