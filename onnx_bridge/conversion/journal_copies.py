@@ -1,6 +1,6 @@
 """The journal of a folder elsewhere: a file here, of which that folder has copies.
 
-    OUT/.batch/journal/2026-01-31T12-00-00-9a0b1c2d.jsonl     the lines of one run
+    OUT/.batch/journal/2026-01-31T12-00-00.000000-9a0b1c2d.jsonl     the lines of one run
     OUT/.batch/holder.json                                    who leads a batch there, and the beat of its heart
 
 Nothing can be appended to elsewhere, so that the lines of this run are written anew, as a whole, whenever there are
@@ -53,7 +53,7 @@ class Copies:
         self._sent = b""
         self._beats = 0
         self._lost = False
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%S")
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
         self._mine = there / "journal" / f"{stamp}-{self._token[:8]}.jsonl"
 
     def records(self) -> list[Record]:
