@@ -40,8 +40,8 @@ _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
-"""Saving grows a buffer to the size of the program. Were large buffers mapped one by one, as glibc does by default, the
-kernel would clear all pages anew each time, which takes longer than the saving itself."""
+"""Saving grows a buffer to the size of the program. With large buffers on the heap, and not mapped one by one as glibc
+does by default, saving 430 MB takes about a second less; memory peaks some 8 % higher."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 _BOOT = "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.migraphx import server; server.main{arguments!r}"
 
