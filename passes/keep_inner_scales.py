@@ -17,15 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Result, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.inference import infer
 from passes.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.legalize.quantize import dequantized, obstacle, output_dtype
-from passes.quantization import DOMAINS, aligned, is_dequantize, parameters, plain
+from passes.quantization import DOMAINS, aligned, infer_quantized, parameters, plain
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
@@ -46,8 +44,7 @@ class KeepInnerScales(NodeRewrite[_Found]):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Axes want ranks."""
-        if any(is_dequantize(node) for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model)
+        infer_quantized(model)
         return super().run(model, context)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

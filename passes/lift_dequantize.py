@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Result, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.inference import infer
 from passes.int8_kernels import PRODUCTS, forecast_kernel
-from passes.quantization import DOMAINS, Parameters, is_dequantize, is_quantize, parameters, plain
+from passes.quantization import DOMAINS, Parameters, infer_quantized, is_quantize, parameters, plain
 
 _DELETED = ("Pad", "Reshape", "Slice", "Split")
 _LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
@@ -47,8 +45,7 @@ class LiftDequantize(NodeRewrite[_Found]):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """The forecast wants shapes."""
-        if any(is_dequantize(node) for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model)
+        infer_quantized(model)
         return super().run(model, context)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

@@ -20,14 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Result, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
-from passes.inference import infer
 from passes.int8_kernels import Reason, kept, trace
 from passes.matching import is_plain
-from passes.quantization import Array, is_dequantize, quantized_dtype
+from passes.quantization import Array, infer_quantized, quantized_dtype
 
 _LARGEST = 255
 """The most steps between the least and the largest weight."""
@@ -53,8 +51,7 @@ class RequantizeWeights(NodeRewrite[_Found]):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Axes want ranks."""
-        if any(is_dequantize(node) for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model)
+        infer_quantized(model)
         return super().run(model, context)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes import graphs
 from passes.base import Context, Exactness, Result, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
 from passes.graphs import Scope
-from passes.inference import infer
 from passes.matching import is_plain
-from passes.quantization import is_dequantize, plain
+from passes.quantization import infer_quantized, is_dequantize, plain
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MOVING = ("Transpose", "Reshape", "Identity")
@@ -48,8 +46,7 @@ class WidenProducts(NodeRewrite[_Found]):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """It wants dtypes."""
-        if any(is_dequantize(node) for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model)
+        infer_quantized(model)
         return super().run(model, context)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from onnx_bridge.benchmarking.operators import OperatorTime
 from onnx_bridge.benchmarking.outcome import Bench, Gate, Row
 from onnx_bridge.benchmarking.statistics import Change, Ratio
 from onnx_bridge.reporting.benchmark import page_of, write_report
-from tests.reporting.browser import Page, browser
+from tests.reporting.browser import Page
 from tests.reporting.scenes import HOSTILE
 
 SIZES = (1, 2, 4, 8)
@@ -40,19 +39,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "bench.html"
     write_report(path, scene())
     return path
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Page]:
-    with browser() as page:
-        yield page
-
-
-@pytest.fixture
-def page(window: Page, file: Path) -> Page:
-    window.show(1300)
-    window.open(file)
-    return window
 
 
 def test_it_is_one_file_that_fetches_nothing(page: Page, file: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onnx_bridge.reporting.report import write_report
-from tests.reporting.browser import Page, browser, chromium, options
+from tests.reporting.browser import Page, chromium, options
 from tests.reporting.scenes import HOSTILE, Scene, scene
 
 NODES = "#layers-table tbody td[data-label=node]"
@@ -26,19 +25,6 @@ def file(shown: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, shown.report, evidence=shown.evidence)
     return path
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Page]:
-    with browser() as page:
-        yield page
-
-
-@pytest.fixture
-def page(window: Page, file: Path) -> Page:
-    window.show(1300)
-    window.open(file)
-    return window
 
 
 def test_it_is_one_file_that_fetches_nothing(page: Page, file: Path) -> None:
