@@ -48,7 +48,7 @@ conformance: setup
 faults: setup
 	@$(BIN)/python -m fixtures.faults
 
-quantized: setup
+quantized: quark
 	@$(BIN)/python -m fixtures.quantized
 
 accuracy: setup

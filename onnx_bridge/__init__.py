@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.deferred import import_onnx_ir
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_onnx_ir()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -357,8 +357,7 @@ app.command()(cli_bench.keep)
 
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
-    for name in ("sympy", "onnx_ir._symbolic_shapes"):
-        defer(name)
+    defer()
     arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
     debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
     for stream in (sys.stdout, sys.stderr):

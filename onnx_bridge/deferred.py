@@ -29,11 +29,22 @@ class _Deferred(ModuleType):
         return getattr(module, name)
 
 
-def defer(name: str) -> None:
-    """Let ``import name`` load nothing until the module is used. For a program's own start, never for a library's.
+_UNUSED = ("sympy", "onnx_ir._symbolic_shapes")
+"""What onnx-ir imports, and nothing here uses."""
 
-    Args:
-        name: the full one. A module that is loaded already stays as it is.
-    """
-    if name not in sys.modules:
-        sys.modules[name] = _Deferred(name)
+
+def defer() -> None:
+    """Let onnx-ir load nothing that it does not use. For a program's own start, never for a library's."""
+    for name in _UNUSED:
+        if name not in sys.modules:
+            sys.modules[name] = _Deferred(name)
+
+
+def import_onnx_ir() -> None:
+    """Import onnx-ir without what it does not use, for a library: whoever imports that later has the module itself."""
+    if "onnx_ir" not in sys.modules:
+        defer()
+        importlib.import_module("onnx_ir")
+        for name in _UNUSED:
+            if isinstance(sys.modules.get(name), _Deferred):
+                del sys.modules[name]

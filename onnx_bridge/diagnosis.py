@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_bridge import model as models
 from onnx_bridge import provenance
 from onnx_bridge.cleaning import clean
-from onnx_bridge.conversion.staging import Staged, stage
+from onnx_bridge.conversion.staging import Staged, completed, stage
 from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.verdicts import Verdicts
@@ -211,7 +211,7 @@ def doctor(
         progress=progress,
     )
     tell("parse")
-    staged = stage(after.model, target, host=host)
+    staged = stage(completed(after.model), target, host=host)
     fates = _Fates(after.model, after.steps, staged)
     nodes = [
         NodeFinding(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *fates.of(node))

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from onnx_bridge.conversion.bundle import Bundle, _DeviceStage, _Lazy, _Stage
+from onnx_bridge.conversion.bundle import Bundle
+from onnx_bridge.conversion.loaded_stages import CutModel, DeviceStage, LoadedStage
 from onnx_bridge.conversion.manifest import StageInfo
 from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx.gpu_view import Operator, gpu_view
@@ -33,7 +34,7 @@ class AsGpu(Bundle):
         Raises:
             InputError: it was compiled for a GPU, which can be asked itself, or keeps no cleaned model.
         """
-        super().__init__(bundle.path, runtime=bundle._runtime_name)
+        super().__init__(bundle.path, runtime=bundle.runtime_name)
         self._limits = bundle.limits
         if self.manifest.target != "ref":
             what = f"it was compiled for {self.manifest.target}, and runs there"
@@ -72,7 +73,7 @@ class AsGpu(Bundle):
         """
         return super().__call__(arrays)
 
-    def _open(self, index: int, info: StageInfo, cleaned: _Lazy) -> _Stage:
+    def _open(self, index: int, info: StageInfo, cleaned: CutModel) -> LoadedStage:
         if info.program is None:
             return super()._open(index, info, cleaned)
         assert self._worker is not None
@@ -84,7 +85,7 @@ class AsGpu(Bundle):
             self._views[index] = view.products
             program = self._worker.load(view.program)
         program.compile("ref")
-        return _DeviceStage(info, program, self._worker, self._limits)
+        return DeviceStage(info, program, self._worker, self._limits)
 
 
 def as_gpu(bundle: Bundle) -> AsGpu:

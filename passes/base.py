@@ -138,10 +138,12 @@ class Pass(ABC):
     Attributes:
         name: kebab-case verb and objects.
         exactness: how far numbers may move.
+        settles: whether one run leaves nothing for another; a pipeline leaves out what could find nothing new.
     """
 
     name: ClassVar[str]
     exactness: ClassVar[Exactness] = Exactness.BITWISE
+    settles: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, model: ir.Model, context: Context) -> Result:

@@ -116,13 +116,14 @@ class Pipeline:
         """
         context = context or Context()
         steps: list[Step] = []
+        settled: list[Pass] = []  # that have run since the model was last changed
         nodes = _count(model)
         for each in self.passes:
             if context.progress is not None:
                 context.progress(each.name)
             begin = time.perf_counter()
             try:
-                result = each.run(model, context)
+                result = Result(model) if each in settled else each.run(model, context)
             except BridgeError:
                 raise
             except Exception as error:
@@ -133,6 +134,7 @@ class Pipeline:
                 ) from error
             seconds = time.perf_counter() - begin
             model, before = result.model, nodes
+            settled = [*([] if result.modified else settled), *([each] if each.settles else [])]
             nodes = _count(model) if result.modified else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
             steps.append(step)

@@ -11,6 +11,7 @@ word means, the annotation of the pass's field decides.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -55,7 +56,7 @@ def build(name: str, options: Mapping[str, Value]) -> Pass:
         InputError: no pass has this name, no option has that one, or a value is not what the option takes.
     """
     cls = passes.get(name)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}
     values = {}
     for option, text in options.items():
@@ -68,6 +69,11 @@ def build(name: str, options: Mapping[str, Value]) -> Pass:
         except ValueError as error:
             raise InputError(f"{name}: {option}={show(text)}: {error}", where="pipeline") from None
     return cls(**values)
+
+
+@functools.cache
+def _hints(cls: type[Pass]) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def options_of(step: Pass) -> dict[str, Any]:

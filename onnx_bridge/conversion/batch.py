@@ -22,7 +22,7 @@ from onnx_bridge.conversion.engine import Engine, Event
 from onnx_bridge.conversion.examining import Examined, examine
 from onnx_bridge.conversion.jobs import Job, Settings, gather
 from onnx_bridge.conversion.journal import Journal, Record
-from onnx_bridge.conversion.keys import check_key, conversion_key
+from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.conversion.outcome import Outcome, Result, Status
 from onnx_bridge.conversion.output import Output, output_at
 from onnx_bridge.conversion.past import Past
@@ -297,16 +297,22 @@ class _Batch:
     def _key(self, work: _Work) -> str:
         settings = work.settings
         site, target = self._sites[settings.target]
-        key = conversion_key(
+        precision = Precision(settings.precision, settings.keep_fp32, settings.calibration)
+        cleaned = cleaning_key(
             work.examined.digest,
             pipeline=settings.pipeline,
             dims=settings.dims,
             inputs=settings.inputs,
             freeze=settings.freeze,
+            runtime=site,
+            precision=precision.to_json(),
+        )
+        key = conversion_key(
+            cleaned,
             host=settings.host,
             target=target,
             runtime=site,
-            precision=Precision(settings.precision, settings.keep_fp32, settings.calibration).to_key(),
+            precision=precision.to_key(),
             options=settings.options,
             buckets=settings.buckets,
             pad=settings.pad if settings.buckets else {},

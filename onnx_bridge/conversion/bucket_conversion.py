@@ -31,7 +31,7 @@ from onnx_bridge.conversion.buckets import (
 )
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.conversion.keys import conversion_key
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.manifest import FileInfo, Manifest, TensorInfo, sealed
 from onnx_bridge.conversion.publishing import keep_off
 from onnx_bridge.conversion.weight_sharing import SharedWeights
@@ -194,12 +194,17 @@ def _keys(source: str, rest: Mapping[str, Any]) -> Callable[..., str | None]:
         pad: Mapping[str, str] | None = None,
     ) -> str | None:
         if isinstance(rest.get("calibration"), (str, os.PathLike, type(None))):
-            return conversion_key(
+            cleaned = cleaning_key(
                 source,
                 pipeline=rest.get("pipeline", "default"),
                 dims=dims,
                 inputs=rest.get("inputs") or {},
                 freeze=as_json(rest.get("freeze") or {}),
+                runtime=runtime,
+                precision=precision.to_json(),
+            )
+            return conversion_key(
+                cleaned,
                 host=rest.get("host", True),
                 target=runtimes.resolve_target(rest.get("target", "auto"), runtime),
                 runtime=runtime,

@@ -10,33 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from onnx_bridge import inputs as samplers
-from onnx_bridge import model as models
+from onnx_bridge.conversion.loaded_stages import CutModel, DeviceStage, HostStage, LoadedStage
 from onnx_bridge.conversion.manifest import FileInfo, Manifest, StageInfo, TensorInfo
 from onnx_bridge.conversion.packing import home, is_packed
-from onnx_bridge.conversion.parts import parse, part_file
+from onnx_bridge.conversion.parts import parse
 from onnx_bridge.errors import InputError, MigraphxError, ProgramLost, RuntimeNotFound
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.options import Options
 from onnx_bridge.precision import quantize_again
-from onnx_bridge.values import Array, Kind, Value
-from passes.host_stages import extract
+from onnx_bridge.values import Kind, Value
 
 if TYPE_CHECKING:
     from onnx_bridge.conversion.buckets import Buckets
-    from onnx_bridge.parity.reference import Reference
 
 
 def manifest_path(path: Path) -> Path:
@@ -87,6 +81,7 @@ class Bundle:
     Attributes:
         path: its folder, or its program; of a packed bundle the folder that it was unpacked into.
         manifest: what is known of it.
+        runtime_name: which MIGraphX was asked for; None for the one that is found.
         notes: what the user should know of how it was loaded, in sentences.
     """
 
@@ -104,10 +99,10 @@ class Bundle:
             what = "there is no such bundle" if not self.path.exists() else "this is no bundle: it has no manifest"
             raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
         self.manifest = Manifest.read(where)
-        self._runtime_name = runtime
+        self.runtime_name = runtime
         self._limits = Limits.of(timeout, memory)
-        self._stages: list[_Stage] = []
-        self._hosts: dict[int, _HostStage] = {}
+        self._stages: list[LoadedStage] = []
+        self._hosts: dict[int, HostStage] = {}
         self._worker: Worker | None = None
         self.notes: list[str] = []
 
@@ -165,11 +160,11 @@ class Bundle:
         """
         self._check_files()
         if self.manifest.programs:
-            runtime = worker.runtime if worker else runtimes.find(self._runtime_name)
+            runtime = worker.runtime if worker else runtimes.find(self.runtime_name)
             require(self.manifest, runtime, self.path)
             self._worker = worker or workers.shared(runtime, self.manifest.options.get("environment"))
         self.notes = []
-        cleaned = _Lazy(self.model_path)
+        cleaned = CutModel(self.model_path)
         with self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
             self._stages = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
 
@@ -208,12 +203,12 @@ class Bundle:
         manifest = self.manifest
         return manifest.stages or (StageInfo(self.inputs, self.outputs, 0, 0, manifest.program),)
 
-    def _open(self, index: int, info: StageInfo, cleaned: _Lazy) -> _Stage:
+    def _open(self, index: int, info: StageInfo, cleaned: CutModel) -> LoadedStage:
         if info.program is None:
             from onnx_bridge.parity.reference import Reference  # bundles without such stages do not wait for it
 
             if index not in self._hosts:
-                self._hosts[index] = _HostStage(info, Reference(cleaned.part(info)))
+                self._hosts[index] = HostStage(info, Reference(cleaned.part(info)))
             return self._hosts[index]
         assert self._worker is not None
         try:
@@ -233,7 +228,7 @@ class Bundle:
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
             )
-        return _DeviceStage(info, program, self._worker, self._limits)
+        return DeviceStage(info, program, self._worker, self._limits)
 
     def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         wanted = [info.name for info in self.outputs]
@@ -260,92 +255,6 @@ class Bundle:
             else:
                 continue
             raise InputError(said, where=str(folder / info.file), hint="convert again")
-
-
-@dataclass
-class _HostStage:
-    """A stage that ONNX Runtime runs, all optimizations off."""
-
-    info: StageInfo
-    session: Reference
-
-    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        return self.session.run(values)
-
-
-@dataclass
-class _DeviceStage:
-    """A stage that MIGraphX runs."""
-
-    info: StageInfo
-    program: RemoteProgram
-    worker: Worker
-    limits: Limits
-
-    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        shapes = self.program.get_parameter_shapes()
-        tensors = {}
-        for info in self.info.inputs:
-            if info.name in shapes:  # MIGraphX keeps no parameter that nothing uses
-                array = _fitting(values[info.name], info)
-                # it holds int4 in bytes
-                packed = array.dtype.name in _PACKED
-                tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
-        with self.worker.limited(self.limits):
-            results = self.program.run(tensors)
-        pairs = zip(self.info.outputs, results, strict=True)
-        return {info.name: _as_declared(result.numpy(), info) for info, result in pairs}
-
-
-_Stage = _HostStage | _DeviceStage
-
-
-class _Lazy:
-    """The cleaned model, read when a stage is first cut out of it."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._model: ir.Model | None = None
-
-    def part(self, info: StageInfo) -> ir.Model:
-        """A stage as a model."""
-        return extract(self._loaded(), *_ends(info))
-
-    def file(self, info: StageInfo) -> contextlib.AbstractContextManager[Path]:
-        """A stage as a file, for a while."""
-        return part_file(self._loaded(), *_ends(info))
-
-    def _loaded(self) -> ir.Model:
-        if self._model is None:
-            assert self._path is not None
-            self._model = models.load(self._path)
-        return self._model
-
-
-def _ends(info: StageInfo) -> tuple[Sequence[str], Sequence[str]]:
-    return [each.name for each in info.inputs], [each.name for each in info.outputs]
-
-
-def _fitting(value: Value, info: TensorInfo) -> Array:
-    """What comes from a stage before, which must be what the model declares it to be."""
-    assert value is not None
-    assert not isinstance(value, list)
-    if value.shape != info.shape or value.dtype != info.numpy:
-        what = f"it is {value.dtype.name}{list(value.shape)}, and the model says {info.dtype}{list(info.shape or ())}"
-        raise InputError(what, where=f"value {info.name!r}", hint="the shapes that the model declares are wrong")
-    return value
-
-
-_PACKED = frozenset({"int4", "uint4"})
-
-
-def _as_declared(array: Array, info: TensorInfo) -> Array:
-    """Undo what MIGraphX does to scalars (rank 1) and to int4 (held in bytes); all else stays as it came."""
-    if info.shape == () and array.shape == (1,):
-        array = array.reshape(())
-    if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):
-        array = array.astype(info.numpy)
-    return array
 
 
 def _release(version: str) -> str:

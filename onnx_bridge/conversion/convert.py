@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-import onnx_bridge
 from onnx_bridge import model as models
 from onnx_bridge.cleaning import as_json, clean
 from onnx_bridge.conversion.bundle import Bundle, manifest_path
+from onnx_bridge.conversion.describing import output_infos, program_names, required_inputs, stage_infos, versions
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.ladder import Ladder
-from onnx_bridge.conversion.manifest import FileInfo, HostNode, Manifest, StageInfo, TensorInfo
+from onnx_bridge.conversion.manifest import FileInfo, Manifest, TensorInfo
 from onnx_bridge.conversion.publishing import aside, keep_off, publish
 from onnx_bridge.conversion.recleaning import CleanModel, earlier, recorded
-from onnx_bridge.conversion.staging import Staged, stage
+from onnx_bridge.conversion.staging import completed, stage
 from onnx_bridge.conversion.tuning_results import ENDING, Origin, TuningResults
 from onnx_bridge.errors import InputError
 from onnx_bridge.input_files import Given
@@ -34,7 +32,6 @@ from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.verdicts import SECONDS, Verdicts
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.options import Options
@@ -98,11 +95,10 @@ def convert(
         RuntimeFailure: there is no MIGraphX, or it ran into a limit; or a node can be run neither by it nor, if that
             is allowed, by ONNX Runtime.
     """
-    tell = progress or (lambda _stage: None)
     out = Path(out)
     found = runtimes.find(runtime)
     target = runtimes.resolve_target(target, found)
-    wanted_precision = Precision(precision, tuple(keep_fp32), calibration)
+    wanted = Precision(precision, tuple(keep_fp32), calibration)
     settings = Options.of(options, found, target)
     tuned = TuningResults(settings.tuning, Origin(target, runtimes.gpu() if target == "gpu" else None, found.version))
     given_environment = settings.environment
@@ -110,61 +106,45 @@ def convert(
     worker = workers.shared(found, settings.environment)
     worker.launch()  # it gets ready while the model is cleaned
     limits = Limits.of(timeout, memory)
-    timings: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def timed(name: str) -> Iterator[None]:
-        tell(name)
-        started = time.perf_counter()
-        yield
-        timings[name] = round(timings.get(name, 0) + time.perf_counter() - started, 4)
-
-    name = _name(model)
-    alone = out.suffix == ".mxr"
-    wanted = [out] if alone else [out / f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
-    # hashing goes on beside MIGraphX's work
+    timed = _Clock(progress)
+    name, alone = _name(model), out.suffix == ".mxr"
+    files = [out] if alone else [out / f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
     with (
         aside(out) as folder,
         tuned,
         contextlib.closing(worker) if tuned.environment else contextlib.nullcontext(),  # nobody shares it
         worker.limited(limits),
         Ladder(found, target, limits, settings.environment) as ladder,
-        ThreadPoolExecutor(1) as beside,
+        ThreadPoolExecutor(1) as beside,  # hashing goes on beside MIGraphX's work
     ):
-        keep_off([*wanted, manifest_path(out)], model, out)
+        keep_off([*files, manifest_path(out)], model, out)
         if precision != "fp32":
-            wanted_precision.check_runtime(worker)
+            wanted.check_runtime(worker)
         source = beside.submit(_source, model)
-        cleaning = {
-            "pipeline": pipeline,
-            "dims": dims or {},
-            "inputs": inputs or {},
-            "freeze": as_json(freeze or {}),
-            "runtime": found,
-        }
-
-        def cleaning_keyed() -> str | None:
-            return cleaning_key(source.result()["sha256"], precision=wanted_precision.to_json(), **cleaning)  # type: ignore[arg-type]
-
         patience = {} if timeout is None or timeout >= SECONDS else {"timeout": timeout}
         verdicts = Verdicts(found, cache=cache, progress=progress, compile_for=target, **patience)
-        before = None
+
+        def cleaning() -> str | None:
+            return cleaning_key(
+                source.result()["sha256"],
+                pipeline=pipeline,
+                dims=dims or {},
+                inputs=inputs or {},
+                freeze=as_json(freeze or {}),
+                runtime=found,
+                precision=wanted.to_json(),
+            )
+
+        cleaned = None
         if reuse and cache and recorded(out) is not None:
             with timed("reuse"):
-                before = earlier(out, name, cleaning_keyed())
-        if before is not None:
-            cleaned = before
-        else:
-            timings.pop("reuse", None)
+                cleaned = earlier(out, name, cleaning())
+        if cleaned is None:
+            timed.seconds.pop("reuse", None)
             with timed("clean"):
-                specification = pipeline
-                if precision != "fp32":
-                    specification = wanted_precision.pipeline(
-                        pipeline, model if isinstance(model, ir.Model) else models.load(model)
-                    )
                 made = clean(
                     model,
-                    pipeline=specification,
+                    pipeline=_with_precision(pipeline, wanted, model),
                     dims=dims,
                     inputs=inputs,
                     freeze=freeze,
@@ -174,20 +154,20 @@ def convert(
                 )
                 cleaned = CleanModel.of(made, precision)
                 _check_ranks(cleaned.model)
-        products = wanted_precision.quantized_products(cleaned.model)
+        products = wanted.quantized_products(cleaned.model)
         if products is not None:
             cleaned = replace(cleaned, model=products.model, files=(), notes=[*cleaned.notes, *products.notes])
         with timed("write"):
             onnx_path = folder / f"{name}.onnx"
+            completed(cleaned.model)
             try:
                 cleaned.write(onnx_path)
             except InputError as error:  # names the file that was not to be
                 raise InputError(error.what, where=str(out), hint=error.hint) from error
-            onnx_files = sorted(folder.iterdir())  # the model sorts before its data
-            infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
+            infos = [beside.submit(FileInfo.of, each) for each in sorted(folder.iterdir()) if not alone]
         with timed("start"):
             worker.start()
-        quantizer = None if products else wanted_precision.quantizer(cleaned.model, target)
+        quantizer = None if products else wanted.quantizer(cleaned.model, target)
         calibrated = products or quantizer
         staged = stage(
             cleaned.model,
@@ -206,31 +186,29 @@ def convert(
         if not whole and alone:
             what = f"the model does not fit into a program alone: {staged.notes[0]}"
             raise InputError(what, where=str(out), hint="give a folder, or --no-host")
-        names = [out.name] if alone else _program_names(name, staged.plan.stages)
-        keep_off([out.parent / names[0]] if alone else [out / each for each in names], model, out)
+        names = [out.name] if alone else program_names(name, staged.plan.stages)
+        archive = f"{out.stem if alone else name}{ENDING}"
+        keep_off([(out.parent if alone else out) / each for each in (*names, archive)], model, out)
         with timed("save"):
             for program, file in zip(filter(None, staged.programs), names, strict=True):
                 program.save(folder / file)
             programs = [FileInfo.of(folder / file) for file in names]
             kept = _kept(quantizer, staged.plan.stages, folder, names, worker, alone)
-            archive = f"{out.stem if alone else name}{ENDING}"
-            keep_off([(out.parent if alone else out) / archive], model, out)
             results = tuned.keep(folder / archive)
-        tell("finish")
-        origin = source.result()
+        timed.tell("finish")
         key = conversion_key(
-            origin["sha256"],
+            cleaning(),
             host=host,
             target=target,
-            precision=wanted_precision.to_key(calibrated.calibration if calibrated else None),
+            runtime=found,
+            precision=wanted.to_key(calibrated.calibration if calibrated else None),
             options=dict(settings.given),
-            **cleaning,  # type: ignore[arg-type]
         )
         environment = {**given_environment, **staged.environment}
         manifest = Manifest(
             name=name,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            source=origin,
+            source=source.result(),
             program=programs[0] if whole else None,
             model=tuple(info.result() for info in infos),
             target=target,
@@ -245,17 +223,17 @@ def convert(
                 **({"environment": environment} if environment else {}),
                 **({"compile": dict(settings.given)} if settings.given else {}),
                 **({"tuning": results} if results else {}),
-                **(wanted_precision.to_json() if precision != "fp32" else {}),
+                **(wanted.to_json() if precision != "fp32" else {}),
                 **({"calibration": {**calibration_of(calibrated.calibration), **kept}} if calibrated else {}),
                 **({"key": key} if key else {}),
                 # with quantized products it is no cleaned model to begin with again
-                **({"cleaned": {"key": cleaning_keyed(), "notes": cleaned.notes}} if key and not products else {}),
+                **({"cleaned": {"key": cleaning(), "notes": cleaned.notes}} if key and not products else {}),
             },
-            versions=_versions(worker),
+            versions=versions(worker),
             passes=cleaned.passes,
-            inputs=tuple(map(TensorInfo.of, _required(cleaned.model))),
-            outputs=_outputs(cleaned.model.graph.outputs, staged),
-            timings=timings,
+            inputs=tuple(map(TensorInfo.of, required_inputs(cleaned.model))),
+            outputs=output_infos(cleaned.model.graph.outputs, staged),
+            timings=timed.seconds,
             notes=[
                 *cleaned.notes,
                 *(quantizer.notes if quantizer else ()),
@@ -263,11 +241,37 @@ def convert(
                 *([_offer(out / f"{name}.onnx")] if staged.environment and not alone else []),
                 *tuned.notes,
             ],
-            stages=() if whole else tuple(_stages(staged, programs)),
+            stages=() if whole else tuple(stage_infos(staged, programs)),
             forecast=forecast(cleaned.model).as_dict() if is_quantized(cleaned.model) else {},
         )
         publish(out, folder, manifest)
     return Bundle(out, runtime=runtime, timeout=timeout, memory=memory)
+
+
+class _Clock:
+    """Tells each stage as it begins, and keeps how long it takes.
+
+    Attributes:
+        seconds: by stage.
+    """
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self.tell = progress or (lambda _stage: None)
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self.tell(name)
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0) + time.perf_counter() - started, 4)
+
+
+def _with_precision(pipeline: str, wanted: Precision, model: str | os.PathLike[str] | ir.Model) -> str:
+    """The passes of a pipeline, with those that a precision needs."""
+    if wanted.name == "fp32":
+        return pipeline
+    return wanted.pipeline(pipeline, model if isinstance(model, ir.Model) else models.load(model))
 
 
 def _kept(
@@ -310,7 +314,7 @@ def _name(model: str | os.PathLike[str] | ir.Model) -> str:
 
 def _check_ranks(model: ir.Model) -> None:
     """MIGraphX needs to know every size of what it takes."""
-    for value in _required(model):
+    for value in required_inputs(model):
         if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
             hint = f"give its shape with --input {value.name}:[…]"
             raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
@@ -320,58 +324,3 @@ def _source(model: str | os.PathLike[str] | ir.Model) -> dict[str, str | None]:
     if isinstance(model, ir.Model):
         return {"path": None, "sha256": None}
     return {"path": str(Path(model).absolute()), "sha256": models.digest(model)}
-
-
-def _required(model: ir.Model) -> list[ir.Value]:
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-
-
-def _outputs(values: Iterable[ir.Value], staged: Staged) -> tuple[TensorInfo, ...]:
-    """Dtypes and shapes as the model declares them; what it leaves open of MIGraphX's, as that will give it."""
-    given: dict[ir.Value, Shape] = {}
-    for each, program in zip(staged.plan.stages, staged.programs, strict=True):
-        if program is not None:
-            given |= dict(zip(each.outputs, program.get_output_shapes(), strict=True))
-    infos = []
-    for value in values:
-        info, shape = TensorInfo.of(value), given.get(value)
-        if shape is not None and info.dtype == "unknown":
-            info = replace(info, dtype=shape.dtype.name)
-        if shape is not None and (info.shape is None or None in info.shape):
-            info = replace(info, shape=shape.lens)
-        infos.append(info)
-    return tuple(infos)
-
-
-def _stages(staged: Staged, programs: Iterable[FileInfo]) -> Iterator[StageInfo]:
-    plan, files = staged.plan, iter(programs)
-    for each in plan.stages:
-        yield StageInfo(
-            inputs=tuple(map(TensorInfo.of, each.inputs)),
-            outputs=_outputs(each.outputs, staged),
-            nodes=len(each.nodes),
-            work=sum(plan.work[node] for node in each.nodes),
-            program=next(files) if each.side is Side.DEVICE else None,
-            host=tuple(
-                HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
-                for node in each.nodes
-                if (reason := plan.reasons.get(node)) is not None
-            ),
-        )
-
-
-def _program_names(name: str, stages: Sequence[Stage]) -> list[str]:
-    """``NAME.mxr``, or, of several programs, ``NAME.stage0.mxr``, ``NAME.stage2.mxr``, by their places."""
-    places = [index for index, each in enumerate(stages) if each.side is Side.DEVICE]
-    return [f"{name}.mxr"] if len(places) == 1 else [f"{name}.stage{index}.mxr" for index in places]
-
-
-def _versions(worker: Worker) -> dict[str, str]:
-    libraries = {name: metadata.version(name) for name in ("onnx", "onnx-ir", "onnxruntime", "numpy")}
-    return {
-        "onnx_bridge": onnx_bridge.__version__,
-        "migraphx": worker.version,
-        "runtime": worker.runtime.identity,
-        "python": platform.python_version(),
-        **libraries,
-    }

@@ -103,12 +103,8 @@ def cleaning_key(
 
 
 def conversion_key(
-    source: str | None,
+    cleaned: str | None,
     *,
-    pipeline: str,
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    freeze: Mapping[str, str],
     host: bool,
     target: str,
     runtime: Runtime | Site,
@@ -117,14 +113,10 @@ def conversion_key(
     buckets: Mapping[str, Sequence[int]] | None = None,
     pad: Mapping[str, str] | None = None,
 ) -> str | None:
-    """The key of a conversion, from the arguments of `convert`.
+    """The key of a conversion, from the other arguments of `convert`.
 
     Args:
-        source: as for `cleaning_key`.
-        pipeline: likewise.
-        dims: likewise.
-        inputs: likewise.
-        freeze: likewise.
+        cleaned: the key of the cleaned model; None for one that has none.
         host: whether nodes may run on ONNX Runtime.
         target: ``ref`` or ``gpu``.
         runtime: the MIGraphX.
@@ -132,13 +124,7 @@ def conversion_key(
         options: of compiling.
         buckets: sizes of the dimensions that have several.
         pad: what inputs are padded with.
-
-    Raises:
-        InputError: the pipeline is wrong.
     """
-    cleaned = cleaning_key(
-        source, pipeline=pipeline, dims=dims, inputs=inputs, freeze=freeze, runtime=runtime, precision=precision
-    )
     if cleaned is None:
         return None
     return key_of(
@@ -203,11 +189,16 @@ def _foreign(pipeline: Any) -> Iterator[Path]:
 
     for step in pipeline.passes:
         file = inspect.getsourcefile(type(step))
-        if file is not None and _PASSES not in Path(file).resolve().parents:
+        if file is not None and not _is_own(file):
             yield Path(file)
         for value in options_of(step).values():
             if isinstance(value, str):
                 yield from (Path(each) for each in (value, value.rpartition(":")[0]) if each and os.path.isfile(each))  # noqa: PTH113
+
+
+@functools.cache
+def _is_own(file: str) -> bool:
+    return _PASSES in Path(file).resolve().parents
 
 
 def _files(path: Path) -> list[Path]:

@@ -25,7 +25,10 @@ from onnx_bridge.conversion.site import Site
 from onnx_bridge.migraphx import runtime as runtimes
 
 _ROOT = Path(__file__).resolve().parents[2]
-_BOOT = "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.conversion import performer; performer.main{ends!r}"
+_BOOT = (
+    "import sys; sys.path.insert(0, {root!r}); from onnx_bridge import deferred; deferred.defer(); "
+    "from onnx_bridge.conversion import performer; performer.main{ends!r}"
+)
 _SHARE = 0.9
 """Of the free memory, how much may be taken."""
 

@@ -68,23 +68,20 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def publish(out: Path, folder: Path, manifest: Manifest) -> None:
-    """Move the files to their place: the manifest first and the programs last.
+    """Move the files to their place: those of an earlier bundle go, then the manifest comes, and the programs last.
 
-    In between, or after a kill in between, the manifest describes a file that is not there, which `load` refuses.
+    In between, or after a kill in between, a manifest is there, which says that all this is a bundle's, and describes a
+    file that is not, so that nobody takes it for a whole one.
     """
     place = manifest_path(out)
-    before: set[str] = set()
+    manifest.write(folder / place.name)
     with contextlib.suppress(BridgeError):
         if place.exists():
-            old = Manifest.read(place)
-            before = {each.file for each in old.files}
-    manifest.write(folder / place.name)
-    files = [place.name, *(each.file for each in manifest.files if not each.file.startswith(SHARED))]
-    for name in files:
+            for each in Manifest.read(place).files:
+                if not each.file.startswith(SHARED):  # which other buckets may take their weights from
+                    (place.parent / each.file).unlink(missing_ok=True)
+    for name in (place.name, *(each.file for each in manifest.files if not each.file.startswith(SHARED))):
         (folder / name).replace(place.parent / name)
-    for name in before.difference(files):
-        if not name.startswith(SHARED):  # which other buckets may take their weights from
-            (place.parent / name).unlink(missing_ok=True)
 
 
 def keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, out: Path) -> None:

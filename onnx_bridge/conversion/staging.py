@@ -91,6 +91,17 @@ class Staged:
         return 1 - sum(work[node] for node in self.plan.reasons) / total
 
 
+def completed(model: ir.Model) -> ir.Model:
+    """Give nodes names, and values the types and shapes that can be inferred, which the pipeline need not have done.
+
+    About what is unknown, nothing can be asked; and what lies on a border of stages is read from the model's file.
+    """
+    name_nodes(Scope(model, model.graph))
+    if not all(map(can_cross, (value for node in model.graph for value in node.outputs))):
+        InferShapes().run(model, Context())
+    return model
+
+
 def stage(
     model: ir.Model,
     target: Verdicts,
@@ -106,7 +117,7 @@ def stage(
     """Cut a model into stages, and have MIGraphX parse, and perhaps compile, what it is to run.
 
     Args:
-        model: cleaned. Nodes without a name get one, and values the shapes that can be inferred.
+        model: cleaned, and then `completed`.
         target: the runtime.
         host: whether stages may run on the host; where one would have to, that is the error.
         compile_for: a MIGraphX target; None only parses.
@@ -121,9 +132,6 @@ def stage(
         What there is, with the error that stands in the way, if one does: MIGraphX's, or that neither it nor ONNX
         Runtime can run a node.
     """
-    name_nodes(Scope(model, model.graph))
-    if not all(map(can_cross, (value for node in model.graph for value in node.outputs))):
-        _learn(model)
     ground = workers.shared(target.runtime, options.environment)
     builder = _Builder(model, ground, compile_for, path, timed or _untimed, quantize, options.compile)
     reasons = judged(model, target)
@@ -169,11 +177,6 @@ def stage(
                 "freeze them with --freeze NAME=VALUE, or NAME=@SAMPLE.npz"
             )
     return staged
-
-
-def _learn(model: ir.Model) -> None:
-    """Infer types and shapes: the pipeline need not have done so, and about unknown ones nothing can be asked."""
-    InferShapes().run(model, Context())
 
 
 def judged(model: ir.Model, target: Verdicts) -> dict[ir.Node, str]:

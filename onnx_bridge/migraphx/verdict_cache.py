@@ -6,8 +6,10 @@ A line that cannot be read is passed over, and a cache that cannot be written is
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,8 @@ def read_line(line: bytes) -> tuple[str, Known] | None:
 class VerdictCache:
     """What is known, by signature; with a file, also of what other processes learn.
 
+    Lines are taken apart when somebody asks for what they say: there may be thousands of them.
+
     Args:
         path: the file, made when there is something to write; None to remember in this process alone.
     """
@@ -48,30 +52,40 @@ class VerdictCache:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[str, Known] = {}
+        self._lines: dict[bytes, list[bytes]] = {}
         self._read_to = 0
+        self._reading = threading.Lock()
 
     def get(self, signature: str, *, run: bool) -> Verdict | None:
         """A verdict that is at least as thorough as asked for."""
+        for line in self._lines.pop(f'["{signature}"'.encode(), ()):
+            if (found := read_line(line)) is not None:
+                self._learn(*found)
         known = self._known.get(signature)
         return known.verdict if known is not None and (known.final or not run) else None
 
     def refresh(self) -> None:
-        """Read what has been written since."""
+        """Read what has been written since; of a file that is another one now, everything."""
         if self._path is None:
             return
-        try:
-            with self._path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self._read_to:  # it is another file now
-                    self._read_to = 0
-                file.seek(self._read_to)
-                data = file.read()
-        except OSError:
-            return
-        whole = data.rfind(b"\n") + 1
-        self._read_to += whole
-        for line in data[:whole].split(b"\n"):
-            if line:
-                self._parse(line)
+        with self._reading:
+            try:
+                with self._path.open("rb") as file:
+                    if os.fstat(file.fileno()).st_size < self._read_to:
+                        self._forget()
+                    file.seek(self._read_to)
+                    data = file.read()
+            except FileNotFoundError:
+                if self._read_to:
+                    self._forget()
+                return
+            except OSError:
+                return
+            whole = data.rfind(b"\n") + 1
+            self._read_to += whole
+            for line in data[:whole].split(b"\n"):
+                if line:
+                    self._lines.setdefault(line.partition(b",")[0], []).append(line)
 
     def add(self, found: Mapping[str, Known]) -> None:
         """Remember verdicts by signature."""
@@ -94,11 +108,16 @@ class VerdictCache:
         except OSError:
             return
 
-    def _parse(self, line: bytes) -> None:
-        if (found := read_line(line)) is not None:
-            self._learn(*found)
+    def _forget(self) -> None:
+        self._known, self._lines, self._read_to = {}, {}, 0
 
     def _learn(self, signature: str, known: Known) -> None:
         before = self._known.get(signature)
         if before is None or not before.final:
             self._known[signature] = known
+
+
+@functools.cache
+def shared(path: Path) -> VerdictCache:
+    """The one cache of a file in this process."""
+    return VerdictCache(path)

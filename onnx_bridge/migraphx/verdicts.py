@@ -25,7 +25,7 @@ from onnx_bridge.migraphx.oracle import Oracle
 from onnx_bridge.migraphx.probing import TARGET, Question, ask, judge
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime, cache_dir
-from onnx_bridge.migraphx.verdict_cache import Known, VerdictCache
+from onnx_bridge.migraphx.verdict_cache import Known, VerdictCache, shared
 from passes.base import Status, Verdict
 from passes.probes import Probe
 
@@ -74,7 +74,8 @@ class Verdicts:
         self._progress = progress
         self._timeout = timeout
         self._compile_for = compile_for
-        self._cache = VerdictCache(_cache_file(runtime, timeout) if cache else None)
+        self._cache = shared(_cache_file(runtime, timeout)) if cache else VerdictCache(None)
+        self._cache.refresh()
 
     def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
         """What MIGraphX makes of each probe, in their order; equal ones are asked about once.

@@ -14,7 +14,7 @@ from onnx_bridge import input_files
 from onnx_bridge import inputs as samplers
 from onnx_bridge import model as models
 from onnx_bridge.cleaning import as_json
-from onnx_bridge.conversion.staging import judged, stage
+from onnx_bridge.conversion.staging import completed, judged, stage
 from onnx_bridge.errors import InputError, OutOfMemory, RuntimeFailure, WorkerTimeout
 from onnx_bridge.halving import first
 from onnx_bridge.input_files import Given
@@ -260,7 +260,7 @@ class Search:
         """The nodes that MIGraphX is to run; None for all of the model."""
         with workers.shared(self.runtime).limited(self.limits):
             try:
-                staged = stage(self.cleaned, self._verdicts, compile_for=self.target)
+                staged = stage(completed(self.cleaned), self._verdicts, compile_for=self.target)
                 found, failure = staged.plan, staged.error
                 self.notes += [note for note in staged.notes if note not in self.notes]
             except (OutOfMemory, WorkerTimeout):  # which the pieces will run into as well

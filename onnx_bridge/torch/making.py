@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.conversion.keys import conversion_key, key_of
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key, key_of
 from onnx_bridge.errors import BridgeError, InputError, nearest
 from onnx_bridge.exporting.calls import Call, Flat, eager, quiet, settled
 from onnx_bridge.exporting.export import Exported, export
@@ -164,16 +164,16 @@ class _Request:
         if made_of is None:
             return None
         options, runtime = self.options, runtimes.find(self.options.runtime)
-        conversion = conversion_key(
+        cleaned = cleaning_key(
             made_of,
             pipeline="default",
             dims={},
             inputs={name: list(each.shape) for name, each in self.tensors.items() if name not in self.dims},
             freeze={},
-            host=options.host,
-            target=runtimes.resolve_target(options.target, runtime),
             runtime=runtime,
         )
+        target = runtimes.resolve_target(options.target, runtime)
+        conversion = conversion_key(cleaned, host=options.host, target=target, runtime=runtime)
         return key_of(
             {
                 "conversion": conversion,

@@ -204,7 +204,9 @@ class SeparatePad(NodeRewrite[Padding]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
         """Look for a constant Pad in front."""
-        pad = Surroundings.of(node, context.scope).maker(node.inputs[0], "Pad") if node.inputs else None
+        if node.graph is None or not node.inputs:  # one that is only proposed is looked at again where it stands
+            return None
+        pad = Surroundings.of(node, context.scope).maker(node.inputs[0], "Pad")
         if pad is None or not is_plain(node, context.scope):
             return None
         if pad.attributes.get_string("mode", "constant") != "constant":

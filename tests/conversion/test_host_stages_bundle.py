@@ -17,7 +17,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge import cli
 from onnx_bridge import inputs as samplers
-from onnx_bridge.conversion.staging import stage
+from onnx_bridge.conversion.staging import completed, stage
 from onnx_bridge.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.verdicts import Verdicts
@@ -228,6 +228,16 @@ class TestBundle:
             onnx_bridge.load(made[1])({"x": np.zeros((2, 16), np.float32)})
 
 
+def test_types_that_no_pass_inferred(runtime: Runtime, tmp_path: Path) -> None:
+    """What lies between the stages has a type in the bundle's model, though the source has none and nothing is run."""
+    proto = build("a data-dependent middle")
+    del proto.graph.value_info[:]
+    path = save(proto, tmp_path)
+    bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="none")
+    assert len(bundle.manifest.stages) == 3
+    assert onnx_bridge.check(onnx_bridge.load(tmp_path / "out"), reference=path).passed
+
+
 def test_external_data_in_both_stages(runtime: Runtime, tmp_path: Path) -> None:
     """The weights lie beside the model, and neither kind of stage has a copy of them in the bundle."""
     text = "(float[256, 256] x) => (float[m] y) { a = MatMul(x, big) i = NonZero(a) b = MatMul(a, big) p = Transpose(i)"
@@ -323,7 +333,7 @@ def test_a_stage_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
     middle, guilty = FAILING[name]
     text = f"(float[16, 16] x) => (float[16, 16] y) {{ n = Neg(x) m = MatMul(n, v) a = Relu(m) {middle}"
     text += " e = Add(a, r) f = MatMul(e, v) y = Relu(f) }"
-    source = model(text, **mentioned(text, CONSTANTS | EXTRA))
+    source = completed(model(text, **mentioned(text, CONSTANTS | EXTRA)))
     staged = stage(source, TooKind(runtime), compile_for="ref")
     assert staged.error is None
     assert guilty <= {node.op_type for node in staged.plan.reasons} <= guilty | {"ReduceMax"}

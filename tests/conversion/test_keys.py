@@ -51,6 +51,14 @@ def strictly(value: Any) -> Any:
     return [strictly(each) for each in value] if isinstance(value, list) else (type(value).__name__, repr(value))
 
 
+def both(source: str | None, **given: Any) -> tuple[str | None, str | None]:
+    """The keys of the cleaned model and of the conversion."""
+    parts = {name: given.pop(name) for name in CLEANING}
+    runtime, precision = given.pop("runtime", RUNTIME), given.get("precision")
+    cleaned = cleaning_key(source, runtime=runtime, precision=precision, **parts)
+    return cleaned, conversion_key(cleaned, runtime=runtime, **{"target": "ref", **given})
+
+
 @settings(deadline=None, derandomize=True)
 @given(JSON, JSON)
 def test_canonical_text_tells_values_apart(first: Any, second: Any) -> None:
@@ -74,7 +82,7 @@ def test_keys_that_json_would_turn_into_text(value: Any) -> None:
 @given(SETTINGS, SETTINGS)
 def test_no_two_settings_collide(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Above all not by what one says as a dimension and the other as an input, or by characters in names."""
-    keys = [conversion_key("0" * 64, target="ref", runtime=RUNTIME, **each) for each in (first, second)]
+    keys = [both("0" * 64, **each)[1] for each in (first, second)]
     same = {**first, "pipeline": ""} == {**second, "pipeline": ""}
     spelled = {"none": "", "remove-dead": "remove-dead"}
     same = same and spelled.get(first["pipeline"], first["pipeline"]) == spelled.get(
@@ -87,27 +95,20 @@ def test_no_two_settings_collide(first: dict[str, Any], second: dict[str, Any]) 
 @given(SETTINGS, SETTINGS)
 def test_keys_are_a_chain(first: dict[str, Any], second: dict[str, Any]) -> None:
     """What is cleaned differently is another conversion; what is cleaned alike differs by the rest alone."""
-
-    def cleaned(given: dict[str, Any]) -> str | None:
-        parts = {name: given[name] for name in CLEANING}
-        return cleaning_key("0" * 64, runtime=RUNTIME, precision=given["precision"], **parts)
-
-    def converted(given: dict[str, Any]) -> str | None:
-        return conversion_key("0" * 64, target="ref", runtime=RUNTIME, **given)
-
     alike = {**second, **{name: first[name] for name in CLEANING}}
+    keys = [both("0" * 64, **each) for each in (first, second, alike)]
     by_passes = {each["precision"] for each in (first["precision"], second["precision"])} & {*BY_PASS}
     if not by_passes:
-        assert cleaned(first) == cleaned(alike)
+        assert keys[0][0] == keys[2][0]
     elif first["precision"] != second["precision"]:
-        assert cleaned(first) != cleaned(alike)
-    if cleaned(first) != cleaned(second):
-        assert converted(first) != converted(second)
+        assert keys[0][0] != keys[2][0]
+    if keys[0][0] != keys[1][0]:
+        assert keys[0][1] != keys[1][1]
 
 
 class TestConversionKey:
     def key(self, source: str = "0" * 64, runtime: Runtime = RUNTIME, **changed: Any) -> str | None:
-        return conversion_key(source, runtime=runtime, **{"target": "ref", **PLAIN, **changed})
+        return both(source, runtime=runtime, **{**PLAIN, **changed})[1]
 
     def test_what_matters(self) -> None:
         changed = [
@@ -149,7 +150,7 @@ class TestConversionKey:
         assert self.key(pipeline=f"surgeon{{script={script}:f}}") != self.key(pipeline=f"surgeon{{script={moved}:f}}")
 
     def test_a_model_in_memory_has_none(self) -> None:
-        assert conversion_key(None, target="ref", runtime=RUNTIME, **PLAIN) is None
+        assert both(None, **PLAIN) == (None, None)
 
 
 def test_check_keys(tmp_path: Path) -> None:

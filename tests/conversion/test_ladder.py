@@ -19,7 +19,7 @@ import onnx_bridge
 from onnx_bridge import model as models
 from onnx_bridge.conversion import convert as conversions
 from onnx_bridge.conversion.ladder import Ladder, rungs
-from onnx_bridge.conversion.staging import stage
+from onnx_bridge.conversion.staging import completed, stage
 from onnx_bridge.errors import (
     InputError,
     MigraphxError,
@@ -138,7 +138,7 @@ def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch
 def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
     """The conversion goes on in another, and nothing is taken for a fault of the model."""
     text = "(float[4, 4] x) => (float[4, 4] y) { a = MatMul(x, x) y = Relu(a) }"
-    model = ir.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}'))
+    model = completed(ir.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')))
     killed: list[int] = []
 
     @contextlib.contextmanager

@@ -18,7 +18,7 @@ from onnx_bridge.errors import InputError
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.samples import samples
-from onnx_bridge.migraphx.verdict_cache import Known, VerdictCache
+from onnx_bridge.migraphx.verdict_cache import Known, VerdictCache, shared
 from onnx_bridge.migraphx.verdicts import Verdicts
 from onnx_bridge.parity.reference import Reference
 from passes import graphs, inference
@@ -294,11 +294,31 @@ class TestCache:
         before = said(Verdicts(runtime), probe, run=False)
         (file,) = folder.glob("*.jsonl")
         file.write_bytes(b'\x00\xff garbage\n["a"]\n{}\n[1,2,3,4,5]\n' + file.read_bytes()[:20])
+        shared.cache_clear()  # as in another process
         assert said(Verdicts(runtime), probe, run=False) == before
         assert said(Verdicts(runtime), probe, run=False) == before
         cache = VerdictCache(file)
         cache.refresh()
         assert cache.get(probe.signature, run=False) == before
+
+    def test_a_file_that_was_removed_is_forgotten(self, tmp_path: Path) -> None:
+        file, known = tmp_path / "cache.jsonl", Known(Verdict(Status.OK), True)
+        cache = VerdictCache(file)
+        for remove in (file.unlink, lambda: file.write_bytes(b"")):
+            cache.add({"one": known, "two": known})
+            cache.refresh()
+            assert cache.get("one", run=True) == Verdict(Status.OK)
+            remove()
+            cache.refresh()
+            assert cache.get("one", run=True) is cache.get("two", run=True) is None
+
+    def test_the_thorough_one_of_two_counts(self, tmp_path: Path) -> None:
+        file = tmp_path / "cache.jsonl"
+        for ran in (False, True, False):
+            VerdictCache(file).add({"one": Known(Verdict(Status.OK, str(ran)), ran)})
+        cache = VerdictCache(file)
+        cache.refresh()
+        assert cache.get("one", run=True) == Verdict(Status.OK, "True")
 
     def test_a_folder_that_cannot_be_written_is_done_without(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

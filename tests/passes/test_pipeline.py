@@ -206,3 +206,48 @@ class TestRunning:
     def test_one_budget_for_all_passes(self, limit: int) -> None:
         steps = Pipeline.parse("inline-functions,remove-dead").run(self.source(), Context(budget=Budget(limit)))
         assert sum(len(step.result.rewrites) for step in steps) == limit
+
+
+@dataclass(frozen=True)
+class Counted(Pass):
+    """Count how often it runs, and change the model as often as it is told to."""
+
+    name = "count"
+    settles = True
+    ran: list[int] = field(default_factory=list, compare=False)
+    changes: int = 0
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        self.ran.append(1)
+        return Result(model, [Rewrite(("a",), ())] if len(self.ran) <= self.changes else [])
+
+
+class TestSettled:
+    def test_nothing_new_to_find(self) -> None:
+        step, other = Counted(changes=1), Counted(changes=0)
+        steps = Pipeline([step, step, other, step]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))
+        assert (len(step.ran), len(other.ran)) == (1, 1)
+        assert [len(each.result.rewrites) for each in steps] == [1, 0, 0, 0]
+
+    def test_something_has_changed(self) -> None:
+        step = Counted()
+        source = model("(float[2] x) => (float[2] y) { y = Relu(x) z = Exp(x) }")
+        Pipeline([step, RemoveDead(), step, step]).run(source)
+        assert len(step.ran) == 2
+
+    def test_other_options(self) -> None:
+        one, other = Counted(), Counted(changes=1)
+        Pipeline([one, other, one]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))
+        assert (len(one.ran), len(other.ran)) == (2, 1)
+
+    def test_passes_that_do_not_say_so_always_run(self) -> None:
+        ran: list[int] = []
+
+        @dataclass(frozen=True)
+        class Unsettled(Counted):
+            name = "count-always"
+            settles = False
+
+        step = Unsettled(ran)
+        Pipeline([step, step]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))
+        assert len(ran) == 2

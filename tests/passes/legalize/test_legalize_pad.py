@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from onnx_bridge.migraphx.worker import Worker
 from passes.base import Context
+from passes.driver import NodeContext
+from passes.graphs import Scope
 from passes.legalize.pad import ConcatPad, GatherPad, SeparatePad
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
@@ -152,6 +154,15 @@ class TestClusters:
         )
         SeparatePad().run(m, Context())
         assert sorted(set(operators(m))) == ["Concat", "Expand", "MaxPool", "Pad"]
+
+    def test_what_is_only_proposed_waits(self) -> None:
+        m, _ = cluster("y = Conv (p, w)", [0, 1, 0, 0, 0, 0, 0, 0], 2.0, w=floats(3, 3, 2, 2))
+        pad, conv = m.graph
+        proposed = ir.Node("", "Conv", conv.inputs)
+        context = NodeContext(scope=Scope(m, m.graph))
+        assert pad.outputs[0] in proposed.inputs
+        assert SeparatePad().match(conv, context) is not None
+        assert SeparatePad().match(proposed, context) is None
 
     def test_only_constant_pads(self) -> None:
         m = model(
