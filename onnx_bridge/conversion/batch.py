@@ -8,6 +8,7 @@ reason in the model itself is told again, and the rest is done.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import shutil
@@ -158,7 +159,8 @@ class _Batch:
         self._output, self._engine, self._sites, self._past, self._journal = output, engine, sites, past, journal
         self._watcher, self._resume, self._passes = watcher, resume, passes
         self._works = [_Work(job, job.settings) for job in jobs]
-        self._ready: list[_Work] = []
+        self._ready: list[_Work] = []  # by the memory that they are foreseen to take, the least first
+        self._sizes: list[int] = []  # that memory
         self._under_way: set[_Work] = set()
         self._owners: dict[str, _Work] = {}
         self._followers: dict[str, list[_Work]] = {}
@@ -287,8 +289,9 @@ class _Batch:
             self._put(work)
 
     def _put(self, work: _Work) -> None:
-        self._ready.append(work)
-        self._ready.sort(key=lambda each: each.examined.memory)  # the largest is taken first
+        place = bisect.bisect(self._sizes, work.examined.memory)
+        self._ready.insert(place, work)
+        self._sizes.insert(place, work.examined.memory)
 
     def _plan(self, work: _Work) -> str:
         steps = [*(["convert"] if work.convert else []), *(["check"] if work.check else [])]
@@ -343,7 +346,8 @@ class _Batch:
 
     def _start(self) -> None:
         """Give out what is ready, as far as the engine takes it."""
-        while (index := self._engine.choose([each.examined.memory for each in self._ready])) is not None:
+        while (index := self._engine.choose(self._sizes)) is not None:
+            del self._sizes[index]
             self._give(self._ready.pop(index))
 
     def _give(self, work: _Work) -> None:

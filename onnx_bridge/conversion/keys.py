@@ -188,17 +188,12 @@ def _foreign(pipeline: Any) -> Iterator[Path]:
     from passes.spec import options_of
 
     for step in pipeline.passes:
-        file = inspect.getsourcefile(type(step))
-        if file is not None and not _is_own(file):
+        own = type(step).__module__.partition(".")[0] == _PASSES.name
+        if not own and (file := inspect.getsourcefile(type(step))) is not None:
             yield Path(file)
         for value in options_of(step).values():
             if isinstance(value, str):
                 yield from (Path(each) for each in (value, value.rpartition(":")[0]) if each and os.path.isfile(each))  # noqa: PTH113
-
-
-@functools.cache
-def _is_own(file: str) -> bool:
-    return _PASSES in Path(file).resolve().parents
 
 
 def _files(path: Path) -> list[Path]:

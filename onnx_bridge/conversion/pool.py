@@ -6,6 +6,7 @@ else. None outlives the program: the kernel ends them when the lifeline, which t
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import json
@@ -134,11 +135,12 @@ class Pool(Engine):
 
     def choose(self, sizes: Sequence[int]) -> int | None:
         """The largest that fits beside those under way; what is too large for the memory is tried alone."""
-        free = self._memory - sum(self._sizes.values())
-        fitting = [index for index, size in enumerate(sizes) if size <= free]
-        if not sizes or len(self._sizes) >= self._most or (self._sizes and not fitting):
+        if not sizes or len(self._sizes) >= self._most:
             return None
-        return fitting[-1] if fitting else len(sizes) - 1
+        fitting = bisect.bisect(sizes, self._memory - sum(self._sizes.values()))
+        if not fitting and self._sizes:
+            return None
+        return (fitting or len(sizes)) - 1
 
     def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
         """Give it to a process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -118,8 +119,14 @@ class Machine:
         program = shutil.which("ldconfig", path=search)
         if program is None or not cache.is_file():
             return []
-        done = subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False)
-        return [Path(path) for path in re.findall(rf"{re.escape(LIBRARY)} .*=> (.+)", done.stdout)]
+        listed = _listed(program, cache, cache.stat().st_mtime_ns)
+        return [Path(path) for path in re.findall(rf"{re.escape(LIBRARY)} .*=> (.+)", listed)]
+
+
+@functools.lru_cache(maxsize=8)
+def _listed(program: str, cache: Path, _changed: int) -> str:
+    """What ldconfig prints of a cache."""
+    return subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False).stdout
 
 
 @dataclass(frozen=True)
