@@ -28,7 +28,7 @@ from onnx_bridge.benchmarking.measuring import Plan, measure
 from onnx_bridge.benchmarking.statistics import ratio
 from onnx_bridge.inputs import Sample, generate
 
-BLOCKS, READINGS = 40, 20
+BLOCKS, READINGS = 200, 20
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ is printed around those of the subgraph, whose time is taken off its own.
 
 The names are MIGraphX's. They are followed back to operators of ONNX by name alone, among those that the cleaned model
 has: ``dot`` is MatMul or Gemm, ``mlir_convolution_add_relu`` is Conv, Add and Relu. What MIGraphX adds by itself
-(``contiguous``, ``convert``) belongs to none.
+(``contiguous``, ``convert``) belongs to none. A stage on ONNX Runtime is one row, with the operators for which it is
+there.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from typing import Any
 
 from onnx_bridge import model as models
 from onnx_bridge.conversion.bundle import Bundle
+from onnx_bridge.conversion.loaded_stages import HostStage
 from onnx_bridge.errors import InputError
 from onnx_bridge.inputs import Sample
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.worker import Worker
 
+HOST = "ONNX Runtime"
 CALLS = 5
 """Calls of which the median is taken."""
 _TRACE = {"MIGRAPHX_TRACE_EVAL": "1"}
@@ -72,7 +75,7 @@ class Instruction:
 
     Attributes:
         name: within the program ("@2").
-        operator: MIGraphX's ("dot", "gpu::gemm"); of a compiled kernel, the kernel's name.
+        operator: MIGraphX's ("dot", "gpu::gemm"); of a compiled kernel, its name; of a stage on the host, `HOST`.
         seconds: without those of its subgraphs.
     """
 
@@ -86,7 +89,7 @@ class OperatorTime:
     """What all instructions of one operator take.
 
     Attributes:
-        operator: MIGraphX's.
+        operator: MIGraphX's, or `HOST`.
         onnx: the operators of the model that it may come from.
         count: its instructions in one call.
         seconds: in one call, of all of them; the median of `CALLS`.
@@ -114,7 +117,7 @@ class OperatorTime:
 
 
 def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
-    """The time of each operator of a bundle's programs, the slowest first; stages on ONNX Runtime are not in it.
+    """The time of each operator of a bundle's programs, and of its stages on ONNX Runtime, the slowest first.
 
     Args:
         bundle: left as it is.
@@ -131,21 +134,30 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
     environment = {**(bundle.manifest.options.get("environment") or {}), **_TRACE}
     worker = Worker(runtime, environment, bundle.limits, told=said.append)
     runs: list[list[Instruction]] = []
+    silent = False
     try:
         traced = Bundle(bundle.path)
         traced.open(worker)
         for _ in range(CALLS + 1):
             said.clear()
             traced(sample)
-            runs.append([each for text in said for each in instructions(text)])
+            told = [each for text in said for each in instructions(text)]
+            silent = silent or not told
+            runs.append(told + _host(traced))
         traced.close()
     finally:
         worker.close()
-    if not runs[-1]:
+    if silent:
         what = f"MIGraphX {runtime.version} says nothing of its instructions"
         raise InputError(what, where="per-operator", hint="leave it out, or choose another runtime")
     names = {node.op_type for node in models.load(bundle.model_path).graph.all_nodes()} if bundle.model_path else set()
-    return summarize(runs[1:], names)  # the first call is slower than those that follow
+    there = tuple(dict.fromkeys(node.operator for info in bundle.manifest.stages for node in info.host))
+    return summarize(runs[1:], names, there)  # the first call is slower than those that follow
+
+
+def _host(bundle: Bundle) -> list[Instruction]:
+    stages = enumerate(bundle.loaded)
+    return [Instruction(f"stage {index}", HOST, each.seconds) for index, each in stages if isinstance(each, HostStage)]
 
 
 def instructions(text: str) -> list[Instruction]:
@@ -172,12 +184,15 @@ def _operator(text: str) -> str:
     return re.split(r"[\[(]| -> ", text, maxsplit=1)[0].removeprefix("ref::")
 
 
-def summarize(runs: Sequence[Sequence[Instruction]], model: Iterable[str]) -> tuple[OperatorTime, ...]:
+def summarize(
+    runs: Sequence[Sequence[Instruction]], model: Iterable[str], host: tuple[str, ...] = ()
+) -> tuple[OperatorTime, ...]:
     """By operator, the slowest first; parameters and literals, which compute nothing, are left out.
 
     Args:
         runs: the instructions of calls of the same program.
         model: the operators that the ONNX model has.
+        host: those for which there are stages on ONNX Runtime.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:
@@ -194,7 +209,15 @@ def summarize(runs: Sequence[Sequence[Instruction]], model: Iterable[str]) -> tu
     whole = sum(seconds for _, _, seconds, *_ in found) or 1.0
     found.sort(key=lambda each: -each[2])
     return tuple(
-        OperatorTime(operator, _onnx(operator, kinds), count, seconds, seconds / whole, slowest, longest)
+        OperatorTime(
+            operator,
+            host if operator == HOST else _onnx(operator, kinds),
+            count,
+            seconds,
+            seconds / whole,
+            slowest,
+            longest,
+        )
         for operator, count, seconds, slowest, longest in found
     )
 

@@ -152,6 +152,11 @@ class Bundle:
         files = self.manifest.model
         return Path(os.path.normpath(manifest_path(self.path).parent / files[0].file)) if files else None
 
+    @property
+    def loaded(self) -> tuple[LoadedStage, ...]:
+        """Its stages in order, as they run; none before they are loaded."""
+        return tuple(self._stages)
+
     def open(self, worker: Worker | None = None) -> None:
         """Load the programs into a worker, and the stages on the host into ONNX Runtime; raises like `load`.
 

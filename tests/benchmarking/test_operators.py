@@ -10,7 +10,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge import model as models
 from onnx_bridge.benchmarking.benchmark import bench
-from onnx_bridge.benchmarking.operators import Instruction, OperatorTime, instructions, per_operator, summarize
+from onnx_bridge.benchmarking.operators import HOST, Instruction, OperatorTime, instructions, per_operator, summarize
 from onnx_bridge.benchmarking.outcome import Baseline, Row
 from onnx_bridge.inputs import generate
 from tests.passes.rewriting import model
@@ -91,6 +91,21 @@ def test_migraphx_says_it_of_a_bundle(chain: Path, tmp_path: Path) -> None:
     assert all(each.seconds > 0 for each in found.values())
     assert sum(each.share for each in found.values()) == pytest.approx(1)
     assert bundle(sample)  # which is left as it was
+
+
+def test_a_stage_on_the_host_is_one_row(tmp_path: Path) -> None:
+    text = """(float[8,8] x) => (float[8,8] y) {
+        a = MatMul(x, w) i = NonZero(a) f = Cast <to = 1> (i) r = ReduceMean <keepdims = 0> (f)
+        b = Add(a, r) y = MatMul(b, v)
+    }"""
+    models.save(model(text, **WEIGHTS), tmp_path / "counts.onnx")
+    bundle = onnx_bridge.convert(tmp_path / "counts.onnx", tmp_path / "counts", target="ref")
+    found = per_operator(bundle, generate(bundle.specs)[0])
+    (host,) = [each for each in found if each.operator == HOST]
+    assert (host.onnx[0], host.count, host.slowest) == ("NonZero", 1, "stage 1")
+    assert host.seconds > 0
+    assert "dot" in {each.operator for each in found}
+    assert sum(each.share for each in found) == pytest.approx(1)
 
 
 def test_int8_quantizes_both_operands_of_every_product(chain: Path, tmp_path: Path) -> None:
