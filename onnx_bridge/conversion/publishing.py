@@ -98,7 +98,9 @@ def keep_off(wanted: Sequence[Path], model: str | os.PathLike[str] | ir.Model, o
 
 
 def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
-    """Put a bundle into another folder too, as that of another file with the same content; files are linked.
+    """Put a bundle into another folder too, as that of another file with the same content.
+
+    Files are linked, but for external data: onnx refuses to load it from a file of several names.
 
     Args:
         bundle: the folder of a whole bundle.
@@ -113,8 +115,9 @@ def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
     manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
     with aside(out) as folder:
         keep_off([out / each for each in files], source, out)
+        data = {each.file for each in old.model[1:]}
         for name in files:
-            link(bundle / name, folder / name)
+            (shutil.copyfile if name in data else link)(bundle / name, folder / name)
         publish(out, folder, manifest)
     return manifest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+from onnx_bridge.conversion.bundle import manifest_path
 from onnx_bridge.conversion.examining import whole
+from onnx_bridge.conversion.manifest import FileInfo
+from onnx_bridge.conversion.publishing import adopt
 from onnx_bridge.errors import BridgeError
 
 
@@ -60,3 +64,18 @@ def test_nothing_is_half_one_and_half_the_other(kept: int, tmp_path: Path, monke
     onnx_bridge.convert(source, out, target="ref")
     assert whole(out, second.key or "") is not None
     assert onnx_bridge.check(onnx_bridge.load(out), reference=source).passed
+
+
+def test_a_second_name_for_external_data(tmp_path: Path) -> None:
+    """onnx takes a file of weights that has several names for an attack, so each bundle has its own."""
+    source, out = model(tmp_path / "m.onnx", 0), tmp_path / "out"
+    manifest = onnx_bridge.convert(source, out, target="ref").manifest
+    cleaned = onnx.load(out / "m.onnx")
+    onnx.save(cleaned, out / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
+    files = tuple(FileInfo.of(out / name) for name in ("m.onnx", "m.onnx.data"))
+    replace(manifest, model=files).write(manifest_path(out))
+    adopt(out, tmp_path / "other", tmp_path / "n.onnx")
+    for each in (out, tmp_path / "other"):
+        onnx.load(each / "m.onnx")
+        assert onnx_bridge.check(onnx_bridge.load(each), reference=source).passed
+    assert (out / "m.mxr").samefile(tmp_path / "other/m.mxr")
