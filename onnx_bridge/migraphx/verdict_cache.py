@@ -16,9 +16,8 @@ from pathlib import Path
 
 from passes.base import Status, Verdict
 
-
 _TAIL = 256
-"""How many bytes before the place that was read to tell whether it is still the same file: about a line, and its digest."""
+"""How many bytes before the place that was read to tell whether it is still the same file: about a line."""
 
 
 @dataclass(frozen=True)
