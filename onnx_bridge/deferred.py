@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -41,10 +42,16 @@ def defer() -> None:
 
 
 def import_onnx_ir() -> None:
-    """Import onnx-ir without what it does not use, for a library: whoever imports that later has the module itself."""
-    if "onnx_ir" not in sys.modules:
-        defer()
+    """Import onnx-ir without what it does not use, for a library: whoever imports that later has the module itself.
+
+    Where there are other threads, which might import it just now and would keep the stand-in, nothing is deferred.
+    """
+    if "onnx_ir" in sys.modules or threading.active_count() > 1:
+        return
+    defer()
+    try:
         importlib.import_module("onnx_ir")
+    finally:
         for name in _UNUSED:
             if isinstance(sys.modules.get(name), _Deferred):
                 del sys.modules[name]

@@ -57,9 +57,10 @@ class FoldConstants(Pass):
     max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Fold round by round: the main graph with its subgraphs, then each function."""
+        """Fold round by round: each function, then the main graph with its subgraphs, which takes shapes from them."""
         result = Result(model)
-        for scope in graphs.scopes(model):
+        main, *functions = graphs.scopes(model)
+        for scope in (*functions, main):
             graphs.name_nodes(scope)
             folder = Folder(
                 scope, context, result, name=self.name, accept=_accept, max_bytes=self.max_bytes, shapes=True

@@ -119,11 +119,15 @@ class Folder:
         self.scope, self.context, self.result = scope, context, result
         self.name, self.accept, self.max_bytes, self.shapes = name, accept, max_bytes, shapes
         self._refused: dict[ir.Node, Refusal] = {}
+        self._too_large: set[ir.Node] = set()
         self._unsupported: dict[tuple[object, ...], Refusal] = {}
         self._failures = 0
 
     def round(self) -> list[ir.Value]:
         """Fold all that can be folded now; the constants that it made."""
+        for node in self._too_large:  # more may be known by now, and what else took the weights may be gone
+            del self._refused[node]
+        self._too_large.clear()
         while True:
             refused = len(self._refused)
             plan = self._plan()
@@ -229,6 +233,7 @@ class Folder:
                 for value, tensor in zip(operands, tensors, strict=True)
             )
             if size > given:
+                self._too_large.add(node)
                 return _too_large(size)
         return None
 
@@ -257,15 +262,14 @@ class Folder:
         cone = set(plan.cone([value]))
         operands = {operand for each in cone for operand in _operands(each)}
         freed = sum(
-            operand.const_value.nbytes
+            tensor.nbytes
             for operand in operands
-            if operand.const_value is not None
-            and self.scope.is_parameter(operand)
-            and all(use.node in cone for use in operand.uses())
+            if (tensor := self.scope.constant(operand)) is not None and all(use.node in cone for use in operand.uses())
         )
         if size <= freed:
             return False
         self._refused[node] = _too_large(size)
+        self._too_large.add(node)
         return True
 
     # computing

@@ -63,8 +63,9 @@ def _learn(value: ir.Value, kind: str, dims: list[int | str | None]) -> bool:
     dtype = _ELEMENTS.get(element[1]) if element else None
     if dtype is None:
         return False
+    before = value.type, value.shape
     if value.type is None:
         value.type = ir.TensorType(dtype)
     if value.shape is None and dims:  # it gives an unknown shape as that of a scalar
         value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
-    return True
+    return (value.type, value.shape) != before

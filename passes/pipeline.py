@@ -133,9 +133,10 @@ class Pipeline:
                     hint="this is a defect of the pass; leave it out of the pipeline",
                 ) from error
             seconds = time.perf_counter() - begin
+            changed = result.modified or result.model is not model
             model, before = result.model, nodes
-            settled = [*([] if result.modified else settled), *([each] if each.settles else [])]
-            nodes = _count(model) if result.modified else nodes
+            settled = [*([] if changed else settled), *([each] if each.settles else [])]
+            nodes = _count(model) if changed else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
             steps.append(step)
             if between is not None:

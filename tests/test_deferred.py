@@ -43,3 +43,42 @@ assert onnx_ir.SymbolicDim(sympy.Symbol("n")).value == "n"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_other_threads_never_have_a_stand_in() -> None:
+    """They may import SymPy at any moment: as long as there are any, onnx-ir is imported as it is."""
+    code = """
+import sys, threading, onnx_bridge
+from onnx_bridge import deferred
+deferred.defer = None  # which would fail if it was called
+done = threading.Event()
+thread = threading.Thread(target=done.wait)
+thread.start()
+try:
+    onnx_bridge.clean
+finally:
+    done.set()
+    thread.join()
+import onnx_ir, sympy
+assert onnx_ir._core.sympy is sympy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_import_that_fails_leaves_no_stand_in() -> None:
+    code = """
+import sys, onnx_bridge
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnx_ir":
+            raise ImportError("broken")
+sys.meta_path.insert(0, Broken())
+try:
+    onnx_bridge.clean
+except ImportError:
+    pass
+assert not {"sympy", "onnx_ir._symbolic_shapes"} & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

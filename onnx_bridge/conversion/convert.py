@@ -164,7 +164,8 @@ def convert(
                 cleaned.write(onnx_path)
             except InputError as error:  # names the file that was not to be
                 raise InputError(error.what, where=str(out), hint=error.hint) from error
-            infos = [beside.submit(FileInfo.of, each) for each in sorted(folder.iterdir()) if not alone]
+            onnx_files = sorted(folder.iterdir())  # the model sorts before its data
+            infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
         with timed("start"):
             worker.start()
         quantizer = None if products else wanted.quantizer(cleaned.model, target)

@@ -16,6 +16,9 @@ from pathlib import Path
 
 from passes.base import Status, Verdict
 
+_TAIL = 256
+"""How many bytes before the place that was read to tell whether it is still the same file: about a line."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -43,7 +46,7 @@ def read_line(line: bytes) -> tuple[str, Known] | None:
 class VerdictCache:
     """What is known, by signature; with a file, also of what other processes learn.
 
-    Lines are taken apart when somebody asks for what they say: there may be thousands of them.
+    Lines are taken apart when somebody asks for what they say: there may be thousands of them. Threads may share it.
 
     Args:
         path: the file, made when there is something to write; None to remember in this process alone.
@@ -53,63 +56,70 @@ class VerdictCache:
         self._path = path
         self._known: dict[str, Known] = {}
         self._lines: dict[bytes, list[bytes]] = {}
-        self._read_to = 0
-        self._reading = threading.Lock()
+        self._read_to, self._tail = 0, b""
+        self._lock = threading.Lock()
 
     def get(self, signature: str, *, run: bool) -> Verdict | None:
         """A verdict that is at least as thorough as asked for."""
-        for line in self._lines.pop(f'["{signature}"'.encode(), ()):
-            if (found := read_line(line)) is not None:
-                self._learn(*found)
-        known = self._known.get(signature)
+        with self._lock:
+            for line in self._lines.pop(f'["{signature}"'.encode(), ()):
+                if (found := read_line(line)) is not None:
+                    self._learn(*found)
+            known = self._known.get(signature)
         return known.verdict if known is not None and (known.final or not run) else None
 
     def refresh(self) -> None:
         """Read what has been written since; of a file that is another one now, everything."""
         if self._path is None:
             return
-        with self._reading:
+        with self._lock:
             try:
                 with self._path.open("rb") as file:
-                    if os.fstat(file.fileno()).st_size < self._read_to:
+                    file.seek(self._read_to - len(self._tail))
+                    if file.read(len(self._tail)) != self._tail:
                         self._forget()
-                    file.seek(self._read_to)
+                        file.seek(0)
                     data = file.read()
             except FileNotFoundError:
-                if self._read_to:
+                if self._read_to:  # else it could never be written
                     self._forget()
                 return
             except OSError:
                 return
             whole = data.rfind(b"\n") + 1
             self._read_to += whole
+            self._tail = (self._tail + data[:whole])[-_TAIL:]
             for line in data[:whole].split(b"\n"):
                 if line:
                     self._lines.setdefault(line.partition(b",")[0], []).append(line)
 
     def add(self, found: Mapping[str, Known]) -> None:
-        """Remember verdicts by signature."""
-        for signature, known in found.items():
-            self._learn(signature, known)
-        if self._path is None or not found:
-            return
+        """Remember verdicts by signature: in the file, which `refresh` reads, or where there is none, here."""
+        if self._path is None or not self._write(self._path, found):
+            with self._lock:
+                for signature, known in found.items():
+                    self._learn(signature, known)
+
+    @staticmethod
+    def _write(path: Path, found: Mapping[str, Known]) -> bool:
+        """Whether all of it could be written."""
         lines = [
             json.dumps([signature, known.verdict.status.value, known.verdict.message, known.verdict.error, known.ran])
             for signature, known in found.items()
         ]
         data = "\n".join(["", *lines, ""]).encode()  # a line that somebody left unfinished ends here
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(descriptor, data)
+                return os.write(descriptor, data) == len(data)
             finally:
                 os.close(descriptor)
         except OSError:
-            return
+            return False
 
     def _forget(self) -> None:
-        self._known, self._lines, self._read_to = {}, {}, 0
+        self._known, self._lines, self._read_to, self._tail = {}, {}, 0, b""
 
     def _learn(self, signature: str, known: Known) -> None:
         before = self._known.get(signature)

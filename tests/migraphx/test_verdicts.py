@@ -312,6 +312,32 @@ class TestCache:
             cache.refresh()
             assert cache.get("one", run=True) is cache.get("two", run=True) is None
 
+    def test_one_that_was_only_written_is_forgotten_as_well(self, tmp_path: Path) -> None:
+        file = tmp_path / "cache.jsonl"
+        cache = VerdictCache(file)
+        cache.refresh()
+        cache.add({"one": Known(Verdict(Status.OK), True)})
+        file.unlink()
+        cache.refresh()
+        assert cache.get("one", run=True) is None
+
+    @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "written anew"])
+    def test_another_file_in_its_place_is_read_from_the_start(self, tmp_path: Path, replaced: bool) -> None:
+        """As `cache prune` leaves it, and however long it is by now."""
+        file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", Known(Verdict(Status.OK), True)
+        cache = VerdictCache(file)
+        cache.add({"one": known})
+        cache.refresh()
+        names = ["two", "three", "four"]
+        VerdictCache(other).add(dict.fromkeys(names, known))
+        if replaced:
+            other.replace(file)
+        else:
+            file.write_bytes(other.read_bytes())
+        cache.refresh()
+        assert cache.get("one", run=True) is None
+        assert all(cache.get(name, run=True) == known.verdict for name in names)
+
     def test_the_thorough_one_of_two_counts(self, tmp_path: Path) -> None:
         file = tmp_path / "cache.jsonl"
         for ran in (False, True, False):

@@ -78,6 +78,43 @@ class TestGrowth:
         assert not FoldConstants().run(source, Context()).rewrites
 
 
+class TestOneRunIsEnough:
+    """A pipeline leaves a second one out where nothing has changed since."""
+
+    def test_weights_that_constant_nodes_hold(self) -> None:
+        source = tiny(
+            """(float[4] x) => (float[4] y) {
+                c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> () n = Neg(c) y = Add(x, n) }"""
+        )
+        step = FoldConstants(max_bytes=8)
+        step.run(source, Context())
+        assert operators(source) == ["Add"]
+        assert set(initializers(source)) == {"n"}
+        assert not step.run(source, Context()).rewrites
+
+    def test_weights_that_nothing_else_takes_any_more(self) -> None:
+        source = tiny(
+            """(float[2,3] x) => (float[2,2] y) {
+                t = Transpose(w) a = MatMul(x, t) s = ReduceMax <keepdims = 0> (w) y = Mul(a, s) }""",
+            w=W,
+        )
+        step = FoldConstants(max_bytes=8)
+        step.run(source, Context())
+        assert set(initializers(source)) == {"t", "s"}
+        assert not step.run(source, Context()).rewrites
+
+    def test_shapes_that_functions_tell(self) -> None:
+        source = tiny(
+            "(float[6,4] x) => (int64[n] y) { a = local.f (x) s = Shape (a) y = Neg (s) }",
+            functions="""<domain: "local", opset_import: ["": 17]> f (p) => (q) {
+                a = Constant <value_ints = [-2, 3, 4]> () s = Abs (a) q = Reshape (p, s) }""",
+        )
+        step = FoldConstants()
+        step.run(source, Context())
+        assert operators(source)[0] == "Identity"
+        assert not step.run(source, Context()).rewrites
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         "call",

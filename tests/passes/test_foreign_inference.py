@@ -39,6 +39,18 @@ def test_weights_are_not_read() -> None:
     assert shapes(source)["y"] == (ir.DataType.FLOAT, (2, 600))
 
 
+def test_what_is_known_no_better_is_not_told() -> None:
+    """Behind a shape that is an input, ONNX Runtime knows the dtype alone, and so it stays."""
+    text = "g (float[2,4] x, int64[k] s) => (y) { a = com.microsoft.QuickGelu(x) b = Reshape(a, s) y = Relu(b) }"
+    source = ir.from_proto(
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> {text}')
+    )
+    assert InferShapes().run(source, Context()).rewrites
+    assert shapes(source)["y"] == (ir.DataType.FLOAT, None)
+    assert infer_foreign(source) == []
+    assert not InferShapes().run(source, Context()).rewrites
+
+
 def test_what_nobody_knows() -> None:
     source = contrib("a = nobody.Anything(x) y = Relu(a)", domain="nobody")
     assert infer_foreign(source) == []

@@ -251,3 +251,17 @@ class TestSettled:
         step = Unsettled(ran)
         Pipeline([step, step]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))
         assert len(ran) == 2
+
+    def test_another_model(self) -> None:
+        """A pass may give back another model, though it has no rewrite to name."""
+
+        @dataclass(frozen=True)
+        class Exchanged(Pass):
+            name = "exchange"
+
+            def run(self, model: ir.Model, context: Context) -> Result:
+                return Result(model.clone())
+
+        step = Counted()
+        Pipeline([step, Exchanged(), step]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))
+        assert len(step.ran) == 2

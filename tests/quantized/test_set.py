@@ -79,6 +79,26 @@ def test_the_last_line() -> None:
     assert "the quantizer fails" in quantized.line(rows[2])
 
 
+def test_what_is_right_is_kept(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is not is looked at again: it may have come by chance."""
+    right = Outcome("right", "", 1e-7, 0, 0.01, 0.02, 0.03, {"int8": 2}, {"int8": 2}, True)
+    found = [
+        quantized.Row("a", "s", "the quantizer fails", None, 1.0),
+        quantized.Row("a", "s", "", Outcome("refused", "MIGraphX did not end in time"), 1.0),
+        quantized.Row("a", "s", "", Outcome("right", agrees=False), 1.0),
+        quantized.Row("a", "s", "", right, 1.0),
+    ]
+    told = iter(found)
+    folder = tmp_path / "quantized" / quantized._key()
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(quantized, "BUILD", tmp_path)
+    monkeypatch.setattr(quantized, "run", lambda *_: next(told))
+    assert [quantized._kept("a", "s") for _ in range(6)] == [*found, found[-1], found[-1]]
+    monkeypatch.setattr(quantized, "_code", lambda: "other")
+    with pytest.raises(StopIteration):
+        quantized._kept("a", "s")
+
+
 def test_distance_is_in_parts_of_the_largest() -> None:
     truth = [{"y": np.array([1.0, -4.0])}]
     assert distance([{"y": np.array([1.0, -3.0])}], truth) == 0.25
