@@ -18,6 +18,7 @@ from onnx_bridge.migraphx.gpu_view import build, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.base import Context
 from passes.keep_inner_scales import KeepInnerScales
+from passes.unblock_scales import UnblockScales
 from tests.passes.helpers import mentioned, tiny
 
 INPUT = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
@@ -130,6 +131,26 @@ def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) 
     onnx.save(ir.to_proto(source), path)
     assert forecast(path).kernels() == {"float": 1}
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "float"
+
+
+def test_one_scale_that_is_no_scalar(tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX spreads it along an axis that is longer, and refuses the model; the pass prevents it."""
+    text = f"{INPUT} e = DequantizeLinear(k, s, z) y = Conv(d, e)"
+    source = tiny(
+        f"(float[1,4,6,6] x) => (float[i,j,k,l] y) {{ {text} }}",
+        opset=19,
+        k=GIVEN["k"],
+        s=np.full(1, 0.05, np.float32),
+        z=np.zeros(1, np.int8),
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    with pytest.raises(MigraphxError, match="succeeding sizes"):
+        gpu_view(path, tmp_path / "program.mxr", runtime)
+    UnblockScales().run(source, Context())
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
+    assert forecast(path).kernels() == {"int8": 1}
 
 
 def test_for_people_and_machines(tmp_path: Path) -> None:
