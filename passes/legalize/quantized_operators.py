@@ -8,6 +8,7 @@
 
 This form is the one that compilers make kernels of 8 bits from. Where it rounds another way than the integers would,
 `passes.legalize.integer_products` has the exact form of products. Channels that come last are moved for the operator.
+Where QLinearSoftmax quantizes, ONNX Runtime takes 1/s for a whole number, and rounds it down.
 
 Skips: unknown shapes and dtypes; scales along an axis before opset 13, when the standard had none.
 """
@@ -167,7 +168,10 @@ class QuantizedOperator(NodeRewrite[Match]):
             operands.append(_dequantize(edit, node, index, axis))
         if node.op_type == "QLinearConv" and _at(node, 8) is not None:
             operands.append(_bias(edit, node, 8))
-        return [_quantize(edit, node, form.compute(edit, node, operands), form.output, form.inputs[0])]
+        y = form.compute(edit, node, operands)
+        if node.op_type == "QLinearSoftmax":
+            return [_quantize(edit, node, y, form.output, form.inputs[0], _whole_steps)]
+        return [_quantize(edit, node, y, form.output, form.inputs[0])]
 
 
 def _scale_index(node: ir.Node) -> int:
@@ -212,13 +216,27 @@ def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
     return edit.op("Mul", [edit.op("Cast", [bias], {"to": _NUMBER.value}), both])
 
 
-def _quantize(edit: Edit, node: ir.Node, y: ir.Value, index: int, like: int) -> ir.Value:
+def _quantize(
+    edit: Edit,
+    node: ir.Node,
+    y: ir.Value,
+    index: int,
+    like: int,
+    rescale: Callable[[Edit, ir.Value], ir.Value] = _one,
+) -> ir.Value:
     """The output, with the scale at ``index``; without a zero point it has the dtype of the input at ``like``."""
     scale, zero = _at(node, index), _at(node, index + 1)
     assert scale is not None
     if zero is None:
         zero = scalar(edit, 0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
-    return edit.op("QuantizeLinear", [y, _one(edit, scale), _one(edit, zero)])
+    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _one(edit, zero)])
+
+
+def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
+    """The scale of which a whole number makes one: 1 / ⌊1/s⌋; 4, with which one rounds to zero, for a larger s."""
+    one = scalar(edit, 1.0, _NUMBER)
+    steps = edit.op("Floor", [edit.op("Div", [one, _one(edit, scale)])])
+    return edit.op("Div", [one, edit.op("Max", [steps, scalar(edit, 0.25, _NUMBER)])])
 
 
 def _gemm(edit: Edit, node: ir.Node) -> ir.Value:

@@ -79,6 +79,18 @@ class TestContrib:
             within_a_step(on_ort(proto, inputs), expected)
             within_a_step(on_migraphx(proto, inputs, worker), expected)
 
+    @pytest.mark.parametrize("name", DTYPES)
+    @pytest.mark.parametrize("scale", [1 / 256, 1 / 255, 0.0168, 0.13, 0.75, 1.5])
+    def test_steps_of_softmax(self, scale: float, name: str, worker: Worker) -> None:
+        arrays = [*quantized(name, (30, 5), 0.0193), f32(scale), np.array(np.iinfo(name).min, name)]
+        m, inputs = single(
+            "QLinearSoftmax", arrays, [DTYPES[name]], domain="com.microsoft", axis=-1, more={"opset": 13}
+        )
+        expected = on_ort(ir.to_proto(m), inputs)
+        proto = rewritten(QuantizedOperator(), m)
+        assert np.array_equal(on_ort(proto, inputs)[0], expected[0])
+        within_a_step(on_migraphx(proto, inputs, worker), expected)
+
     def test_concat(self, worker: Worker) -> None:
         arrays = [*output("uint8", 0.2), *quantized("uint8", (2, 3), 0.1, 1), *quantized("uint8", (2, 5), 0.3, 2)]
         m, inputs = single("QLinearConcat", arrays, [T.UINT8], domain="com.microsoft", axis=1)
