@@ -10,7 +10,8 @@ This form is the one that compilers make kernels of 8 bits from. Where it rounds
 `passes.legalize.integer_products` has the exact form of products. Channels that come last are moved for the operator.
 Where QLinearSoftmax quantizes, ONNX Runtime takes 1/s for a whole number, and rounds it down.
 
-Skips: unknown shapes and dtypes; scales along an axis before opset 13, when the standard had none.
+Skips: unknown shapes and dtypes; scales along an axis before opset 13, and dynamic quantization before opset 11, when
+the standard had none.
 """
 
 from __future__ import annotations
@@ -259,7 +260,9 @@ class QuantizedProductToFloat(NodeRewrite[Match]):
     operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether it is about float32."""
+        """Whether it is about float32, and the standard can say it."""
+        if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
+            return Skip("the standard quantizes dynamically only since opset 11: convert-opset comes first")
         if context.scope.dtype(_at(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
             return Skip("its scales are not known to be of float32")
         return Match(node)

@@ -192,6 +192,13 @@ class TestToFloat:
         expected = on_ort(ir.to_proto(m), inputs)
         same(on_ort(rewritten(QuantizedProductToFloat(), m), inputs), expected, 1e-5)
 
+    def test_before_the_standard_had_it(self) -> None:
+        arrays: list[Array | None] = [np.ones((3, 8), np.float32), integers("uint8", (8, 4)), f32(0.02)]
+        m, _ = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft", opset=10)
+        assert why_not(QuantizedProductToFloat(), m) == [
+            "the standard quantizes dynamically only since opset 11: convert-opset comes first"
+        ]
+
     def test_static(self) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 4))
         scale = np.linspace(0.01, 0.02, 4).astype(np.float32)
