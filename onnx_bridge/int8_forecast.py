@@ -31,7 +31,7 @@ from passes.quantization import Parameters, is_dequantize, is_quantize, paramete
 from passes.saturate_before_quantize import saturation
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")
-_DELETED_BETWEEN = ("Pad", "Reshape", "Slice", "Split")
+_DELETED_BETWEEN = ("Identity", "Pad", "Reshape", "Slice", "Split")
 """Operators that MIGraphX looks through from DequantizeLinear to the QuantizeLinear that it is deleted with."""
 
 

@@ -31,7 +31,7 @@ from passes.graphs import Scope
 from passes.quantization import DOMAINS, Array, aligned, is_dequantize, parameters, plain
 from passes.value_ranges import value_range
 
-_THROUGH = {"Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
+_THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
 """Operators that may stand between QuantizeLinear and DequantizeLinear where these are deleted."""
 
 

@@ -52,7 +52,8 @@ def test_along_an_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    "between", ["r = Reshape(q, k)", "p, r = Split <axis = 1> (q)", "p = Pad(q, n) r = Slice(p, n, k)"]
+    "between",
+    ["r = Identity(q)", "r = Reshape(q, k)", "p, r = Split <axis = 1> (q)", "p = Pad(q, n) r = Slice(p, n, k)"],
 )
 def test_where_integers_are_rearranged_before_they_are_dequantized(between: str) -> None:
     text = f"(float[2,4] x) => (y) {{ q = QuantizeLinear(x, s, z) {between} y = DequantizeLinear(r, s, z) }}"

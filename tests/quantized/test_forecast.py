@@ -47,6 +47,11 @@ CASES = {
     "gemm": (f"{INPUT} {WEIGHT} y = Gemm <transB = 1> (d, e, v)", "int8", ""),
     "columns": (f"{INPUT} e = DequantizeLinear <axis = 1> (w, v, o) y = MatMul(d, e)", "int8", ""),
     "transposed": (f"{INPUT} {WEIGHT} t1 = Transpose(e) y = MatMul(d, t1)", "int8", ""),
+    "identity between": (
+        f"q = QuantizeLinear(x, s, u) i = Identity(q) d = DequantizeLinear(i, s, u) {WEIGHT} y = MatMul(d, e)",
+        "float",
+        "dtype",
+    ),
     "reshaped": (f"{INPUT} {WEIGHT} t1 = Reshape(d, r) y = MatMul(t1, e)", "int8", ""),
     "alpha": (f"{INPUT} {WEIGHT} y = Gemm <alpha = 0.5> (d, e)", "float", "alpha"),
     "float weight": (f"{INPUT} y = MatMul(d, f)", "float", "dequantized"),
