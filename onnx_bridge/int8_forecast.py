@@ -161,7 +161,12 @@ def _lost(scope: Scope) -> list[LostSaturation]:
         if not is_dequantize(node) or not _outlives(node, scope):
             continue
         quantize = _quantizer(node, scope)
-        if quantize is None or quantize in lost or not same_parameters(quantize, node, scope):
+        if (
+            quantize is None
+            or quantize.graph is not node.graph
+            or quantize in lost
+            or not same_parameters(quantize, node, scope)
+        ):
             continue
         bounds = saturation(quantize, scope)
         found = parameters(quantize, scope)

@@ -16,6 +16,7 @@ from onnx_bridge.errors import MigraphxError
 from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx.gpu_view import build, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
+from passes import graphs
 from passes.base import Context
 from passes.keep_inner_scales import KeepInnerScales
 from passes.unblock_scales import UnblockScales
@@ -136,6 +137,36 @@ def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) 
     onnx.save(ir.to_proto(source), path)
     assert forecast(path).kernels() == {"float": 1}
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "float"
+
+
+@pytest.mark.parametrize(("own", "kernel"), [(False, "float"), (True, "int8")])
+def test_branches(own: bool, kernel: str, tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX makes a kernel only of what is in one graph."""
+    branch = f"{{ {INPUT} {WEIGHT} %s = MatMul(d, e) }}"
+    source = tiny(
+        f"""(float[2,4] x, bool c) => (float[2,4] y) {{
+            y = If (c) <then_branch = t () => (float[2,4] m) {branch % "m"},
+                        else_branch = o () => (float[2,4] n) {{ n = Relu(x) }}> }}""",
+        s=GIVEN["s"],
+        z=GIVEN["z"],
+        w=GIVEN["w"],
+    )
+    if own:
+        inner = next(iter(graphs.subgraphs(source.graph[0])))
+        for name in ("s", "z"):
+            value = source.graph.initializers[name]
+            copy = ir.Value(name=f"{name}1", type=value.type, shape=value.shape, const_value=value.const_value)
+            inner.register_initializer(copy)
+            for node in inner:
+                for index, each in enumerate(node.inputs):
+                    if each is value:
+                        node.replace_input_with(index, copy)
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    found = forecast(path)
+    assert found.kernels() == {kernel: 1}
+    assert found.products[0].condition == ("" if own else "same-graph")
+    assert [each.kernel for each in gpu_view(path, tmp_path / "program.mxr", runtime).products] == [kernel]
 
 
 def test_one_scale_that_is_no_scalar(tmp_path: Path, runtime: Runtime) -> None:
