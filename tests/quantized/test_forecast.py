@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -137,6 +138,24 @@ def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) 
     onnx.save(ir.to_proto(source), path)
     assert forecast(path).kernels() == {"float": 1}
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "float"
+
+
+def test_weights_of_4_bits_with_scales_of_half_precision(tmp_path: Path, runtime: Runtime) -> None:
+    """A kernel takes one dtype of scales: those of both operands are widened, or the passes of the gpu target fail."""
+    half = INPUT.replace("s,", "h,")
+    text = f"{half} e = DequantizeLinear <axis = 0> (n, i) y = Conv(d, e)"
+    source = tiny(
+        f"(float16[1,4,6,6] x) => (float16[1,3,4,4] y) {{ {text} }}",
+        opset=21,
+        h=GIVEN["h"],
+        z=GIVEN["z"],
+        n=np.clip(GIVEN["k"], -8, 7).astype(ml_dtypes.int4),
+        i=GIVEN["t"].astype(np.float16),
+    )
+    path = tmp_path / "model.onnx"
+    ir.save(onnx_bridge.clean(source, pipeline="quantized").model, path)
+    assert forecast(path).kernels() == {"int8": 1}
+    assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
 
 
 @pytest.mark.parametrize(("own", "kernel"), [(False, "float"), (True, "int8")])
