@@ -31,7 +31,7 @@ from passes.quantization import Parameters, is_dequantize, is_quantize, paramete
 from passes.saturate_before_quantize import saturation
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")
-_DELETED_BETWEEN = ("Pad", "Reshape", "Slice", "Split")
+_DELETED_BETWEEN = ("Identity", "Pad", "Reshape", "Slice", "Split")
 """Operators that MIGraphX looks through from DequantizeLinear to the QuantizeLinear that it is deleted with."""
 
 
@@ -161,7 +161,12 @@ def _lost(scope: Scope) -> list[LostSaturation]:
         if not is_dequantize(node) or not _outlives(node, scope):
             continue
         quantize = _quantizer(node, scope)
-        if quantize is None or quantize in lost or not same_parameters(quantize, node, scope):
+        if (
+            quantize is None
+            or quantize.graph is not node.graph
+            or quantize in lost
+            or not same_parameters(quantize, node, scope)
+        ):
             continue
         bounds = saturation(quantize, scope)
         found = parameters(quantize, scope)

@@ -71,8 +71,8 @@ _BUILT_IN = {
 
 _QUANTIZATION_TO_QDQ = "decompose-quark,qoperator-to-qdq,fold-qdq,fold-constants"
 _QDQ_TO_INT8 = (
-    "cancel-qdq,unblock-scales,explicit-zero-point,center-matmul-integer,requantize-weights,widen-scales,widen-products,"
-    "int4-to-int8,uint8-to-int8,keep-inner-scales,lift-dequantize,saturate-before-quantize"
+    "cancel-qdq,unblock-scales,explicit-zero-point,center-matmul-integer,requantize-weights,int4-to-int8,widen-scales,"
+    "widen-products,uint8-to-int8,keep-inner-scales,lift-dequantize,saturate-before-quantize"
 )
 
 PIPELINES = {
@@ -81,6 +81,7 @@ PIPELINES = {
     "minimal": "inline-functions,remove-dead,infer-shapes",
     # Every form of quantization becomes QuantizeLinear and DequantizeLinear first. What decides whether these become
     # kernels of 8 bits comes then: dtypes and zero points, which axes scales belong to, where integers are rearranged.
+    # Weights of 4 bits go before scales, of which only those of 8 bits are widened: a kernel takes scales of one dtype.
     # Saturation is last, since what is in range of what depends on all that. Each does nothing to a model in float.
     "quantized": "check-quantization,inline-functions,unshadow-names,fold-constants,"
     f"{_QUANTIZATION_TO_QDQ},infer-shapes,{_QDQ_TO_INT8},remove-dead,infer-shapes",

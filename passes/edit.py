@@ -240,7 +240,8 @@ class Proposal:
         gone = [self.node]
         graphs.remove(graph, gone)
         for node in self.absorbed:
-            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            owner = node.graph  # of a node in a subgraph, it may be an outer one
+            if owner is not None and not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 gone.append(node)
-                graphs.remove(graph, [node])
+                graphs.remove(owner, [node])
         return gone

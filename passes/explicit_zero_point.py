@@ -4,10 +4,10 @@
     DequantizeLinear(q, s)   →  DequantizeLinear(q, s, 0)      of the dtype of q
 
 Zero is what is left out, so nothing changes. MIGraphX makes kernels of 8 bits only where the zero points are there, and
-has been seen to abort at a QuantizeLinear after Concat that has none.
+aborts at a QuantizeLinear after Concat that has none.
 
-Skips: scales of unknown shape. Blocks, 32 bits, and dtypes that are not known to be of 8 bits or fewer are left alone:
-no kernel depends on their zero points.
+Skips: scales of unknown shape. 32 bits, dtypes that are not known, and DequantizeLinear in blocks are left alone: no
+kernel depends on their zero points.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class ExplicitZeroPoint(NodeRewrite[_Found]):
         if zero_point(node) is not None:
             return None
         dtype, shape = quantized_dtype(node, context.scope), context.scope.shape(node.inputs[1])
-        if dtype is None or not (dtype in _FLOATS or (dtype.is_integer() and dtype.bitwidth <= 8)):
+        if dtype is None or not (dtype in _FLOATS or (dtype.is_integer() and dtype.bitwidth <= 16)):
             return None
         if shape is None or not shape.is_static():
             return Skip("the shape of its scale is not known")
         dims = tuple(int(each) for each in shape.numpy())
-        return _Found(node, dtype, dims) if len(dims) <= 1 else None
+        return _Found(node, dtype, dims) if len(dims) <= 1 or is_quantize(node) else None
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
         """The same node with a third input."""

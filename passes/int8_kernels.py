@@ -4,6 +4,7 @@ The gpu target's pass ``simplify_qdq`` (of MIGraphX 2.14) makes a product of 8 b
 
 - both operands are made by DequantizeLinear with a constant scale and a zero point, and only rearranged since
   (transposed, reshaped, broadcast, cast);
+- that happens in the same graph as the product, and scale and zero point are of that graph: not in one around it;
 - the integers are of int8, or floats of 8 bits;
 - a convolution's input has one scale, and its weight one, or one for each output channel;
 - a matrix product's left operand has one scale, or one for each row, and its right one, one, or one for each column.
@@ -40,6 +41,7 @@ class Condition(enum.Enum):
     ALPHA = "alpha is 1"
     RANK = "no operand is a vector"
     DEQUANTIZED = "the operand is dequantized, and only rearranged since"
+    SAME_GRAPH = "scale and zero point, and what dequantizes, are in the product's own graph"
     PARAMETERS_CONSTANT = "scale and zero point are constant"
     ZERO_POINT = "there is a zero point"
     DTYPE = "the integers are of int8, or floats of 8 bits"
@@ -183,11 +185,13 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
     for operand in found:
         dequantize = operand.dequantize
         name = dequantize.name or ""
-        zero = zero_point(dequantize)
+        scale, zero = dequantize.inputs[1], zero_point(dequantize)
         if zero is None:
             return Reason(Condition.ZERO_POINT, name, "it has none"), []
-        if scope.constant(dequantize.inputs[1]) is None or scope.constant(zero) is None:
+        if scope.constant(scale) is None or scope.constant(zero) is None:
             return Reason(Condition.PARAMETERS_CONSTANT, name, "computed"), []
+        if any(each is None or each.graph is not node.graph for each in (dequantize.outputs[0], scale, zero)):
+            return Reason(Condition.SAME_GRAPH, name, "in a graph around it"), []
     for operand in found:
         dtype = quantized_dtype(operand.dequantize, scope)
         if dtype != ir.DataType.INT8 and dtype not in _FP8:

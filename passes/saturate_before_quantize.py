@@ -7,9 +7,12 @@ rounded. But they saturate as well, and quantizers rely on it: they remove a Rel
 integer. Saturating first changes no integer: the bounds are themselves multiples of s, and round to qmin and qmax.
 Along an axis Max and Min do what Clip does with numbers.
 
+What else takes x needs this as well: where a value is quantized and goes into another operator, MIGraphX gives that
+operator what is quantized and dequantized, saturation and all. Nothing else takes what Clip makes.
+
 Skips: quantization in blocks, to floats of 8 bits, with parameters that are not constant; bounds that are not finite.
 Nothing is to be done where x is within the bounds anyway, where x is constant, and where nothing dequantizes the
-integers.
+integers and nothing else takes x.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from passes.graphs import Scope
 from passes.quantization import DOMAINS, Array, aligned, is_dequantize, parameters, plain
 from passes.value_ranges import value_range
 
-_THROUGH = {"Expand", "Flatten", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
+_THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
 """Operators that may stand between QuantizeLinear and DequantizeLinear where these are deleted."""
 
 
@@ -48,9 +51,11 @@ class SaturateBeforeQuantize(NodeRewrite[_Found]):
     operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the quantizer saturates, and is dequantized again."""
+        """Whether the quantizer saturates, and is dequantized again or not alone."""
         scope, source = context.scope, node.inputs[0]
-        if source is None or scope.constant(source) is not None or not reaches_dequantize(node.outputs[0]):
+        if source is None or scope.constant(source) is not None:
+            return None
+        if not reaches_dequantize(node.outputs[0]) and len(source.uses()) == 1:
             return None
         bounds = saturation(node, scope)
         if bounds is None or isinstance(bounds, str):

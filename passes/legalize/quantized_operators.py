@@ -8,8 +8,15 @@
 
 This form is the one that compilers make kernels of 8 bits from. Where it rounds another way than the integers would,
 `passes.legalize.integer_products` has the exact form of products. Channels that come last are moved for the operator.
+Where QLinearSoftmax quantizes, ONNX Runtime takes 1/s for a whole number, and rounds it down.
 
-Skips: unknown shapes and dtypes; scales along an axis before opset 13, when the standard had none.
+Before opset 13 the standard dequantizes with one scale only. A weight with several, and one zero point, is dequantized
+with the scale 1, and the product multiplied by the scales:
+
+    QLinearConv(x, w, b)       →  Quantize(Conv(Dequantize(x), Dequantize(w, 1))·s_w + b·s_x·s_w)
+
+Skips: unknown shapes and dtypes; several zero points before opset 13, and dynamic quantization before opset 11, when
+the standard had none.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ import onnx_ir as ir
 from passes.base import Exactness, Skip
 from passes.driver import Match, NodeContext, NodeRewrite
 from passes.edit import Edit
+from passes.graphs import Scope
 from passes.legalize.grids import cast, scalar
 from passes.legalize.quantize import reshaped
 
@@ -147,7 +155,7 @@ class QuantizedOperator(NodeRewrite[Match]):
             if shape is not None and any(each != 1 for each in shape):
                 if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
                     return Skip("a scale other than that of the weights is not one number")
-                if scope.opset() < 13:
+                if scope.opset() < 13 and not _has_one_zero(node, scope):
                     return Skip("the standard dequantizes along an axis only since opset 13: convert-opset comes first")
         return Match(node)
 
@@ -165,9 +173,15 @@ class QuantizedOperator(NodeRewrite[Match]):
         for index in form.inputs[1:]:
             axis = 0 if node.op_type == "QLinearConv" else -1
             operands.append(_dequantize(edit, node, index, axis))
-        if node.op_type == "QLinearConv" and _at(node, 8) is not None:
-            operands.append(_bias(edit, node, 8))
-        return [_quantize(edit, node, form.compute(edit, node, operands), form.output, form.inputs[0])]
+        bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and _at(node, 8) is not None else None
+        if bias is not None and not _is_apart(node, edit.scope):
+            operands.append(bias)
+        y = form.compute(edit, node, operands)
+        if _is_apart(node, edit.scope):
+            y = _scaled(edit, node, y, bias)
+        if node.op_type == "QLinearSoftmax":
+            return [_quantize(edit, node, y, form.output, form.inputs[0], _whole_steps)]
+        return [_quantize(edit, node, y, form.output, form.inputs[0])]
 
 
 def _scale_index(node: ir.Node) -> int:
@@ -193,10 +207,36 @@ def _one(edit: Edit, value: ir.Value) -> ir.Value:
     return reshaped(edit, value, []) if shape is not None and len(shape) and all(each == 1 for each in shape) else value
 
 
+def _is_apart(node: ir.Node, scope: Scope) -> bool:
+    """Whether a product is multiplied by its weight's scales, which the standard cannot dequantize with."""
+    shape = scope.shape(_at(node, 4)) if node.op_type in _PRODUCTS else None
+    return scope.opset() < 13 and shape is not None and any(each != 1 for each in shape)
+
+
+def _has_one_zero(node: ir.Node, scope: Scope) -> bool:
+    """Whether all zero points of a weight are the same, if there are any."""
+    tensor = scope.constant(_at(node, 5))
+    return _at(node, 5) is None or (tensor is not None and np.unique(tensor.numpy()).size == 1)
+
+
+def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """A product of a weight that was dequantized with the scale 1, by its scales, and the bias."""
+    scale, shape = _at(node, 4), edit.scope.shape(node.inputs[0])
+    assert scale is not None and shape is not None
+    first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
+    along = [-1, *[1] * (len(shape) - 2)] if first else [-1]
+    y = edit.op("Mul", [y, reshaped(edit, scale, along)])
+    return y if bias is None else edit.op("Add", [y, reshaped(edit, bias, along)])
+
+
 def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Value:
-    """One of the inputs in float32."""
+    """One of the inputs in float32; with the scale 1 where its own come later."""
     x, scale, zero = (_at(node, index + offset) for offset in range(3))
     assert x is not None and scale is not None
+    if index == 3 and _is_apart(node, edit.scope):
+        scale, tensor = scalar(edit, 1.0, _NUMBER), edit.scope.constant(zero)
+        inputs = [x, scale, *([] if tensor is None else [edit.constant(tensor.numpy().reshape(-1)[0])])]
+        return edit.op("DequantizeLinear", inputs)
     inputs = [x, _one(edit, scale), *([] if zero is None else [_one(edit, zero)])]
     shape = edit.scope.shape(scale)
     several = shape is not None and any(each != 1 for each in shape)
@@ -212,13 +252,27 @@ def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
     return edit.op("Mul", [edit.op("Cast", [bias], {"to": _NUMBER.value}), both])
 
 
-def _quantize(edit: Edit, node: ir.Node, y: ir.Value, index: int, like: int) -> ir.Value:
+def _quantize(
+    edit: Edit,
+    node: ir.Node,
+    y: ir.Value,
+    index: int,
+    like: int,
+    rescale: Callable[[Edit, ir.Value], ir.Value] = _one,
+) -> ir.Value:
     """The output, with the scale at ``index``; without a zero point it has the dtype of the input at ``like``."""
     scale, zero = _at(node, index), _at(node, index + 1)
     assert scale is not None
     if zero is None:
         zero = scalar(edit, 0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
-    return edit.op("QuantizeLinear", [y, _one(edit, scale), _one(edit, zero)])
+    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _one(edit, zero)])
+
+
+def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
+    """The scale of which a whole number makes one: 1 / ⌊1/s⌋; 4, with which one rounds to zero, for a larger s."""
+    one = scalar(edit, 1.0, _NUMBER)
+    steps = edit.op("Floor", [edit.op("Div", [one, _one(edit, scale)])])
+    return edit.op("Div", [one, edit.op("Max", [steps, scalar(edit, 0.25, _NUMBER)])])
 
 
 def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
@@ -226,7 +280,10 @@ def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
     a = _dequantize(edit, node, 0)
     b = _dequantize(edit, node, 3, 0 if node.attributes.get_int("transB", 0) else 1)
     alpha = node.attributes.get_float("alpha", 1.0)
-    y = edit.op("Gemm", [a, b], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
+    nothing = [scalar(edit, 0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # something had to be added
+    y = edit.op("Gemm", [a, b, *nothing], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
+    if _is_apart(node, edit.scope):
+        y = _scaled(edit, node, y, None)
     if _at(node, 6) is not None:  # its scale has alpha in it, too
         y = edit.op("Add", [y, edit.op("Mul", [_bias(edit, node, 6), scalar(edit, alpha, _NUMBER)])])
     return _quantize(edit, node, y, 7, 0) if _at(node, 7) is not None else y
@@ -241,7 +298,9 @@ class QuantizedProductToFloat(NodeRewrite[Match]):
     operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether it is about float32."""
+        """Whether it is about float32, and the standard can say it."""
+        if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
+            return Skip("the standard quantizes dynamically only since opset 11: convert-opset comes first")
         if context.scope.dtype(_at(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
             return Skip("its scales are not known to be of float32")
         return Match(node)

@@ -194,6 +194,12 @@ def test_what_a_rewrite_absorbs_goes_where_nothing_else_uses_it() -> None:
     source = model(text % ", float[2] h")
     result = apply(Twice(), source)
     assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
+    source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
+        y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
+                    else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
+    result = apply(Twice(), source, inputs={"x": np.ones(2, np.float32), "c": np.array(True)})
+    assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]  # which is in the outer graph
+    assert operators(source)[:2] == ["Abs", "If"]
 
 
 class TestEdit:

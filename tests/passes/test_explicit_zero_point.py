@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 
+from onnx_bridge.errors import WorkerCrashed
+from onnx_bridge.migraphx.gpu_view import gpu_view
+from onnx_bridge.migraphx.runtime import Runtime
 from passes.explicit_zero_point import ExplicitZeroPoint
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, reasons
@@ -28,6 +35,24 @@ def test_quantize_is_uint8_or_what_it_says() -> None:
         apply(STEP, source)
         assert source.graph[0].inputs[2].dtype.name == dtype  # type: ignore[union-attr]
         assert "output_dtype" not in source.graph[0].attributes
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scale"), [("output_dtype = 5", S), ("axis = 1, block_size = 2", np.full((4, 2), 0.1, np.float32))]
+)
+def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Runtime) -> None:
+    """Behind Concat without a zero point, the passes of the gpu target abort."""
+    text = f"""(float[2,4] x) => (float[4,4] y) {{
+        r = Relu(x) c = Concat <axis = 0> (r, x) q = QuantizeLinear <{attributes}> (c, s) y = Cast <to = 1> (q) }}"""
+    source = tiny(text, opset=21, s=scale)
+    path = tmp_path / "model.onnx"
+    ir.save(source, path)
+    with pytest.raises(WorkerCrashed, match="SIGABRT"):
+        gpu_view(path, tmp_path / "program.mxr", runtime)
+    apply(STEP, source)
+    assert source.graph[2].inputs[2].shape == list(scale.shape)  # type: ignore[union-attr]
+    ir.save(source, path)
+    gpu_view(path, tmp_path / "program.mxr", runtime)
 
 
 def test_as_many_as_scales() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnx_bridge.migraphx.gpu_view import gpu_view
+from onnx_bridge.migraphx.runtime import Runtime
 from passes.base import Context
 from passes.saturate_before_quantize import SaturateBeforeQuantize
 from tests.passes.helpers import tiny
@@ -48,7 +52,8 @@ def test_along_an_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    "between", ["r = Reshape(q, k)", "p, r = Split <axis = 1> (q)", "p = Pad(q, n) r = Slice(p, n, k)"]
+    "between",
+    ["r = Identity(q)", "r = Reshape(q, k)", "p, r = Split <axis = 1> (q)", "p = Pad(q, n) r = Slice(p, n, k)"],
 )
 def test_where_integers_are_rearranged_before_they_are_dequantized(between: str) -> None:
     text = f"(float[2,4] x) => (y) {{ q = QuantizeLinear(x, s, z) {between} y = DequantizeLinear(r, s, z) }}"
@@ -100,6 +105,25 @@ def test_nothing_dequantizes_it_or_it_is_constant() -> None:
         "(y)", "(float[4] y)"
     )
     assert not apply(STEP, tiny(text, s=S, z=Z, w=np.ones(4, np.float32))).rewrites
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q = QuantizeLinear(x, s, z) i = Cast <to = 1> (q) a = Add(x, k) y = Mul(i, a)",
+        "q = QuantizeLinear(x, s, z) t = Transpose(q) d = DequantizeLinear(t, s, z) e = Transpose(d) a = Add(x, k) "
+        "y = Mul(e, a)",
+    ],
+)
+def test_what_else_takes_it(text: str, tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX lets Add take what is quantized and dequantized, in the place of x; only Clip is in its way."""
+    source = tiny(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", s=np.float32(0.01), z=Z, k=np.float32(1.5))
+    apply(STEP, source, inputs={"x": X["x"].reshape(-1)[:8].reshape(2, 4)})
+    assert operators(source)[0] == "Clip"
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    view = gpu_view(path, tmp_path / "program.mxr", runtime)
+    assert [each.name for each in view.operators].count("dequantizelinear") == text.count("DequantizeLinear")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""unblock-scales: blocks that are whole axes, and blocks that are not."""
+"""unblock-scales: blocks that are whole axes, blocks that are not, and single scales."""
 
 from __future__ import annotations
 
@@ -48,6 +48,27 @@ def test_one_scale() -> None:
     apply(STEP, source)
     assert source.graph[0].inputs[1].shape == []  # type: ignore[union-attr]
     assert not source.graph[0].attributes
+
+
+@pytest.mark.parametrize(("scale", "zero"), [([1], [1]), ([1], []), ([], [1]), ([1], None)])
+def test_one_number_is_a_scalar(scale: list[int], zero: list[int] | None) -> None:
+    given = "s" if zero is None else "s, z"
+    text = f"""(float[1,4] x) => (float[1,4] y) {{
+        q = QuantizeLinear <axis = 0> (x, {given}) y = DequantizeLinear <axis = 0> (q, {given}) }}"""
+    zeros = {} if zero is None else {"z": np.full(zero, 3, np.uint8)}
+    source = tiny(text, s=np.full(scale, 0.1, np.float32), **zeros)
+    assert len(apply(STEP, source).rewrites) == 2
+    for node in source.graph:
+        assert [value.shape for value in node.inputs[1:] if value is not None] == [[]] * (len(node.inputs) - 1)
+        assert not node.attributes
+
+
+def test_computed_scales_stay() -> None:
+    text = """(float[1,4] x, float[1] s) => (float[1,4] y) {
+        q = QuantizeLinear (x, s) y = DequantizeLinear (q, s) }"""
+    result = apply(STEP, tiny(text))
+    assert not result.rewrites
+    assert {skip.reason for skip in result.skips} == {"its scale or zero point is not constant"}
 
 
 def test_quantize() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -16,8 +17,10 @@ from onnx_bridge.errors import MigraphxError
 from onnx_bridge.int8_forecast import forecast
 from onnx_bridge.migraphx.gpu_view import build, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
+from passes import graphs
 from passes.base import Context
 from passes.keep_inner_scales import KeepInnerScales
+from passes.unblock_scales import UnblockScales
 from tests.passes.helpers import mentioned, tiny
 
 INPUT = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"
@@ -46,6 +49,11 @@ CASES = {
     "gemm": (f"{INPUT} {WEIGHT} y = Gemm <transB = 1> (d, e, v)", "int8", ""),
     "columns": (f"{INPUT} e = DequantizeLinear <axis = 1> (w, v, o) y = MatMul(d, e)", "int8", ""),
     "transposed": (f"{INPUT} {WEIGHT} t1 = Transpose(e) y = MatMul(d, t1)", "int8", ""),
+    "identity between": (
+        f"q = QuantizeLinear(x, s, u) i = Identity(q) d = DequantizeLinear(i, s, u) {WEIGHT} y = MatMul(d, e)",
+        "float",
+        "dtype",
+    ),
     "reshaped": (f"{INPUT} {WEIGHT} t1 = Reshape(d, r) y = MatMul(t1, e)", "int8", ""),
     "alpha": (f"{INPUT} {WEIGHT} y = Gemm <alpha = 0.5> (d, e)", "float", "alpha"),
     "float weight": (f"{INPUT} y = MatMul(d, f)", "float", "dequantized"),
@@ -130,6 +138,74 @@ def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) 
     onnx.save(ir.to_proto(source), path)
     assert forecast(path).kernels() == {"float": 1}
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "float"
+
+
+def test_weights_of_4_bits_with_scales_of_half_precision(tmp_path: Path, runtime: Runtime) -> None:
+    """A kernel takes one dtype of scales: those of both operands are widened, or the passes of the gpu target fail."""
+    half = INPUT.replace("s,", "h,")
+    text = f"{half} e = DequantizeLinear <axis = 0> (n, i) y = Conv(d, e)"
+    source = tiny(
+        f"(float16[1,4,6,6] x) => (float16[1,3,4,4] y) {{ {text} }}",
+        opset=21,
+        h=GIVEN["h"],
+        z=GIVEN["z"],
+        n=np.clip(GIVEN["k"], -8, 7).astype(ml_dtypes.int4),
+        i=GIVEN["t"].astype(np.float16),
+    )
+    path = tmp_path / "model.onnx"
+    ir.save(onnx_bridge.clean(source, pipeline="quantized").model, path)
+    assert forecast(path).kernels() == {"int8": 1}
+    assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
+
+
+@pytest.mark.parametrize(("own", "kernel"), [(False, "float"), (True, "int8")])
+def test_branches(own: bool, kernel: str, tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX makes a kernel only of what is in one graph."""
+    branch = f"{{ {INPUT} {WEIGHT} %s = MatMul(d, e) }}"
+    source = tiny(
+        f"""(float[2,4] x, bool c) => (float[2,4] y) {{
+            y = If (c) <then_branch = t () => (float[2,4] m) {branch % "m"},
+                        else_branch = o () => (float[2,4] n) {{ n = Relu(x) }}> }}""",
+        s=GIVEN["s"],
+        z=GIVEN["z"],
+        w=GIVEN["w"],
+    )
+    if own:
+        inner = next(iter(graphs.subgraphs(source.graph[0])))
+        for name in ("s", "z"):
+            value = source.graph.initializers[name]
+            copy = ir.Value(name=f"{name}1", type=value.type, shape=value.shape, const_value=value.const_value)
+            inner.register_initializer(copy)
+            for node in inner:
+                for index, each in enumerate(node.inputs):
+                    if each is value:
+                        node.replace_input_with(index, copy)
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    found = forecast(path)
+    assert found.kernels() == {kernel: 1}
+    assert found.products[0].condition == ("" if own else "same-graph")
+    assert [each.kernel for each in gpu_view(path, tmp_path / "program.mxr", runtime).products] == [kernel]
+
+
+def test_one_scale_that_is_no_scalar(tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX spreads it along an axis that is longer, and refuses the model; the pass prevents it."""
+    text = f"{INPUT} e = DequantizeLinear(k, s, z) y = Conv(d, e)"
+    source = tiny(
+        f"(float[1,4,6,6] x) => (float[i,j,k,l] y) {{ {text} }}",
+        opset=19,
+        k=GIVEN["k"],
+        s=np.full(1, 0.05, np.float32),
+        z=np.zeros(1, np.int8),
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    with pytest.raises(MigraphxError, match="succeeding sizes"):
+        gpu_view(path, tmp_path / "program.mxr", runtime)
+    UnblockScales().run(source, Context())
+    onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
+    assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
+    assert forecast(path).kernels() == {"int8": 1}
 
 
 def test_for_people_and_machines(tmp_path: Path) -> None:

@@ -79,6 +79,18 @@ class TestContrib:
             within_a_step(on_ort(proto, inputs), expected)
             within_a_step(on_migraphx(proto, inputs, worker), expected)
 
+    @pytest.mark.parametrize("name", DTYPES)
+    @pytest.mark.parametrize("scale", [1 / 256, 1 / 255, 0.0168, 0.13, 0.75, 1.5])
+    def test_steps_of_softmax(self, scale: float, name: str, worker: Worker) -> None:
+        arrays = [*quantized(name, (30, 5), 0.0193), f32(scale), np.array(np.iinfo(name).min, name)]
+        m, inputs = single(
+            "QLinearSoftmax", arrays, [DTYPES[name]], domain="com.microsoft", axis=-1, more={"opset": 13}
+        )
+        expected = on_ort(ir.to_proto(m), inputs)
+        proto = rewritten(QuantizedOperator(), m)
+        assert np.array_equal(on_ort(proto, inputs)[0], expected[0])
+        within_a_step(on_migraphx(proto, inputs, worker), expected)
+
     def test_concat(self, worker: Worker) -> None:
         arrays = [*output("uint8", 0.2), *quantized("uint8", (2, 3), 0.1, 1), *quantized("uint8", (2, 5), 0.3, 2)]
         m, inputs = single("QLinearConcat", arrays, [T.UINT8], domain="com.microsoft", axis=1)
@@ -149,10 +161,27 @@ class TestStandard:
         expected = on_ort(ir.to_proto(m), inputs)
         within_a_step(on_migraphx(rewritten(QuantizedOperator(), m), inputs, worker), expected)
 
-    def test_scales_along_an_axis_in_older_opsets(self) -> None:
-        w = [integers("int8", (4, 3, 3, 3), 1), np.ones(4, np.float32), np.zeros(4, np.int8)]
+    @pytest.mark.parametrize("zero", [0, 3])
+    @pytest.mark.parametrize("op_type", ["QLinearConv", "QLinearMatMul", "QGemm"])
+    def test_scales_along_an_axis_in_older_opsets(self, op_type: str, zero: int, worker: Worker) -> None:
+        conv = op_type == "QLinearConv"
+        shapes = ((1, 3, 6, 6), (4, 3, 3, 3)) if conv else ((5, 6), (6, 4))
+        w = [integers("int8", shapes[1], 1), np.linspace(0.01, 0.04, 4).astype(np.float32), np.full(4, zero, np.int8)]
+        bias = [] if op_type == "QLinearMatMul" else [np.array([500, -9000, 0, 7000], np.int32)]
+        x, y = quantized("uint8", shapes[0], 0.05), output("uint8", 0.7)
+        arrays = [*x, *w, *y, *bias] if conv else [*x, *w, *bias, *y]
+        domain = "com.microsoft" if op_type == "QGemm" else ""
+        m, inputs = single(op_type, arrays, [T.UINT8], opset=10, domain=domain, constant=(4, 5))
+        expected = on_ort(ir.to_proto(m), inputs)
+        proto = rewritten(QuantizedOperator(), m)
+        within_a_step(on_ort(proto, inputs), expected)
+        within_a_step(on_migraphx(proto, inputs, worker), expected)
+        assert operators(m)[:2] == ["DequantizeLinear", "DequantizeLinear"]
+
+    def test_several_zero_points_in_older_opsets(self) -> None:
+        w = [integers("int8", (4, 3, 3, 3), 1), np.ones(4, np.float32), np.arange(4, dtype=np.int8)]
         arrays = [*quantized("uint8", (1, 3, 6, 6), 0.05), *w, *output("uint8", 0.7)]
-        m, _ = single("QLinearConv", arrays, [T.UINT8], opset=10)
+        m, _ = single("QLinearConv", arrays, [T.UINT8], opset=10, constant=(4, 5))
         (reason,) = why_not(QuantizedOperator(), m)
         assert reason.endswith("convert-opset comes first")
 
@@ -179,6 +208,13 @@ class TestToFloat:
         m, inputs = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft")
         expected = on_ort(ir.to_proto(m), inputs)
         same(on_ort(rewritten(QuantizedProductToFloat(), m), inputs), expected, 1e-5)
+
+    def test_before_the_standard_had_it(self) -> None:
+        arrays: list[Array | None] = [np.ones((3, 8), np.float32), integers("uint8", (8, 4)), f32(0.02)]
+        m, _ = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft", opset=10)
+        assert why_not(QuantizedProductToFloat(), m) == [
+            "the standard quantizes dynamically only since opset 11: convert-opset comes first"
+        ]
 
     def test_static(self) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 4))
