@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 import transformers
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.export import Exported, export
-from onnx_bridge.exporting.sampling import distinct
+from onnx_bridge.exporting.sampling import distinct, redrawn
 from onnx_bridge.exporting.structure import rebuild
 from onnx_bridge.exporting.tensors import to_tensor
 from onnx_bridge.parity.reference import Reference
@@ -374,6 +375,15 @@ def test_samples_that_the_module_refuses_are_drawn_otherwise_or_noted() -> None:
     exported = export(Looked(), (ids, lengths), exporter="torchscript")
     assert exported.samples[1]["ids"].max() < 5
     assert len(exported.comparisons) == 2
+
+
+@pytest.mark.parametrize("size", range(2, 7))
+def test_the_second_sample_is_another_one_however_small(size: int) -> None:
+    given = {"x": torch.arange(float(size)), "n": torch.arange(size)}
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
+    found = redrawn(model, given, "shuffled")
+    assert all(not torch.equal(found[name], given[name]) for name in given)
+    assert all(torch.equal(found[name].sort().values, given[name]) for name in given)
 
 
 @pytest.mark.parametrize(
