@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.exporting.calls import Call, Flat, check_devices, eager, in_training, quiet, settled
+from onnx_bridge.exporting import effects
+from onnx_bridge.exporting.calls import Call, Flat, check_devices, in_training, quiet, settled, watched
 from onnx_bridge.exporting.coarse import tolerances
 from onnx_bridge.exporting.dynamic_linear import is_packed, traceable
 from onnx_bridge.exporting.export import AUTO, Exported, write
 from onnx_bridge.exporting.exporters import EXPORTERS, Dims, Exporter, Refused, attempt
 from onnx_bridge.exporting.naming import observed
 from onnx_bridge.exporting.sampling import check_dynamic, distinct, redrawn, resized, sizes_of
-from onnx_bridge.exporting.structure import Structure, constants, renamed
+from onnx_bridge.exporting.structure import Structure, renamed
 from onnx_bridge.exporting.tensors import to_array
 from onnx_bridge.parity.compare import Comparison, compare
 from onnx_bridge.parity.reference import Reference
@@ -29,6 +30,8 @@ _SAID = ("past_key_values", "present")
 """How the caches that come out are called where those that go in have the first name: as other exporters do it."""
 
 _PACKED = "quantize it with PT2E (prepare_pt2e, convert_pt2e), whose graphs can be exported"
+
+_UNSTEADY = "called again with the same arguments it returns something else: it draws random numbers, or keeps state"
 
 Tell = Callable[[str], None]
 
@@ -40,6 +43,8 @@ class _Run:
     inputs: Mapping[str, torch.Tensor]
     result: Structure
     outputs: Mapping[str, Array]
+    written: tuple[list[str], list[str]]
+    """The names of the inputs and of the buffers that it wrote into."""
 
 
 def checked(
@@ -71,6 +76,7 @@ def checked(
         shown = Flat(traceable(stand_in), call).eval()
         tell("run PyTorch")
         given = _run(flat, tensors)
+        written = effects.of_writing(flat, tensors, given.outputs, *given.written)
         sizes = sizes_of(tensors, dims)
         fixed = {size for name, each in tensors.items() for size in _fixed_sizes(each, dims.get(name, {}))}
         for_export = resized(tensors, dims, distinct(sizes, sorted(fixed)))
@@ -86,7 +92,8 @@ def checked(
                 refusals[each] = str(refused)
                 continue
             _observe(model, runs, dims)
-            _note_constants(runs, notes)
+            fixed_values = effects.of_constants([run.result for run in runs])
+            changing = (*written.changing, *fixed_values.changing)
             if path is not None:
                 tell("write")
                 model = write(model, path)
@@ -94,7 +101,8 @@ def checked(
                 model=model,
                 exporter=each,
                 refusals=refusals,
-                notes=tuple(notes),
+                notes=(*notes, *written.notes, *fixed_values.notes, *changing),
+                changing=changing,
                 samples=tuple({name: to_array(value) for name, value in run.inputs.items()} for run in runs),
                 expected=tuple(run.outputs for run in runs),
                 comparisons=tuple(comparisons),
@@ -102,8 +110,11 @@ def checked(
                 result=given.result,
                 path=path,
             )
+        again = effects.repeats(flat, tensors, given.outputs)
     said = "; ".join(f"{name}: {why}" for name, why in refusals.items())
-    hint = _PACKED if any(map(is_packed, module.modules())) else None
+    hint = (
+        _PACKED if any(map(is_packed, module.modules())) else next(iter(written.changing), None if again else _UNSTEADY)
+    )
     raise InputError(f"it cannot be exported: {said}", where=type(module).__name__, hint=hint)
 
 
@@ -115,7 +126,7 @@ def _run(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> _Run:
     """Run the module, and name what it returns apart from what it takes."""
     try:
         with quiet():
-            result, leaves = eager(flat, tensors)
+            result, leaves, *written = watched(flat, tensors)
     except Exception as error:  # the module's own, whatever it is
         what = f"PyTorch cannot run it with these arguments: {type(error).__name__}: {_first_line(error)}"
         raise InputError(what, where=type(flat.module).__name__) from error
@@ -123,7 +134,8 @@ def _run(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> _Run:
         raise InputError("it returns no tensor", where=type(flat.module).__name__)
     names = {name: _apart(name, tensors) for name in leaves}
     outputs = {names[name]: to_array(leaf) for name, leaf in leaves.items()}
-    return _Run(tensors, renamed(result, names), outputs)
+    inputs, buffers = written
+    return _Run(tensors, renamed(result, names), outputs, (inputs, buffers))
 
 
 def _apart(name: str, inputs: Mapping[str, torch.Tensor]) -> str:
@@ -205,14 +217,6 @@ def _notes(module: nn.Module, call: Call) -> list[str]:
         listed = ", ".join(f"{name}={value!r}" for name, value in call.constants.items())
         notes.append(f"fixed in the graph: {listed if len(listed) < 200 else ', '.join(call.constants)}")
     return notes
-
-
-def _note_constants(runs: list[_Run], notes: list[str]) -> None:
-    values = [value for value in constants(runs[0].result) if isinstance(value, int | float | str)]
-    if values:
-        others = [value for value in constants(runs[-1].result) if isinstance(value, int | float | str)]
-        said = "differ from sample to sample" if values != others else "are left out of the graph"
-        notes.append(f"{len(values)} of the values that the module returns are no tensors, and {said}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -107,9 +107,59 @@ class Flat(nn.Module):
 
 
 def eager(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> tuple[Structure, dict[str, torch.Tensor]]:
-    """Call the module on copies, so that a module that writes into its arguments does no harm."""
-    with torch.no_grad():
-        return flatten_result(flat.run([each.detach().clone() for each in tensors.values()]))
+    """Call the module so that what it writes into its arguments and buffers does no harm."""
+    result, leaves, _, _ = watched(flat, tensors)
+    return result, leaves
+
+
+def watched(
+    flat: Flat, tensors: Mapping[str, torch.Tensor]
+) -> tuple[Structure, dict[str, torch.Tensor], list[str], list[str]]:
+    """Call the module on copies, and put its buffers back.
+
+    Returns:
+        What it returned, the tensors of that, and the names of the arguments and of the buffers that it wrote into.
+    """
+    copies = {name: each.detach().clone() for name, each in tensors.items()}
+    before = {name: _version(each) for name, each in copies.items()}
+    with torch.no_grad(), untouched(flat.module) as buffers:
+        result, leaves = flatten_result(flat.run(list(copies.values())))
+        memory = {each.untyped_storage()._cdata for each in flat.module.buffers() if each.layout is torch.strided}
+        for name, leaf in leaves.items():  # which must outlast the buffer that it is
+            if leaf.layout is torch.strided and leaf.untyped_storage()._cdata in memory:
+                leaves[name] = leaf.clone()
+    return result, leaves, [name for name, each in copies.items() if _version(each) != before[name]], buffers
+
+
+@contextlib.contextmanager
+def untouched(module: nn.Module) -> Iterator[list[str]]:
+    """Put buffers back that are written into meanwhile: a stand-in shares them with the user's module.
+
+    Yields:
+        A list that in the end has the names of these buffers.
+    """
+    kept = []
+    for name, buffer in module.named_buffers():
+        owner, _, attribute = name.rpartition(".")
+        place = module.get_submodule(owner)._buffers
+        kept.append((name, place, attribute, buffer, _version(buffer), buffer.detach().clone()))
+    written: list[str] = []
+    try:
+        yield written
+    finally:
+        with torch.no_grad():
+            for name, place, attribute, buffer, version, copied in kept:
+                if _version(buffer) != version:
+                    buffer.copy_(copied)
+                elif place.get(attribute) is buffer:
+                    continue
+                place[attribute] = buffer
+                written.append(name)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into; inference mode does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -19,7 +19,7 @@ import torch
 from onnx_bridge import model as models
 from onnx_bridge.errors import BridgeError
 from onnx_bridge.exporting import translations
-from onnx_bridge.exporting.calls import Flat, quiet
+from onnx_bridge.exporting.calls import Flat, quiet, untouched
 from onnx_bridge.exporting.naming import name_dimensions, name_graph
 from onnx_bridge.exporting.tensors import to_array
 
@@ -62,7 +62,7 @@ def attempt(
     run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write into them
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), torch.no_grad(), untouched(flat.module):
             model = run(flat, tensors, outputs, dynamic, opset, folder)
     except BridgeError:
         raise

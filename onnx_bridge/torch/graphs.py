@@ -205,7 +205,8 @@ class Bound(nn.Module):
         self._names, self._owned, self._constants = tuple(names), tuple(owned), dict(constants)
         self._wanted = tuple(wanted)
         for index, tensor in owned.items():
-            self.register_buffer(f"owned_{index}", tensor.detach())
+            # as the graph only reads them, they need not be put back as buffers are
+            self.register_parameter(f"owned_{index}", nn.Parameter(tensor.detach(), requires_grad=False))
         self.eval()
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -216,6 +216,8 @@ class _Request:
             opset=options.opset,
             progress=self.tell,
         )
+        if exported.changing:
+            raise InputError(exported.changing[0], where=type(self.module).__name__)
         combined = padding.combinations(self.buckets)
         self._try(exported, combined)
         notes = list(exported.notes)

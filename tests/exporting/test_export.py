@@ -237,6 +237,46 @@ def test_random_numbers_are_named_as_the_cause() -> None:
         export(Noisy(), torch.randn(2, 3), exporter="torchscript")
 
 
+def test_a_module_that_never_returns_the_same_is_told_so() -> None:
+    with pytest.raises(InputError, match="called again with the same arguments it returns something else"):
+        export(Noisy(), torch.randn(2, 3), exporter="torchscript")
+
+
+class Counting(nn.Module):
+    """Writes into buffers: one that a later call reads, and one that none does."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("last", torch.zeros(2, 3))
+        self.register_buffer("flag", torch.tensor(False))
+        self.reads = reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last.copy_(x)
+        self.flag = ~self.flag
+        if self.reads:
+            self.calls += 1
+        return x * 2 + self.last + self.calls
+
+
+@pytest.mark.parametrize(("exporter", "reads"), [("dynamo", True), ("dynamo", False), ("torchscript", False)])
+def test_buffers_are_left_as_they_are_and_state_is_noted(exporter: Any, reads: bool) -> None:
+    module = Counting(reads).eval()
+    flag = module.flag
+    exported = export(module, torch.randn(2, 3), exporter=exporter)
+    assert not module.calls.any()
+    assert not module.last.any()
+    assert module.flag is flag
+    if reads:
+        (said,) = exported.changing
+        assert said.startswith("it writes into its buffers 'calls', 'last', 'flag' what a later call reads")
+        assert said in exported.notes
+    else:
+        assert not exported.changing
+        assert "it writes into its buffers 'last', 'flag', and the graph does not" in exported.notes
+
+
 class Keeping(nn.Module):
     """Keeps what a trace computes, and writes into what it is given."""
 
@@ -262,6 +302,7 @@ def test_module_and_arguments_stay_as_they_are(exporter: Any) -> None:
     assert module.kept is None
     assert torch.equal(x, before)
     assert "the module is in training mode: exported as after eval()" in exported.notes
+    assert "it writes into its input 'x', and the graph does not" in exported.notes
     assert torch.backends.mha.get_fastpath_enabled()
 
 
@@ -345,6 +386,18 @@ def test_other_values_that_are_returned_are_noted() -> None:
     assert [value.name for value in exported.model.graph.outputs] == ["output.0"]
     assert any("no tensors" in note for note in exported.notes)
     assert rebuild(exported.result, {"output.0": torch.ones(2)})[1] == 7
+
+
+class Total(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        return x + 1, (x * torch.arange(4.0)).sum().detach().numpy()
+
+
+def test_values_that_differ_from_sample_to_sample_are_told_apart() -> None:
+    exported = export(Total(), torch.randn(4), exporter="torchscript")
+    (said,) = exported.changing
+    assert "values that are no tensors differ from sample to sample" in said
+    assert not export(Constant(), torch.randn(2), exporter="torchscript").changing
 
 
 class Several(nn.Module):

@@ -136,6 +136,30 @@ def test_training_mode_is_an_error(make: Make, lowered: Lowered, sample: tuple[A
         make(half, torch.randn(1, 4))
 
 
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total * 1.0
+
+
+class Measured(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return x + 1, (x * torch.arange(4.0)).sum().item()
+
+
+def test_what_only_the_first_call_would_return_is_an_error(make: Make) -> None:
+    module = Remembering().eval()
+    with pytest.raises(InputError, match="Remembering: it writes into its buffer 'total' what a later call reads"):
+        make(module, torch.ones(2, 4))
+    assert not module.total.any()
+    with pytest.raises(InputError, match="Measured: of what the module returns, values that are no tensors differ"):
+        make(Measured().eval(), torch.randn(2, 4))
+
+
 def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, sample: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="no torch.nn.Module"):
         make(torch.relu, torch.randn(2))  # type: ignore[arg-type]
