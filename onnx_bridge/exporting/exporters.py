@@ -72,6 +72,8 @@ def attempt(
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
         raise Refused(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
+    if opset is not None and model.opset_imports.get("") != opset:
+        raise Refused(f"it gives opset {model.opset_imports.get('')}, and not {opset}")
     name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
         raise Refused(problem)

@@ -453,6 +453,7 @@ def test_the_second_sample_is_another_one_however_small(size: int) -> None:
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n m"}}}, "'n m' is no name"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "2*n"}}}, "no dimension is 'n' itself"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n", 1: "n"}}}, "its size is 4, where n is 2"),
+        ({"args": torch.ones(2, 4), "opset": 99}, "dynamo: it gives opset 18, and not 99"),
         ({"args": torch.ones(2, 4), "out": "/nowhere/model.onnx"}, "its folder does not exist"),
     ],
 )
