@@ -225,7 +225,8 @@ def quiet() -> Iterator[None]:
     log = torch._C._jit_onnx_log
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        nowhere = io.StringIO()  # dynamo prints the graphs that it gives up to the one or the other
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             torch._C._jit_onnx_log = lambda *_: None  # prints whole graphs, past Python's sys.stdout
             yield

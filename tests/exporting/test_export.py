@@ -357,6 +357,8 @@ def test_nothing_is_printed_and_nothing_is_left(
     with pytest.raises(InputError, match="fft_rfft"):
         export(Fourier(), torch.randn(2, 8), exporter="torchscript", out=out / "model.onnx")
     export(Fourier(), torch.randn(2, 8), exporter="dynamo")
+    with pytest.raises(InputError, match="data-dependent"):
+        export(Branching(), torch.randn(6), exporter="dynamo")
     assert not list(home.iterdir())
     assert not list(out.iterdir())
     assert capfd.readouterr() == ("", "")
