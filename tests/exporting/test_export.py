@@ -390,6 +390,15 @@ def test_other_values_that_are_returned_are_noted() -> None:
     assert rebuild(exported.result, {"output.0": torch.ones(2)})[1] == 7
 
 
+class Cut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[: int(x.abs().sum()) % 2 + 1] * 3
+
+
+def test_sizes_that_only_torch_can_say_are_unknown() -> None:
+    assert shapes(export(Cut(), torch.rand(2, 4)))["output"] == [None, 4]
+
+
 class Total(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Any]:
         return x + 1, (x * torch.arange(4.0)).sum().detach().numpy()
