@@ -13,7 +13,7 @@ from torch import nn
 
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting import effects
-from onnx_bridge.exporting.calls import Call, Flat, check_devices, in_training, quiet, settled, watched
+from onnx_bridge.exporting.calls import Call, Flat, check_devices, check_module, in_training, quiet, settled, watched
 from onnx_bridge.exporting.coarse import tolerances
 from onnx_bridge.exporting.dynamic_linear import is_packed, traceable
 from onnx_bridge.exporting.export import AUTO, Exported, write
@@ -58,9 +58,7 @@ def checked(
     tell: Tell,
 ) -> Exported:
     """See `onnx_bridge.export`."""
-    if not isinstance(module, nn.Module):
-        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
-        raise InputError(what, where="the module", hint="put the function into the forward of a module")
+    check_module(module)
     if exporter not in (AUTO, *EXPORTERS):
         raise InputError(f"there is no exporter {exporter!r}", hint=f"use {', '.join((AUTO, *EXPORTERS))}")
     wanted: tuple[Exporter, ...] = EXPORTERS if exporter == AUTO else tuple(e for e in EXPORTERS if e == exporter)

@@ -179,6 +179,21 @@ def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Non
                 )
 
 
+def check_module(module: object) -> None:
+    """Refuse what is no module of Python's.
+
+    Raises:
+        InputError: it is something else, or TorchScript's.
+    """
+    where = "the module"
+    if not isinstance(module, nn.Module):
+        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
+        raise InputError(what, where=where, hint="put the function into the forward of a module")
+    if isinstance(module, torch.jit.ScriptModule):
+        what = "it is TorchScript, which no exporter takes apart"
+        raise InputError(what, where=where, hint="take the module that was scripted or traced")
+
+
 def in_training(module: nn.Module, name: str = "") -> str | None:
     """The name of the first module within that is in training mode; None where none is.
 

@@ -27,15 +27,20 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
         InputError: there is no such input or axis, or a symbol's name is no name.
     """
     checked: dict[str, dict[int, str]] = {}
+    if not isinstance(dynamic, Mapping):
+        hint = "name them by input and axis: {'input_ids': {0: 'batch'}}"
+        raise InputError(f"the open dimensions are {dynamic!r}", where="dynamic", hint=hint)
     for name, dims in dynamic.items():
         where = f"dynamic input {name!r}"
         if name not in tensors:
             hint = nearest(name, tensors) or f"its inputs are {', '.join(tensors) or 'none'}"
             raise InputError("the module is not called with such a tensor", where=where, hint=hint)
+        if not isinstance(dims, Mapping):
+            raise InputError(f"its dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
         rank = tensors[name].dim()
         for axis, symbol in dims.items():
-            if not -rank <= axis < rank:
-                raise InputError(f"it has {rank} dimensions, and so no axis {axis}", where=where)
+            if not isinstance(axis, int) or not -rank <= axis < rank:
+                raise InputError(f"it has {rank} dimensions, and so no axis {axis!r}", where=where)
             if not _symbols(symbol):
                 what = f"{symbol!r} is no name of a dimension"
                 raise InputError(what, where=where, hint="use a name, or an expression of names: past+seq")
@@ -141,8 +146,8 @@ def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _symbols(text: str) -> frozenset[str]:
+def _symbols(text: object) -> frozenset[str]:
     try:
-        return ir.SymbolicDim(text).free_symbols()
+        return ir.SymbolicDim(text).free_symbols() if isinstance(text, str) else frozenset()
     except ValueError:
         return frozenset()

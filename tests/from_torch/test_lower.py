@@ -171,6 +171,10 @@ def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, samp
         make(scorer, sample, buckets={"seq": [4]})
     with pytest.raises(InputError, match=r"'batch': its sizes are \[0\]"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": [0]})
+    with pytest.raises(InputError, match="'batch': its sizes are 4 .give a list"):
+        make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": 4})
+    with pytest.raises(InputError, match="it is TorchScript"):
+        make(torch.jit.trace(nn.ReLU().eval(), torch.randn(2)), torch.randn(2))
     with pytest.raises(InputError, match="'seq': it is to be padded at its start, and there are no buckets"):
         make(scorer, sample, pad_before=["seq"])
 
