@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.calls import Call
@@ -108,13 +109,17 @@ class Lowered(nn.Module):
 
         Raises:
             InputError: the arguments differ from the sample's in more than sizes that are open, or no bucket is large
-                enough; or the module is in training mode.
+                enough; or the module is in training mode, or traced.
             RuntimeFailure: MIGraphX failed.
         """
         if self.training:
             what = "it is in training mode, and MIGraphX only infers"
             raise InputError(what, where=self._interface.name, hint="call eval(), or train the original module")
-        return self._interface.returned(self._programs.run(self._interface.tensors(args, kwargs)))
+        tensors = self._interface.tensors(args, kwargs)
+        if torch._C._get_tracing_state() is not None or any(map(_is_stand_in, tensors.values())):
+            what = "its programs cannot be traced, exported or transformed by torch.func"
+            raise InputError(what, where=self._interface.name, hint="do that with the original module")
+        return self._interface.returned(self._programs.run(tensors))
 
     def extra_repr(self) -> str:
         """What it was made from, and where it runs."""
@@ -158,6 +163,11 @@ class Lowered(nn.Module):
         programs = Programs(folder, **state.pop("_limits"))
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._programs = programs
+
+
+def _is_stand_in(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for others, such as a tracer's, or a batch of torch.func's."""
+    return isinstance(tensor, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 class _Callee:

@@ -179,6 +179,15 @@ def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, samp
         make(scorer, sample, pad_before=["seq"])
 
 
+def test_a_trace_or_transformation_through_it_is_an_error(make: Make) -> None:
+    lowered, x = make(nn.ReLU().eval(), torch.randn(2)), torch.randn(2)
+    for what in (lambda: torch.jit.trace(lowered, x), lambda: torch.vmap(lowered)(x[None])):
+        with pytest.raises(InputError, match="ReLU: its programs cannot be traced"):
+            what()
+    with pytest.raises(InputError, match="its programs cannot be traced"):
+        make(nn.Sequential(lowered, nn.ReLU()).eval(), x)
+
+
 def test_gradients_are_an_error_and_not_zero(lowered: Lowered, sample: tuple[Any, ...]) -> None:
     x, bias = sample
     assert not lowered(x, bias).logits.requires_grad
