@@ -19,7 +19,7 @@ from onnx_bridge.exporting.dynamic_linear import is_packed, traceable
 from onnx_bridge.exporting.export import AUTO, Exported, write
 from onnx_bridge.exporting.exporters import EXPORTERS, Dims, Exporter, Refused, attempt
 from onnx_bridge.exporting.naming import observed
-from onnx_bridge.exporting.sampling import check_dynamic, distinct, redrawn, resized, sizes_of
+from onnx_bridge.exporting.sampling import check_dynamic, distinct, opposite, redrawn, resized, sizes_of
 from onnx_bridge.exporting.structure import Structure, renamed
 from onnx_bridge.exporting.tensors import to_array
 from onnx_bridge.parity.compare import Comparison, compare
@@ -31,6 +31,9 @@ _SAID = ("past_key_values", "present")
 
 _PACKED = "quantize it with PT2E (prepare_pt2e, convert_pt2e), whose graphs can be exported"
 
+_ON_DATA = "data-dependent"
+"""What dynamo says of modules whose Python decides by elements of tensors; TorchScript decides once and for all."""
+_FOLLOWED = "its Python decides by data: the graph always does what it did for the given arguments"
 _UNSTEADY = "called again with the same arguments it returns something else: it draws random numbers, or keeps state"
 
 Tell = Callable[[str], None]
@@ -85,10 +88,14 @@ def checked(
                 model = attempt(each, shown, for_export, list(given.outputs), dims, opset, room)
                 tell("check")
                 runs = [given, *_second(flat, model, tensors, dims, sizes, notes)]
+                if any(_ON_DATA in why for why in refusals.values()):  # and this one has followed the given data
+                    runs += _opposite(flat, tensors)
                 comparisons = _compare(model, runs)
             except Refused as refused:
                 refusals[each] = str(refused)
                 continue
+            if any(_ON_DATA in why for why in refusals.values()):
+                notes.append(_FOLLOWED)
             _observe(model, runs, dims)
             fixed_values = effects.of_constants([run.result for run in runs])
             changing = (*written.changing, *fixed_values.changing)
@@ -169,6 +176,15 @@ def _second(
     assert last is not None
     notes.append(f"checked on the given arguments alone, since others do not suit the module: {last.what}")
     return []
+
+
+def _opposite(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> list[_Run]:
+    """The sample by which decisions on data go the other way; none where the module does not run with it."""
+    turned = {name: opposite(each) for name, each in tensors.items()}
+    try:
+        return [_run(flat, turned)]
+    except InputError:
+        return []
 
 
 def _compare(model: ir.Model, runs: list[_Run]) -> list[Comparison]:

@@ -126,6 +126,13 @@ def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]
     return found
 
 
+def opposite(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats with the other sign, and yes for no; integers, which may be indices, as they are."""
+    if tensor.dtype is torch.bool:
+        return ~tensor
+    return -tensor if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
+
+
 def _shuffled(array: Array, generator: np.random.Generator) -> Array:
     """Floats in any order, and normal ones where all are the same; others only in their last dimension."""
     floats = "float" in array.dtype.name

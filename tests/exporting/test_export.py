@@ -209,6 +209,7 @@ def test_torchscript_where_dynamo_fails() -> None:
     assert len(reason) < 300
     assert told == ["run PyTorch", "export by dynamo", "export by torchscript", "check"]
     assert exported.to_json()["refusals"] == {"dynamo": reason}
+    assert "its Python decides by data: the graph always does what it did for the given arguments" in exported.notes
     json.dumps(exported.to_json(), allow_nan=False)
 
 
@@ -225,6 +226,16 @@ def test_a_graph_that_computes_something_else_is_an_error_that_names_the_output(
     assert "dynamo: " in said
     assert "torchscript: ONNX Runtime differs from PyTorch on other arguments in output 'branch'" in said
     assert "largest difference 10" in said
+
+
+class Deciding(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x * 3
+
+
+def test_a_decision_that_no_order_of_the_values_changes_is_found() -> None:
+    with pytest.raises(InputError, match="torchscript: ONNX Runtime differs from PyTorch on other arguments"):
+        export(Deciding(), torch.rand(2, 3))
 
 
 class Noisy(nn.Module):
