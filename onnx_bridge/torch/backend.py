@@ -292,13 +292,14 @@ class CompiledGraph:
         found: dict[str, torch.Tensor] = {}
         if plan.programs is not None:
             names = self._signature.names
-            inputs = {names[i]: padding.padded(args[i].detach(), shape) for i, shape in plan.shapes.items()}
+            inputs = {names[i]: _real(padding.padded(args[i].detach(), shape)) for i, shape in plan.shapes.items()}
             found = plan.programs.run(inputs)
         leaves: dict[int, Any] = {}
         for index, each in enumerate(plan.outcome.outputs):
             match each:
-                case Computed(shape):
-                    leaves[index] = padding.cut(found[plan.names[index]], shape)
+                case Computed(shape, is_complex):
+                    tensor = found[plan.names[index]]
+                    leaves[index] = padding.cut(torch.view_as_complex(tensor) if is_complex else tensor, shape)
                 case Argument(position):
                     leaves[index] = args[position]
                 case Fixed(value):
@@ -310,6 +311,11 @@ class CompiledGraph:
             if isinstance(each, Repeated):
                 leaves[index] = leaves[each.position]
         return _pytree.tree_unflatten([leaves[index] for index in sorted(leaves)], plan.outcome.spec)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as programs take it: a complex one as a real one with a last dimension of 2."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _tensors(args: Iterable[Any]) -> Iterable[torch.Tensor]:

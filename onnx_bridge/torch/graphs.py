@@ -93,9 +93,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor, with its shape."""
+    """A tensor, with its shape, and whether it is complex."""
 
     shape: tuple[int, ...]
+    complex: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _foreseen(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
             outputs.append(Repeated(before[id(leaf)]))
         else:
             before[id(leaf)] = index
-            outputs.append(Computed(tuple(leaf.shape)))
+            outputs.append(Computed(tuple(leaf.shape), leaf.is_complex()))
     return Outcome(spec, tuple(outputs))
 
 
