@@ -48,7 +48,7 @@ class Interface:
         Raises:
             InputError: the arguments do not fit the signature, or differ from the sample's in more than sizes.
         """
-        call, tensors = bound(self.signature, args, kwargs)
+        call, tensors = bound(self.name, self.signature, args, kwargs)
         _check_call(call, self.call, list(self.signature.parameters), self.name)
         if self.narrow is None:
             return tensors
@@ -187,10 +187,10 @@ def plain(signature: inspect.Signature) -> inspect.Signature:
 
 
 def bound(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Call, dict[str, torch.Tensor]]:
-    """A call with defaults applied, and its tensors; raises as `Call.of`."""
-    callee = cast(nn.Module, _Callee(signature))
+    """A call of a module of this name with defaults applied, and its tensors; raises as `Call.of`."""
+    callee = cast(nn.Module, type(name, (_Callee,), {})(signature))
     try:
         arguments = signature.bind(*args, **kwargs)
     except TypeError:

@@ -41,7 +41,7 @@ def lowered(
         named = dict(kwargs or {})
     narrow = _dtype(options.precision)
     signature = plain(inspect.signature(module.forward))
-    sample, tensors = bound(signature, args, named)
+    sample, tensors = bound(type(module).__name__, signature, args, named)
     given = {name: each.dtype for name, each in tensors.items()}
     returned: list[torch.dtype] = []
     if narrow is not None:

@@ -109,7 +109,7 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda module, x, bias: module(x), "missing a required argument: 'pair'"),
+        (lambda module, x, bias: module(x), "Scorer.forward: .* missing a required argument: 'pair'"),
         (lambda module, x, bias: module(x, bias, 3.0), "'scale': it is 3.0, and the programs have it fixed as 2.0"),
         (lambda module, x, bias: module(x, bias, mask=bias["bias"]), "'mask': it is given, and was not"),
         (lambda module, x, bias: module(x, None), "'pair': it is not given, and was"),
