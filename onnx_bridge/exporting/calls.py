@@ -11,8 +11,9 @@ import copy
 import inspect
 import io
 import logging
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -221,21 +222,40 @@ def settled(module: nn.Module) -> Iterator[nn.Module]:
         stand_in = copy.deepcopy(module, shared)
     except Exception:  # whatever an attribute that cannot be copied raises
         stand_in = module
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     try:
         stand_in.eval()
-        torch.backends.mha.set_fastpath_enabled(False)  # its operators have no ONNX form
-        yield stand_in
+        with _without_fast_path():  # whose operators have no ONNX form
+            yield stand_in
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         if stand_in is module:
             for each, training in modes.items():
                 each.training = training
 
 
+class _Shared:
+    """A state of the whole process that several threads may want at once: the first makes it, the last undoes it."""
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._make, self._lock, self._users = make, threading.Lock(), 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._made = self._make()
+                self._made.__enter__()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._made.__exit__(None, None, None)
+
+
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence: exporters log, warn and print about what a user can do nothing about."""
+def _silence() -> Iterator[None]:
     level = logging.root.manager.disable
     log = torch._C._jit_onnx_log
     logging.disable(logging.CRITICAL)
@@ -248,6 +268,26 @@ def quiet() -> Iterator[None]:
     finally:
         torch._C._jit_onnx_log = log
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def _slow_attention() -> Iterator[None]:
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+_quiet, _without_fast_path = _Shared(_silence), _Shared(_slow_attention)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence: exporters log, warn and print about what a user can do nothing about."""
+    with _quiet():
+        yield
 
 
 def _is_set(value: Any) -> TypeGuard[Constant]:

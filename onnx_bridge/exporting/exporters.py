@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,8 @@ Dims = Mapping[str, Mapping[int, str]]
 """Dimensions that stay open: by input and axis, the symbol (or expression of symbols) of each."""
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
+_ONE_AT_A_TIME = threading.RLock()
+"""Both exporters keep what they are at in variables of the process: two threads would break one another's."""
 _LENGTH = 240
 """A reason has at most so many characters."""
 
@@ -62,7 +65,7 @@ def attempt(
     run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write into them
     try:
-        with quiet(), torch.no_grad(), untouched(flat.module):
+        with _ONE_AT_A_TIME, quiet(), torch.no_grad(), untouched(flat.module):
             model = run(flat, tensors, outputs, dynamic, opset, folder)
     except BridgeError:
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import copy
 import json
 import logging
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
+from onnx_bridge.exporting.calls import quiet, settled
 from onnx_bridge.exporting.export import Exported, export
 from onnx_bridge.exporting.sampling import distinct, redrawn
 from onnx_bridge.exporting.structure import rebuild
@@ -374,6 +377,25 @@ def test_nothing_is_printed_and_nothing_is_left(
     assert not list(out.iterdir())
     assert capfd.readouterr() == ("", "")
     assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_threads_that_overlap_put_back_what_the_process_had() -> None:
+    before = (sys.stdout, sys.stderr, logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled())
+    module = nn.ReLU()
+    first, second = contextlib.ExitStack(), contextlib.ExitStack()
+    for stack in (first, second):  # as two threads would have it
+        stack.enter_context(settled(module))
+        stack.enter_context(quiet())
+    first.close()
+    assert sys.stdout is not before[0]
+    second.close()
+    assert before == (sys.stdout, sys.stderr, logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled())
+
+
+def test_exports_in_threads_do_not_meet() -> None:
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda size: export(nn.Linear(size, 2), torch.randn(2, size)), (3, 4, 5)))
+    assert [each.exporter for each in made] == ["dynamo"] * 3
 
 
 class Alike(nn.Module):
