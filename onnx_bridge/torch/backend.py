@@ -6,6 +6,9 @@ Each graph that dynamo finds is lowered when it is first called, with the very t
 padded to the next power of two, or to the given buckets, so that few sizes make few programs; for every new size that
 padding changes nothing is tried with the graph itself, and a size for which it would is taken as it is. A graph that
 cannot be lowered runs in PyTorch, as it would without the backend, and one warning says why.
+
+Weights that are written into make new programs, by PyTorch's own count of writes. What it does not count, by way of
+``.data`` or of numpy, is not seen: call ``torch.compiler.reset()`` afterwards.
 """
 
 from __future__ import annotations
