@@ -33,5 +33,6 @@ def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status("starting") as status:
+    # the stream as it is now: what silences a stage by another one must not silence this
+    with Console(file=sys.stderr).status("starting") as status:
         yield lambda stage: status.update(stage)

@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.exporting.calls import Call, Flat, check_devices, eager, in_training, quiet, settled
+from onnx_bridge.exporting import effects
+from onnx_bridge.exporting.calls import Call, Flat, check_devices, check_module, in_training, quiet, settled, watched
 from onnx_bridge.exporting.coarse import tolerances
 from onnx_bridge.exporting.dynamic_linear import is_packed, traceable
 from onnx_bridge.exporting.export import AUTO, Exported, write
 from onnx_bridge.exporting.exporters import EXPORTERS, Dims, Exporter, Refused, attempt
 from onnx_bridge.exporting.naming import observed
-from onnx_bridge.exporting.sampling import check_dynamic, distinct, redrawn, resized, sizes_of
-from onnx_bridge.exporting.structure import Structure, constants, renamed
+from onnx_bridge.exporting.sampling import check_dynamic, distinct, opposite, redrawn, resized, sizes_of
+from onnx_bridge.exporting.structure import Structure, renamed
 from onnx_bridge.exporting.tensors import to_array
 from onnx_bridge.parity.compare import Comparison, compare
 from onnx_bridge.parity.reference import Reference
@@ -29,6 +30,11 @@ _SAID = ("past_key_values", "present")
 """How the caches that come out are called where those that go in have the first name: as other exporters do it."""
 
 _PACKED = "quantize it with PT2E (prepare_pt2e, convert_pt2e), whose graphs can be exported"
+
+_ON_DATA = "data-dependent"
+"""What dynamo says of modules whose Python decides by elements of tensors; TorchScript decides once and for all."""
+_FOLLOWED = "its Python decides by data: the graph always does what it did for the given arguments"
+_UNSTEADY = "called again with the same arguments it returns something else: it draws random numbers, or keeps state"
 
 Tell = Callable[[str], None]
 
@@ -40,6 +46,8 @@ class _Run:
     inputs: Mapping[str, torch.Tensor]
     result: Structure
     outputs: Mapping[str, Array]
+    written: tuple[list[str], list[str]]
+    """The names of the inputs and of the buffers that it wrote into."""
 
 
 def checked(
@@ -53,9 +61,7 @@ def checked(
     tell: Tell,
 ) -> Exported:
     """See `onnx_bridge.export`."""
-    if not isinstance(module, nn.Module):
-        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
-        raise InputError(what, where="the module", hint="put the function into the forward of a module")
+    check_module(module)
     if exporter not in (AUTO, *EXPORTERS):
         raise InputError(f"there is no exporter {exporter!r}", hint=f"use {', '.join((AUTO, *EXPORTERS))}")
     wanted: tuple[Exporter, ...] = EXPORTERS if exporter == AUTO else tuple(e for e in EXPORTERS if e == exporter)
@@ -71,6 +77,7 @@ def checked(
         shown = Flat(traceable(stand_in), call).eval()
         tell("run PyTorch")
         given = _run(flat, tensors)
+        written = effects.of_writing(flat, tensors, given.outputs, *given.written)
         sizes = sizes_of(tensors, dims)
         fixed = {size for name, each in tensors.items() for size in _fixed_sizes(each, dims.get(name, {}))}
         for_export = resized(tensors, dims, distinct(sizes, sorted(fixed)))
@@ -81,12 +88,17 @@ def checked(
                 model = attempt(each, shown, for_export, list(given.outputs), dims, opset, room)
                 tell("check")
                 runs = [given, *_second(flat, model, tensors, dims, sizes, notes)]
+                if any(_ON_DATA in why for why in refusals.values()):  # and this one has followed the given data
+                    runs += _opposite(flat, tensors)
                 comparisons = _compare(model, runs)
             except Refused as refused:
                 refusals[each] = str(refused)
                 continue
+            if any(_ON_DATA in why for why in refusals.values()):
+                notes.append(_FOLLOWED)
             _observe(model, runs, dims)
-            _note_constants(runs, notes)
+            fixed_values = effects.of_constants([run.result for run in runs])
+            changing = (*written.changing, *fixed_values.changing)
             if path is not None:
                 tell("write")
                 model = write(model, path)
@@ -94,7 +106,8 @@ def checked(
                 model=model,
                 exporter=each,
                 refusals=refusals,
-                notes=tuple(notes),
+                notes=(*notes, *written.notes, *fixed_values.notes, *changing),
+                changing=changing,
                 samples=tuple({name: to_array(value) for name, value in run.inputs.items()} for run in runs),
                 expected=tuple(run.outputs for run in runs),
                 comparisons=tuple(comparisons),
@@ -102,8 +115,11 @@ def checked(
                 result=given.result,
                 path=path,
             )
+        again = effects.repeats(flat, tensors, given.outputs)
     said = "; ".join(f"{name}: {why}" for name, why in refusals.items())
-    hint = _PACKED if any(map(is_packed, module.modules())) else None
+    hint = (
+        _PACKED if any(map(is_packed, module.modules())) else next(iter(written.changing), None if again else _UNSTEADY)
+    )
     raise InputError(f"it cannot be exported: {said}", where=type(module).__name__, hint=hint)
 
 
@@ -115,7 +131,7 @@ def _run(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> _Run:
     """Run the module, and name what it returns apart from what it takes."""
     try:
         with quiet():
-            result, leaves = eager(flat, tensors)
+            result, leaves, *written = watched(flat, tensors)
     except Exception as error:  # the module's own, whatever it is
         what = f"PyTorch cannot run it with these arguments: {type(error).__name__}: {_first_line(error)}"
         raise InputError(what, where=type(flat.module).__name__) from error
@@ -123,7 +139,8 @@ def _run(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> _Run:
         raise InputError("it returns no tensor", where=type(flat.module).__name__)
     names = {name: _apart(name, tensors) for name in leaves}
     outputs = {names[name]: to_array(leaf) for name, leaf in leaves.items()}
-    return _Run(tensors, renamed(result, names), outputs)
+    inputs, buffers = written
+    return _Run(tensors, renamed(result, names), outputs, (inputs, buffers))
 
 
 def _apart(name: str, inputs: Mapping[str, torch.Tensor]) -> str:
@@ -159,6 +176,15 @@ def _second(
     assert last is not None
     notes.append(f"checked on the given arguments alone, since others do not suit the module: {last.what}")
     return []
+
+
+def _opposite(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> list[_Run]:
+    """The sample by which decisions on data go the other way; none where the module does not run with it."""
+    turned = {name: opposite(each) for name, each in tensors.items()}
+    try:
+        return [_run(flat, turned)]
+    except InputError:
+        return []
 
 
 def _compare(model: ir.Model, runs: list[_Run]) -> list[Comparison]:
@@ -205,14 +231,6 @@ def _notes(module: nn.Module, call: Call) -> list[str]:
         listed = ", ".join(f"{name}={value!r}" for name, value in call.constants.items())
         notes.append(f"fixed in the graph: {listed if len(listed) < 200 else ', '.join(call.constants)}")
     return notes
-
-
-def _note_constants(runs: list[_Run], notes: list[str]) -> None:
-    values = [value for value in constants(runs[0].result) if isinstance(value, int | float | str)]
-    if values:
-        others = [value for value in constants(runs[-1].result) if isinstance(value, int | float | str)]
-        said = "differ from sample to sample" if values != others else "are left out of the graph"
-        notes.append(f"{len(values)} of the values that the module returns are no tensors, and {said}")
 
 
 def _first_line(error: BaseException) -> str:

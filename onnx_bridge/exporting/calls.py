@@ -11,8 +11,9 @@ import copy
 import inspect
 import io
 import logging
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -107,9 +108,59 @@ class Flat(nn.Module):
 
 
 def eager(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> tuple[Structure, dict[str, torch.Tensor]]:
-    """Call the module on copies, so that a module that writes into its arguments does no harm."""
-    with torch.no_grad():
-        return flatten_result(flat.run([each.detach().clone() for each in tensors.values()]))
+    """Call the module so that what it writes into its arguments and buffers does no harm."""
+    result, leaves, _, _ = watched(flat, tensors)
+    return result, leaves
+
+
+def watched(
+    flat: Flat, tensors: Mapping[str, torch.Tensor]
+) -> tuple[Structure, dict[str, torch.Tensor], list[str], list[str]]:
+    """Call the module on copies, and put its buffers back.
+
+    Returns:
+        What it returned, the tensors of that, and the names of the arguments and of the buffers that it wrote into.
+    """
+    copies = {name: each.detach().clone() for name, each in tensors.items()}
+    before = {name: _version(each) for name, each in copies.items()}
+    with torch.no_grad(), untouched(flat.module) as buffers:
+        result, leaves = flatten_result(flat.run(list(copies.values())))
+        memory = {each.untyped_storage()._cdata for each in flat.module.buffers() if each.layout is torch.strided}
+        for name, leaf in leaves.items():  # which must outlast the buffer that it is
+            if leaf.layout is torch.strided and leaf.untyped_storage()._cdata in memory:
+                leaves[name] = leaf.clone()
+    return result, leaves, [name for name, each in copies.items() if _version(each) != before[name]], buffers
+
+
+@contextlib.contextmanager
+def untouched(module: nn.Module) -> Iterator[list[str]]:
+    """Put buffers back that are written into meanwhile: a stand-in shares them with the user's module.
+
+    Yields:
+        A list that in the end has the names of these buffers.
+    """
+    kept = []
+    for name, buffer in module.named_buffers():
+        owner, _, attribute = name.rpartition(".")
+        place = module.get_submodule(owner)._buffers
+        kept.append((name, place, attribute, buffer, _version(buffer), buffer.detach().clone()))
+    written: list[str] = []
+    try:
+        yield written
+    finally:
+        with torch.no_grad():
+            for name, place, attribute, buffer, version, copied in kept:
+                if _version(buffer) != version:
+                    buffer.copy_(copied)
+                elif place.get(attribute) is buffer:
+                    continue
+                place[attribute] = buffer
+                written.append(name)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written into; inference mode does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -127,6 +178,21 @@ def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Non
                 raise InputError(
                     f"is on {tensor.device}, and exports are made on the CPU", where=f"{kind} {name!r}", hint=hint
                 )
+
+
+def check_module(module: object) -> None:
+    """Refuse what is no module of Python's.
+
+    Raises:
+        InputError: it is something else, or TorchScript's.
+    """
+    where = "the module"
+    if not isinstance(module, nn.Module):
+        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
+        raise InputError(what, where=where, hint="put the function into the forward of a module")
+    if isinstance(module, torch.jit.ScriptModule):
+        what = "it is TorchScript, which no exporter takes apart"
+        raise InputError(what, where=where, hint="take the module that was scripted or traced")
 
 
 def in_training(module: nn.Module, name: str = "") -> str | None:
@@ -156,32 +222,72 @@ def settled(module: nn.Module) -> Iterator[nn.Module]:
         stand_in = copy.deepcopy(module, shared)
     except Exception:  # whatever an attribute that cannot be copied raises
         stand_in = module
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     try:
         stand_in.eval()
-        torch.backends.mha.set_fastpath_enabled(False)  # its operators have no ONNX form
-        yield stand_in
+        with _without_fast_path():  # whose operators have no ONNX form
+            yield stand_in
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         if stand_in is module:
             for each, training in modes.items():
                 each.training = training
 
 
+class _Shared:
+    """A state of the whole process that several threads may want at once: the first makes it, the last undoes it."""
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._make, self._lock, self._users = make, threading.Lock(), 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._made = self._make()
+                self._made.__enter__()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._made.__exit__(None, None, None)
+
+
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence: exporters log, warn and print about what a user can do nothing about."""
+def _silence() -> Iterator[None]:
     level = logging.root.manager.disable
     log = torch._C._jit_onnx_log
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        nowhere = io.StringIO()  # dynamo prints the graphs that it gives up to the one or the other
+        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             warnings.simplefilter("ignore")
             torch._C._jit_onnx_log = lambda *_: None  # prints whole graphs, past Python's sys.stdout
             yield
     finally:
         torch._C._jit_onnx_log = log
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def _slow_attention() -> Iterator[None]:
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+_quiet, _without_fast_path = _Shared(_silence), _Shared(_slow_attention)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence: exporters log, warn and print about what a user can do nothing about."""
+    with _quiet():
+        yield
 
 
 def _is_set(value: Any) -> TypeGuard[Constant]:

@@ -35,6 +35,7 @@ class Exported:
         exporter: which of torch.onnx's exporters made it: ``dynamo`` or ``torchscript``.
         refusals: why the exporters that were tried before could not, in a line each.
         notes: what the user should know besides, in sentences.
+        changing: those of the notes that say what the module returns in another call, and the graph does not.
         samples: the inputs that it was checked on, by name: the given ones, and seeded ones.
         expected: what the module itself returned for each sample, by name.
         comparisons: how ONNX Runtime's outputs compare with these, for each sample.
@@ -53,6 +54,7 @@ class Exported:
     call: Call = field(repr=False)
     result: Structure = field(repr=False)
     path: Path | None = None
+    changing: tuple[str, ...] = ()
 
     @property
     def largest_error(self) -> float:
@@ -132,15 +134,19 @@ def export(
             the largest difference.
     """
     require_torch()
+    import torch
+
     from onnx_bridge.exporting import attempts
 
     path = None if out is None else Path(out)
     if path is not None and not path.absolute().parent.is_dir():
         raise InputError("it cannot be written: its folder does not exist", where=str(path))
     arguments: Sequence[Any] = args if isinstance(args, tuple | list) else (args,)
-    return attempts.checked(
-        module, tuple(arguments), dict(kwargs or {}), dynamic or {}, exporter, opset, path, progress or (lambda _: None)
-    )
+    tell = progress or (lambda _: None)
+    with torch.inference_mode(False):  # under which nothing can be traced, and writing is not counted
+        return attempts.checked(
+            module, tuple(arguments), dict(kwargs or {}), dynamic or {}, exporter, opset, path, tell
+        )
 
 
 def require_torch() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ import torch
 from onnx_bridge import model as models
 from onnx_bridge.errors import BridgeError
 from onnx_bridge.exporting import translations
-from onnx_bridge.exporting.calls import Flat, quiet
+from onnx_bridge.exporting.calls import Flat, quiet, untouched
 from onnx_bridge.exporting.naming import name_dimensions, name_graph
 from onnx_bridge.exporting.tensors import to_array
 
@@ -28,6 +29,8 @@ Dims = Mapping[str, Mapping[int, str]]
 """Dimensions that stay open: by input and axis, the symbol (or expression of symbols) of each."""
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
+_ONE_AT_A_TIME = threading.RLock()
+"""Both exporters keep what they are at in variables of the process: two threads would break one another's."""
 _LENGTH = 240
 """A reason has at most so many characters."""
 
@@ -62,7 +65,7 @@ def attempt(
     run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
     tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write into them
     try:
-        with quiet(), torch.no_grad():
+        with _ONE_AT_A_TIME, quiet(), torch.no_grad(), untouched(flat.module):
             model = run(flat, tensors, outputs, dynamic, opset, folder)
     except BridgeError:
         raise
@@ -72,6 +75,8 @@ def attempt(
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
         raise Refused(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
+    if opset is not None and model.opset_imports.get("") != opset:
+        raise Refused(f"it gives opset {model.opset_imports.get('')}, and not {opset}")
     name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
         raise Refused(problem)

@@ -7,9 +7,11 @@ from a function likewise, or be made up by name, shape and dtype: ``input_ids=2x
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
+import reprlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 _HOW = "name it like package.module:factory or file.py:factory"
 _INPUT = re.compile(r"(?P<name>[\w.]+)=(?P<shape>\[?[\dx,\s]*\]?)(:(?P<dtype>\w+))?")
+_LENGTH = 240
+"""What an error of the user's code says has at most so many characters."""
 _VOCABULARY = 2
 """Token ids that are made up are below this: no embedding is too small for them."""
 
@@ -39,12 +43,14 @@ def load(name: str) -> tuple[Any, Arguments | None]:
         InputError: there is no such factory, it fails, or gives something else.
     """
     found = _called(name)
-    if isinstance(found, tuple):
-        if len(found) != 2:
-            what = f"it gives a tuple of {len(found)}"
-            raise InputError(what, where=name, hint="give the module, or the module and its arguments")
-        return found[0], _arguments(found[1])
-    return found, None
+    parts = found if isinstance(found, tuple) else (found,)
+    hint = "give the module, or the module and its arguments"
+    if len(parts) not in (1, 2):
+        raise InputError(f"it gives a tuple of {len(parts)}", where=name, hint=hint)
+    if isinstance(parts[0], type) or not hasattr(parts[0], "forward"):
+        said = f"the class {parts[0].__name__}" if isinstance(parts[0], type) else reprlib.repr(parts[0])
+        raise InputError(f"it gives {said}, and no torch.nn.Module", where=name, hint=hint)
+    return parts[0], _arguments(parts[1]) if len(parts) == 2 else None
 
 
 def arguments(texts: Sequence[str]) -> Arguments | None:
@@ -103,9 +109,10 @@ def _called(name: str) -> Any:
     if not callable(found) or (hasattr(found, "forward") and not isinstance(found, type)):
         return found
     try:
-        return found()
-    except Exception as error:  # the user's own code
-        raise InputError(f"the factory fails: {type(error).__name__}: {error}", where=name) from error
+        with contextlib.redirect_stdout(sys.stderr):  # where what it prints is no part of any result
+            return found()
+    except (Exception, SystemExit) as error:  # the user's own code
+        raise InputError(f"the factory fails: {_said(error)}", where=name) from error
 
 
 def _imported(home: str, name: str) -> Any:
@@ -114,7 +121,8 @@ def _imported(home: str, name: str) -> Any:
         sys.path.insert(0, here)
     try:
         if not home.endswith(".py"):
-            return importlib.import_module(home)
+            with contextlib.redirect_stdout(sys.stderr):
+                return importlib.import_module(home)
         path = Path(home).resolve()
         if not path.is_file():
             raise InputError("there is no such file", where=home)
@@ -125,14 +133,22 @@ def _imported(home: str, name: str) -> Any:
         sys.modules.setdefault(path.stem, module)  # dataclasses look themselves up there
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
-        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
         return module
     except InputError:
         raise
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         if isinstance(error, ModuleNotFoundError) and home.split(".")[0] == error.name:
             raise InputError(f"there is no module {error.name!r}", where=name, hint=_HOW) from error
-        raise InputError(f"it cannot be imported: {type(error).__name__}: {error}", where=name) from error
+        raise InputError(f"it cannot be imported: {_said(error)}", where=name) from error
+
+
+def _said(error: BaseException) -> str:
+    """An error of the user's code in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = lines[0] if lines else "no message"
+    return f"{type(error).__name__}: {first if len(first) <= _LENGTH else f'{first[: _LENGTH - 1]}…'}"
 
 
 def _arguments(given: Any) -> Arguments:

@@ -8,6 +8,7 @@ module (``encoder.layer.0.query``) as metadata, `SCOPE`. Stack traces, which nam
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -80,7 +81,7 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
     rename = _renamer(names)
     for value in _values(model.graph):
         if value.shape is not None:
-            value.shape = ir.Shape([dim if isinstance(dim, int) else rename(dim.value) for dim in value.shape])
+            value.shape = ir.Shape([dim if isinstance(dim, int) else _read(rename(dim.value)) for dim in value.shape])
     for name, dims in dynamic.items():
         shape = inputs[name].shape
         if shape is not None:
@@ -136,6 +137,16 @@ def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
         return found[1:-1] if re.fullmatch(r"\([^()]*\)", found) else found
 
     return rename
+
+
+@functools.cache
+def _read(text: str | None) -> str | None:
+    """The name or expression of a dimension; None for torch's functions, such as PythonMod, that no dimension has."""
+    try:
+        ir.SymbolicDim(text).free_symbols()
+    except ValueError:
+        return None
+    return text
 
 
 def _name_nodes(model: ir.Model, modules: Container[str]) -> None:

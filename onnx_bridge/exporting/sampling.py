@@ -27,15 +27,20 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
         InputError: there is no such input or axis, or a symbol's name is no name.
     """
     checked: dict[str, dict[int, str]] = {}
+    if not isinstance(dynamic, Mapping):
+        hint = "name them by input and axis: {'input_ids': {0: 'batch'}}"
+        raise InputError(f"the open dimensions are {dynamic!r}", where="dynamic", hint=hint)
     for name, dims in dynamic.items():
         where = f"dynamic input {name!r}"
         if name not in tensors:
             hint = nearest(name, tensors) or f"its inputs are {', '.join(tensors) or 'none'}"
             raise InputError("the module is not called with such a tensor", where=where, hint=hint)
+        if not isinstance(dims, Mapping):
+            raise InputError(f"its dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
         rank = tensors[name].dim()
         for axis, symbol in dims.items():
-            if not -rank <= axis < rank:
-                raise InputError(f"it has {rank} dimensions, and so no axis {axis}", where=where)
+            if not isinstance(axis, int) or not -rank <= axis < rank:
+                raise InputError(f"it has {rank} dimensions, and so no axis {axis!r}", where=where)
             if not _symbols(symbol):
                 what = f"{symbol!r} is no name of a dimension"
                 raise InputError(what, where=where, hint="use a name, or an expression of names: past+seq")
@@ -121,14 +126,23 @@ def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]
     return found
 
 
+def opposite(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats with the other sign, and yes for no; integers, which may be indices, as they are."""
+    if tensor.dtype is torch.bool:
+        return ~tensor
+    return -tensor if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
+
+
 def _shuffled(array: Array, generator: np.random.Generator) -> Array:
     """Floats in any order, and normal ones where all are the same; others only in their last dimension."""
     floats = "float" in array.dtype.name
     if floats and array.size and (array == array.flat[0]).all():
         return np.asarray(generator.standard_normal(array.shape)).astype(array.dtype)
-    if floats:
-        return generator.permutation(array.reshape(-1)).reshape(array.shape)
-    return generator.permutation(array, axis=-1) if array.ndim else array
+    if not array.ndim:
+        return array
+    lines = array.reshape(-1) if floats else array
+    mixed = generator.permutation(lines, axis=-1)
+    return (np.roll(lines, 1, axis=-1) if np.array_equal(mixed, lines) else mixed).reshape(array.shape)
 
 
 def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int:
@@ -139,8 +153,8 @@ def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _symbols(text: str) -> frozenset[str]:
+def _symbols(text: object) -> frozenset[str]:
     try:
-        return ir.SymbolicDim(text).free_symbols()
+        return ir.SymbolicDim(text).free_symbols() if isinstance(text, str) else frozenset()
     except ValueError:
         return frozenset()

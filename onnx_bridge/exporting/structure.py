@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,11 +63,12 @@ class Items:
 
 @dataclass(frozen=True)
 class Entries:
-    """A mapping."""
+    """A mapping; ``factory`` is what makes the missing values of a ``defaultdict``."""
 
     kind: type
     keys: tuple[Any, ...]
     children: tuple[Structure, ...]
+    factory: Callable[[], Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
         while unique in leaves:
             count += 1
             unique = f"{name}_{count}"
-        leaves[unique] = torch.view_as_real(value) if value.is_complex() else value
+        leaves[unique] = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         return Leaf(unique, value.is_complex())
 
     def inner(part: Any, child: Any) -> Structure:
@@ -113,7 +115,8 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
         names = getattr(value, "_fields", range(len(value)))
         return Items(type(value), tuple(inner(part, child) for part, child in zip(names, value, strict=True)))
     if isinstance(value, Mapping):
-        return Entries(type(value), tuple(value), tuple(inner(key, child) for key, child in value.items()))
+        entries = tuple(inner(key, child) for key, child in value.items())
+        return Entries(type(value), tuple(value), entries, getattr(value, "default_factory", None))
     if _is_cache(value):
         attributes = [each for each, child in vars(value).items() if _holds_tensors(child)]
         children = []
@@ -163,8 +166,8 @@ def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
             return value
         case Items(kind, _):
             return kind(*children()) if hasattr(kind, "_fields") else kind(children())
-        case Entries(kind, keys, _):
-            return _mapping(kind, dict(zip(keys, children(), strict=True)))
+        case Entries(kind, keys, _, factory):
+            return _mapping(kind, dict(zip(keys, children(), strict=True)), factory)
         case Fields(template, attributes, _):
             made = _copied(template)
             for attribute, child in zip(attributes, children(), strict=True):
@@ -201,12 +204,13 @@ def constants(structure: Structure) -> list[Any]:
     return [value for child in structure.children for value in constants(child)]
 
 
-def _mapping(kind: type, entries: dict[Any, Any]) -> Any:
+def _mapping(kind: type, entries: dict[Any, Any], factory: Callable[[], Any] | None) -> Any:
     if kind is dict:
         return entries
     if dataclasses.is_dataclass(kind):  # the outputs of transformers, which leave out what is None
         return kind(**entries)
-    return kind(entries)
+    made: Callable[..., Any] = kind
+    return made(factory, entries) if issubclass(kind, defaultdict) else made(entries)
 
 
 def _is_cache(value: Any) -> bool:
@@ -233,7 +237,7 @@ def _emptied(value: Any, attributes: list[str]) -> Any:
 def _copied(value: Any) -> Any:
     """A copy whose own containers are its own as well: a call that changes them changes no other."""
     made = copy.copy(value)
-    for attribute, child in vars(value).items():
+    for attribute, child in getattr(value, "__dict__", {}).items():  # there is none where all are slots
         if type(child) in (dict, list):
             object.__setattr__(made, attribute, copy.copy(child))
     return made

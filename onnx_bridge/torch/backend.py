@@ -6,6 +6,9 @@ Each graph that dynamo finds is lowered when it is first called, with the very t
 padded to the next power of two, or to the given buckets, so that few sizes make few programs; for every new size that
 padding changes nothing is tried with the graph itself, and a size for which it would is taken as it is. A graph that
 cannot be lowered runs in PyTorch, as it would without the backend, and one warning says why.
+
+Weights that are written into make new programs, by PyTorch's own count of writes. What it does not count, by way of
+``.data`` or of numpy, is not seen: call ``torch.compiler.reset()`` afterwards.
 """
 
 from __future__ import annotations
@@ -292,13 +295,14 @@ class CompiledGraph:
         found: dict[str, torch.Tensor] = {}
         if plan.programs is not None:
             names = self._signature.names
-            inputs = {names[i]: padding.padded(args[i].detach(), shape) for i, shape in plan.shapes.items()}
+            inputs = {names[i]: _real(padding.padded(args[i].detach(), shape)) for i, shape in plan.shapes.items()}
             found = plan.programs.run(inputs)
         leaves: dict[int, Any] = {}
         for index, each in enumerate(plan.outcome.outputs):
             match each:
-                case Computed(shape):
-                    leaves[index] = padding.cut(found[plan.names[index]], shape)
+                case Computed(shape, is_complex):
+                    tensor = found[plan.names[index]]
+                    leaves[index] = padding.cut(torch.view_as_complex(tensor) if is_complex else tensor, shape)
                 case Argument(position):
                     leaves[index] = args[position]
                 case Fixed(value):
@@ -310,6 +314,11 @@ class CompiledGraph:
             if isinstance(each, Repeated):
                 leaves[index] = leaves[each.position]
         return _pytree.tree_unflatten([leaves[index] for index in sorted(leaves)], plan.outcome.spec)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as programs take it: a complex one as a real one with a last dimension of 2."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _tensors(args: Iterable[Any]) -> Iterable[torch.Tensor]:

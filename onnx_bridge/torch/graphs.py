@@ -93,9 +93,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor, with its shape."""
+    """A tensor, with its shape, and whether it is complex."""
 
     shape: tuple[int, ...]
+    complex: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _foreseen(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
             outputs.append(Repeated(before[id(leaf)]))
         else:
             before[id(leaf)] = index
-            outputs.append(Computed(tuple(leaf.shape)))
+            outputs.append(Computed(tuple(leaf.shape), leaf.is_complex()))
     return Outcome(spec, tuple(outputs))
 
 
@@ -205,7 +206,8 @@ class Bound(nn.Module):
         self._names, self._owned, self._constants = tuple(names), tuple(owned), dict(constants)
         self._wanted = tuple(wanted)
         for index, tensor in owned.items():
-            self.register_buffer(f"owned_{index}", tensor.detach())
+            # as the graph only reads them, they need not be put back as buffers are
+            self.register_parameter(f"owned_{index}", nn.Parameter(tensor.detach(), requires_grad=False))
         self.eval()
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.calls import Call
@@ -47,7 +48,7 @@ class Interface:
         Raises:
             InputError: the arguments do not fit the signature, or differ from the sample's in more than sizes.
         """
-        call, tensors = bound(self.signature, args, kwargs)
+        call, tensors = bound(self.name, self.signature, args, kwargs)
         _check_call(call, self.call, list(self.signature.parameters), self.name)
         if self.narrow is None:
             return tensors
@@ -108,13 +109,17 @@ class Lowered(nn.Module):
 
         Raises:
             InputError: the arguments differ from the sample's in more than sizes that are open, or no bucket is large
-                enough; or the module is in training mode.
+                enough; or the module is in training mode, or traced.
             RuntimeFailure: MIGraphX failed.
         """
         if self.training:
             what = "it is in training mode, and MIGraphX only infers"
             raise InputError(what, where=self._interface.name, hint="call eval(), or train the original module")
-        return self._interface.returned(self._programs.run(self._interface.tensors(args, kwargs)))
+        tensors = self._interface.tensors(args, kwargs)
+        if torch._C._get_tracing_state() is not None or any(map(_is_stand_in, tensors.values())):
+            what = "its programs cannot be traced, exported or transformed by torch.func"
+            raise InputError(what, where=self._interface.name, hint="do that with the original module")
+        return self._interface.returned(self._programs.run(tensors))
 
     def extra_repr(self) -> str:
         """What it was made from, and where it runs."""
@@ -160,6 +165,11 @@ class Lowered(nn.Module):
         self._programs = programs
 
 
+def _is_stand_in(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for others, such as a tracer's, or a batch of torch.func's."""
+    return isinstance(tensor, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 class _Callee:
     """What `Call.of` asks of a module: the signature of its ``forward``."""
 
@@ -177,10 +187,10 @@ def plain(signature: inspect.Signature) -> inspect.Signature:
 
 
 def bound(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Call, dict[str, torch.Tensor]]:
-    """A call with defaults applied, and its tensors; raises as `Call.of`."""
-    callee = cast(nn.Module, _Callee(signature))
+    """A call of a module of this name with defaults applied, and its tensors; raises as `Call.of`."""
+    callee = cast(nn.Module, type(name, (_Callee,), {})(signature))
     try:
         arguments = signature.bind(*args, **kwargs)
     except TypeError:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from onnx_bridge.errors import InputError
-from onnx_bridge.exporting.calls import Call, Flat, eager, in_training, quiet, settled
+from onnx_bridge.exporting.calls import Call, Flat, check_module, eager, in_training, quiet, settled
 from onnx_bridge.exporting.structure import leaf_names
 from onnx_bridge.torch.lowered import Interface, Lowered, bound, plain
 from onnx_bridge.torch.making import Options, make
@@ -29,9 +29,7 @@ def lowered(
     progress: Callable[[str], None] | None,
 ) -> Lowered:
     """See `onnx_bridge.torch.lower`."""
-    if not isinstance(module, nn.Module):
-        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
-        raise InputError(what, where="the module", hint="put the function into the forward of a module")
+    check_module(module)
     module = getattr(module, "_orig_mod", module)  # what torch.compile returns
     if (where := in_training(module)) is not None:
         what = "it is in training mode, and MIGraphX only infers"
@@ -43,7 +41,7 @@ def lowered(
         named = dict(kwargs or {})
     narrow = _dtype(options.precision)
     signature = plain(inspect.signature(module.forward))
-    sample, tensors = bound(signature, args, named)
+    sample, tensors = bound(type(module).__name__, signature, args, named)
     given = {name: each.dtype for name, each in tensors.items()}
     returned: list[torch.dtype] = []
     if narrow is not None:

@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -216,6 +216,8 @@ class _Request:
             opset=options.opset,
             progress=self.tell,
         )
+        if exported.changing:
+            raise InputError(exported.changing[0], where=type(self.module).__name__)
         combined = padding.combinations(self.buckets)
         self._try(exported, combined)
         notes = list(exported.notes)
@@ -303,6 +305,8 @@ def _check_buckets(
         known = f"the open dimensions are {', '.join(sorted(symbols))}" if symbols else "name dimensions by `dynamic`"
         raise InputError("there are buckets for it, and no input has it", where=f"dimension {symbol!r}", hint=known)
     for symbol, sizes in buckets.items():
+        if not isinstance(sizes, Iterable):
+            raise InputError(f"its sizes are {sizes!r}", where=f"dimension {symbol!r}", hint="give a list of them")
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
             raise InputError(f"its sizes are {list(sizes)}", where=f"dimension {symbol!r}", hint="give some above zero")
 

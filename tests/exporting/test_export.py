@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 import transformers
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from onnx_bridge import model as models
 from onnx_bridge.errors import InputError
 from onnx_bridge.exporting.export import Exported, export
-from onnx_bridge.exporting.sampling import distinct
+from onnx_bridge.exporting.sampling import distinct, redrawn
 from onnx_bridge.exporting.structure import rebuild
 from onnx_bridge.exporting.tensors import to_tensor
 from onnx_bridge.parity.reference import Reference
@@ -208,6 +209,7 @@ def test_torchscript_where_dynamo_fails() -> None:
     assert len(reason) < 300
     assert told == ["run PyTorch", "export by dynamo", "export by torchscript", "check"]
     assert exported.to_json()["refusals"] == {"dynamo": reason}
+    assert "its Python decides by data: the graph always does what it did for the given arguments" in exported.notes
     json.dumps(exported.to_json(), allow_nan=False)
 
 
@@ -236,6 +238,11 @@ def test_random_numbers_are_named_as_the_cause() -> None:
         export(Noisy(), torch.randn(2, 3), exporter="torchscript")
 
 
+def test_a_module_that_never_returns_the_same_is_told_so() -> None:
+    with pytest.raises(InputError, match="called again with the same arguments it returns something else"):
+        export(Noisy(), torch.randn(2, 3), exporter="torchscript")
+
+
 class Keeping(nn.Module):
     """Keeps what a trace computes, and writes into what it is given."""
 
@@ -261,6 +268,7 @@ def test_module_and_arguments_stay_as_they_are(exporter: Any) -> None:
     assert module.kept is None
     assert torch.equal(x, before)
     assert "the module is in training mode: exported as after eval()" in exported.notes
+    assert "it writes into its input 'x', and the graph does not" in exported.notes
     assert torch.backends.mha.get_fastpath_enabled()
 
 
@@ -315,6 +323,8 @@ def test_nothing_is_printed_and_nothing_is_left(
     with pytest.raises(InputError, match="fft_rfft"):
         export(Fourier(), torch.randn(2, 8), exporter="torchscript", out=out / "model.onnx")
     export(Fourier(), torch.randn(2, 8), exporter="dynamo")
+    with pytest.raises(InputError, match="data-dependent"):
+        export(Branching(), torch.randn(6), exporter="dynamo")
     assert not list(home.iterdir())
     assert not list(out.iterdir())
     assert capfd.readouterr() == ("", "")
@@ -343,7 +353,17 @@ def test_other_values_that_are_returned_are_noted() -> None:
     exported = export(Constant(), torch.randn(2), exporter="torchscript")
     assert [value.name for value in exported.model.graph.outputs] == ["output.0"]
     assert any("no tensors" in note for note in exported.notes)
+    assert not exported.changing
     assert rebuild(exported.result, {"output.0": torch.ones(2)})[1] == 7
+
+
+class Cut(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[: int(x.abs().sum()) % 2 + 1] * 3
+
+
+def test_sizes_that_only_torch_can_say_are_unknown() -> None:
+    assert shapes(export(Cut(), torch.rand(2, 4)))["output"] == [None, 4]
 
 
 class Several(nn.Module):
@@ -376,6 +396,15 @@ def test_samples_that_the_module_refuses_are_drawn_otherwise_or_noted() -> None:
     assert len(exported.comparisons) == 2
 
 
+@pytest.mark.parametrize("size", range(2, 7))
+def test_the_second_sample_is_another_one_however_small(size: int) -> None:
+    given = {"x": torch.arange(float(size)), "n": torch.arange(size)}
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
+    found = redrawn(model, given, "shuffled")
+    assert all(not torch.equal(found[name], given[name]) for name in given)
+    assert all(torch.equal(found[name].sort().values, given[name]) for name in given)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -387,9 +416,14 @@ def test_samples_that_the_module_refuses_are_drawn_otherwise_or_noted() -> None:
         ({"args": torch.ones(2, 4), "exporter": "other"}, "no exporter 'other'"),
         ({"args": torch.ones(2, 4), "dynamic": {"z": {0: "n"}}}, "dynamic input 'z': .* with such a tensor"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {2: "n"}}}, "has 2 dimensions, and so no axis 2"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {"n": 0}}}, "has 2 dimensions, and so no axis 'n'"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": ["n"]}}, r"its dimensions are \['n'\] \(name them by axis"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: 2}}}, "2 is no name of a dimension"),
+        ({"args": torch.ones(2, 4), "dynamic": ["x"]}, r"dynamic: the open dimensions are \['x'\]"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n m"}}}, "'n m' is no name"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "2*n"}}}, "no dimension is 'n' itself"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n", 1: "n"}}}, "its size is 4, where n is 2"),
+        ({"args": torch.ones(2, 4), "opset": 99}, "dynamo: it gives opset 18, and not 99"),
         ({"args": torch.ones(2, 4), "out": "/nowhere/model.onnx"}, "its folder does not exist"),
     ],
 )

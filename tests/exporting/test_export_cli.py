@@ -33,7 +33,13 @@ def by_name(): return Two(), arguments()
 def by_position(): return Two(), tuple(arguments().values())
 def both(): return (torch.tensor([[1, 2]]),), {"scale": torch.ones(1)}
 def three(): return 1, 2, 3
-def broken(): raise ValueError("no such weights")
+def broken(): raise ValueError("no such weights\\nthese lines\\nsay more")
+def leaving(): raise SystemExit("enough")
+def number(): return 3, ()
+def kind(): return Two
+def talking():
+    print("loading weights")
+    return by_name()
 """
 
 
@@ -85,6 +91,12 @@ def test_arguments_by_shape_and_json(run: Callable[..., Any]) -> None:
     assert found["inputs"][0] == {"name": "ids", "dtype": "int64", "shape": [2, 5]}
 
 
+def test_what_a_factory_prints_is_no_part_of_the_result(run: Callable[..., Any]) -> None:
+    code, out, err = run("two_towers:talking", "-o", "two.onnx", "--exporter", "torchscript", "--json")
+    assert (code, err) == (0, "loading weights\n")
+    assert json.loads(out)["exporter"] == "torchscript"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -95,6 +107,9 @@ def test_arguments_by_shape_and_json(run: Callable[..., Any]) -> None:
         (["two_towers"], "this names no factory"),
         (["two_towers:three"], "it gives a tuple of 3"),
         (["two_towers:broken"], "the factory fails: ValueError: no such weights"),
+        (["two_towers:leaving"], "the factory fails: SystemExit: enough"),
+        (["two_towers:number"], "it gives 3, and no torch.nn.Module (give the module"),
+        (["two_towers:kind"], "it gives the class Two, and no torch.nn.Module"),
         (["two_towers:bare", "--args", "ids=axb"], "'ids=axb' is not KEY=SHAPE:DTYPE"),
         (["two_towers:bare", "--args", "ids=2x3:int63"], "there is no dtype 'int63'"),
         (["two_towers:by_name", "--dynamic", "ids=batch"], "'ids=batch' is not INPUT.AXIS=NAME"),

@@ -29,6 +29,12 @@ class Found:
     mask: torch.Tensor | None = None
 
 
+@dataclass(slots=True)
+class Slotted:
+    boxes: torch.Tensor
+    count: int = 3
+
+
 def tensor() -> torch.Tensor:
     return torch.randn(2, 3)
 
@@ -43,6 +49,8 @@ def tensor() -> torch.Tensor:
         ({0: tensor()}, ["output.0"]),
         (Pair(tensor(), [tensor()]), ["first", "second.0"]),
         (Found(tensor(), [tensor(), tensor()]), ["boxes", "scores.0", "scores.1"]),
+        (Slotted(tensor()), ["boxes"]),
+        (collections.defaultdict(list, {"a": [tensor()]}), ["a.0"]),
         ({"a.b": tensor(), "a": {"b": tensor()}}, ["a.b", "a.b_2"]),
         (
             transformers.modeling_outputs.BaseModelOutput(last_hidden_state=tensor(), hidden_states=(tensor(),)),
@@ -89,6 +97,13 @@ def test_a_complex_tensor_is_a_real_one_with_two_parts() -> None:
     structure, leaves = flatten_result(value)
     assert leaves["output"].shape == (2, 3, 2)
     assert torch.equal(rebuild(structure, leaves), value)
+    structure, leaves = flatten_result(value.conj())
+    assert torch.equal(rebuild(structure, leaves), value.conj())
+
+
+def test_a_rebuilt_defaultdict_still_makes_what_is_missing() -> None:
+    structure, leaves = flatten_result(collections.defaultdict(list, {"a": [tensor()]}))
+    assert rebuild(structure, leaves)["b"] == []
 
 
 def test_what_is_registered_with_pytrees_is_taken_apart() -> None:

@@ -131,6 +131,17 @@ def test_numbers_and_none_are_fixed_in_programs(compiler: Compiler) -> None:
     assert_close(compiled(x, 2.0, x), function(x, 2.0, x))
 
 
+def test_complex_numbers_go_in_and_out(compiler: Compiler) -> None:
+    def turned(x: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * by).conj(), (x * by).abs()
+
+    compiled = compiler(turned)
+    x, by = torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)
+    assert_close(compiled(x, by), turned(x, by))
+    assert_close(compiled(by.conj(), x), turned(by.conj(), x))
+    assert compiler.counts == [1, 1]  # dynamo guards on what is conjugated
+
+
 def test_new_weights_make_a_new_program(compiler: Compiler) -> None:
     model = nn.Linear(4, 3).eval()
     compiled = compiler(model)

@@ -109,7 +109,7 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda module, x, bias: module(x), "missing a required argument: 'pair'"),
+        (lambda module, x, bias: module(x), "Scorer.forward: .* missing a required argument: 'pair'"),
         (lambda module, x, bias: module(x, bias, 3.0), "'scale': it is 3.0, and the programs have it fixed as 2.0"),
         (lambda module, x, bias: module(x, bias, mask=bias["bias"]), "'mask': it is given, and was not"),
         (lambda module, x, bias: module(x, None), "'pair': it is not given, and was"),
@@ -136,6 +136,30 @@ def test_training_mode_is_an_error(make: Make, lowered: Lowered, sample: tuple[A
         make(half, torch.randn(1, 4))
 
 
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total * 1.0
+
+
+class Measured(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return x + 1, (x * torch.arange(4.0)).sum().item()
+
+
+def test_what_only_the_first_call_would_return_is_an_error(make: Make) -> None:
+    module = Remembering().eval()
+    with pytest.raises(InputError, match="Remembering: it writes into its buffer 'total' what a later call reads"):
+        make(module, torch.ones(2, 4))
+    assert not module.total.any()
+    with pytest.raises(InputError, match="Measured: of what the module returns, values that are no tensors differ"):
+        make(Measured().eval(), torch.randn(2, 4))
+
+
 def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, sample: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="no torch.nn.Module"):
         make(torch.relu, torch.randn(2))  # type: ignore[arg-type]
@@ -147,8 +171,21 @@ def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, samp
         make(scorer, sample, buckets={"seq": [4]})
     with pytest.raises(InputError, match=r"'batch': its sizes are \[0\]"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": [0]})
+    with pytest.raises(InputError, match="'batch': its sizes are 4 .give a list"):
+        make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": 4})
+    with pytest.raises(InputError, match="it is TorchScript"):
+        make(torch.jit.trace(nn.ReLU().eval(), torch.randn(2)), torch.randn(2))
     with pytest.raises(InputError, match="'seq': it is to be padded at its start, and there are no buckets"):
         make(scorer, sample, pad_before=["seq"])
+
+
+def test_a_trace_or_transformation_through_it_is_an_error(make: Make) -> None:
+    lowered, x = make(nn.ReLU().eval(), torch.randn(2)), torch.randn(2)
+    for what in (lambda: torch.jit.trace(lowered, x), lambda: torch.vmap(lowered)(x[None])):
+        with pytest.raises(InputError, match="ReLU: its programs cannot be traced"):
+            what()
+    with pytest.raises(InputError, match="its programs cannot be traced"):
+        make(nn.Sequential(lowered, nn.ReLU()).eval(), x)
 
 
 def test_gradients_are_an_error_and_not_zero(lowered: Lowered, sample: tuple[Any, ...]) -> None:
