@@ -10,6 +10,7 @@ import filelock
 import pytest
 from hypothesis import settings
 
+import passes
 from fixtures import models
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.install import install
@@ -21,6 +22,12 @@ settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
 # A shell lets its background jobs, and all that they start, ignore Ctrl-C; how it is taken is tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def passes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers, only that test has."""
+    monkeypatch.setattr(passes, "_registered", dict(passes._registered))
 
 
 @pytest.fixture(scope="session")
