@@ -71,6 +71,7 @@ bench: setup
 	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	.venv-bench/bin/python -m benchmarks.traps
 	.venv-bench/bin/python -m benchmarks.clean
+	.venv-bench/bin/python -m benchmarks.equality
 	.venv-bench/bin/python -m benchmarks.convert
 
 clean:

@@ -1,0 +1,57 @@
+"""What cleaning does to the numbers of the models that it is measured on: ``python -m benchmarks.equality``.
+
+Reference is the model as it was, on ONNX Runtime with all optimizations off, on a seeded sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import onnx_bridge
+from benchmarks.models import MODELS, make
+from onnx_bridge import model as models
+from onnx_bridge.inputs import generate
+from onnx_bridge.parity.reference import Reference
+from onnx_bridge.values import Array
+from passes.base import Exactness
+
+_MOST = 1e-5
+"""Of the output's scale."""
+
+
+def main() -> int:
+    """Print a line a model; exit code 1 where one is off by more than it may."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=[each for each in MODELS if "3gb" not in each], choices=MODELS)
+    parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where the models are kept")
+    options = parser.parse_args()
+    right = True
+    for name in options.models:
+        source = make(name, options.folder)
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            out = Path(folder) / source.name
+            steps = onnx_bridge.clean(source, out).steps
+            (sample,) = generate(models.load(source), samples=1)
+            before, after = Reference(source).run(sample), Reference(out).run(sample)
+        error = max(_distance(np.asarray(after[each]), np.asarray(before[each])) for each in before)
+        exact = all(step.exactness is Exactness.BITWISE for step in steps if step.result.rewrites)
+        right = right and error <= (0 if exact else _MOST)
+        kind = "every pass that changed it is BITWISE" if exact else "some passes round otherwise"
+        print(f"{name}: off by {error:.1e} of the output's scale; {kind}", flush=True)
+    return 0 if right else 1
+
+
+def _distance(found: Array, expected: Array) -> float:
+    if np.array_equal(found, expected):
+        return 0.0
+    wide = expected.astype(np.float64)
+    return float(np.abs(found.astype(np.float64) - wide).max() / np.abs(wide).max())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
