@@ -25,9 +25,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def passes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers, only that test has."""
-    monkeypatch.setattr(passes, "_registered", dict(passes._registered))
+def passes_of_its_own() -> Iterator[None]:
+    """What a test registers, only that test has; not by `monkeypatch`, which is undone after what comes before it."""
+    before = dict(passes._registered)
+    yield
+    passes._registered.clear()
+    passes._registered.update(before)
 
 
 @pytest.fixture(scope="session")
