@@ -10,14 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 import onnx_bridge
 from benchmarks.models import MODELS, make
+from fixtures.quantized_judging import distance
 from onnx_bridge import model as models
 from onnx_bridge.inputs import generate
 from onnx_bridge.parity.reference import Reference
-from onnx_bridge.values import Array
 from passes.base import Exactness
 
 _MOST = 1e-5
@@ -38,19 +36,12 @@ def main() -> int:
             steps = onnx_bridge.clean(source, out).steps
             (sample,) = generate(models.load(source), samples=1)
             before, after = Reference(source).run(sample), Reference(out).run(sample)
-        error = max(_distance(np.asarray(after[each]), np.asarray(before[each])) for each in before)
+        error = distance([after], [before])
         exact = all(step.exactness is Exactness.BITWISE for step in steps if step.result.rewrites)
         right = right and error <= (0 if exact else _MOST)
         kind = "every pass that changed it is BITWISE" if exact else "some passes round otherwise"
         print(f"{name}: off by {error:.1e} of the output's scale; {kind}", flush=True)
     return 0 if right else 1
-
-
-def _distance(found: Array, expected: Array) -> float:
-    if np.array_equal(found, expected):
-        return 0.0
-    wide = expected.astype(np.float64)
-    return float(np.abs(found.astype(np.float64) - wide).max() / np.abs(wide).max())
 
 
 if __name__ == "__main__":
