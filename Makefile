@@ -33,7 +33,7 @@ browser:
 
 # Quark compiles its operators when it is first used; once here, and not in several tests at a time.
 quark: setup
-	@$(BIN)/python -c 'import sys; from onnx_bridge.parity.quark import library; sys.exit(library() is None)' || { \
+	@$(BIN)/python -c 'import sys; from onnx_bridge.reference.quark_library import library; sys.exit(library() is None)' || { \
 		echo "Quark's operators for ONNX Runtime cannot be compiled" >&2; exit 2; }
 
 test: setup browser quark

@@ -21,9 +21,9 @@ from onnx import numpy_helper
 
 from fixtures import models
 from fixtures.chaos import make
-from onnx_bridge.conversion import journal as journals
-from onnx_bridge.conversion.batch import convert_all
-from onnx_bridge.conversion.jobs import Settings
+from onnx_bridge.batch import journal as journals
+from onnx_bridge.batch.batch import convert_all
+from onnx_bridge.batch.jobs import Settings
 
 _TURNS = 5
 """Of one job at a time and two, of which the medians are told."""

@@ -23,10 +23,10 @@ import onnx_ir as ir
 import onnxruntime
 
 import onnx_bridge
-from onnx_bridge.benchmarking.engines import Call, Opened, open_bundle, open_session
-from onnx_bridge.benchmarking.measuring import Plan, measure
-from onnx_bridge.benchmarking.statistics import ratio
-from onnx_bridge.inputs import Sample, generate
+from onnx_bridge.benchmark.engines import Call, Opened, open_bundle, open_session
+from onnx_bridge.benchmark.measure import Plan, measure
+from onnx_bridge.benchmark.statistics import ratio
+from onnx_bridge.samples.inputs import Sample, generate
 
 BLOCKS, READINGS = 200, 20
 

@@ -20,7 +20,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 _BY_HAND = """
 import sys
 from pathlib import Path
-from onnx_bridge.migraphx.capi import CLibrary
+from onnx_bridge.migraphx.c_api import CLibrary
 library, source, out = map(Path, sys.argv[1:])
 program = CLibrary(library).parse_onnx(source)
 program.compile("ref")

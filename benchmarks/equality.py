@@ -13,10 +13,10 @@ from pathlib import Path
 import onnx_bridge
 from benchmarks.models import MODELS, make
 from fixtures.quantized_judging import distance
-from onnx_bridge import model as models
-from onnx_bridge.inputs import generate
-from onnx_bridge.parity.reference import Reference
-from passes.base import Exactness
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.inputs import generate
+from passes.core.base import Exactness
 
 _MOST = 1e-5
 """Of the output's scale."""

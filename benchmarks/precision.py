@@ -21,11 +21,11 @@ from pathlib import Path
 import onnx_bridge
 from fixtures import zoo
 from fixtures.zoo_registry import Architecture
-from onnx_bridge.benchmarking.operators import per_operator
-from onnx_bridge.conversion.bundle import Bundle
-from onnx_bridge.errors import BridgeError
-from onnx_bridge.inputs import generate
-from onnx_bridge.precision import BY_CALIBRATION, PRECISIONS
+from onnx_bridge.benchmark.operators import per_operator
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.precision import BY_CALIBRATION, PRECISIONS
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.samples.inputs import generate
 
 NETWORKS = ("resnet", "bert", "vit", "llama")
 SAMPLES = 2

@@ -12,10 +12,10 @@ import onnx
 
 from benchmarks.tools import TOOLS, program
 from fixtures.traps import TRAPS, Trap
-from onnx_bridge import inputs
-from onnx_bridge import model as models
-from onnx_bridge.parity.reference import Reference
-from passes.errors import BridgeError
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs
+from passes.core.errors import BridgeError
 
 
 def verdict(tool: str, trap: Trap, folder: Path) -> str:

@@ -14,38 +14,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnx_bridge.deferred import import_onnx_ir
+from onnx_bridge.core.deferred import import_onnx_ir
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from onnx_bridge.benchmarking.benchmark import bench
-    from onnx_bridge.checking import check
-    from onnx_bridge.cleaning import clean
-    from onnx_bridge.conversion.batch import convert_all
-    from onnx_bridge.conversion.bucket_conversion import convert_buckets
-    from onnx_bridge.conversion.buckets import Buckets
-    from onnx_bridge.conversion.bundle import Bundle, load
+    from onnx_bridge.batch.batch import convert_all
+    from onnx_bridge.batch.jobs import Settings
+    from onnx_bridge.benchmark.bench import bench
+    from onnx_bridge.benchmark.mixed_precision import keep
+    from onnx_bridge.benchmark.tune import tune
+    from onnx_bridge.bundle.buckets import Buckets
+    from onnx_bridge.bundle.bundle import Bundle, load
+    from onnx_bridge.bundle.gpu_preview import AsGpu, as_gpu
+    from onnx_bridge.bundle.inspect import inspect
+    from onnx_bridge.bundle.pack import pack, unpack
+    from onnx_bridge.bundle.verify import verify
+    from onnx_bridge.conversion.buckets import convert_buckets
+    from onnx_bridge.conversion.clean import clean
     from onnx_bridge.conversion.convert import convert
-    from onnx_bridge.conversion.jobs import Settings
-    from onnx_bridge.conversion.packing import pack, unpack
-    from onnx_bridge.conversion.verifying import verify
-    from onnx_bridge.diagnosis import Diagnosis, doctor
-    from onnx_bridge.difference import diff
-    from onnx_bridge.explanation import explain
-    from onnx_bridge.exporting.export import Exported
-    from onnx_bridge.exporting.front import export
-    from onnx_bridge.gpu_preview import AsGpu, as_gpu
-    from onnx_bridge.inspection import inspect
-    from onnx_bridge.int8_forecast import Forecast, forecast
-    from onnx_bridge.parity.bisect import bisect
-    from onnx_bridge.parity.reduce import reduce
+    from onnx_bridge.conversion.doctor import Diagnosis, doctor
+    from onnx_bridge.conversion.explain import explain
+    from onnx_bridge.model.difference import diff
+    from onnx_bridge.model.int8_forecast import Forecast, forecast
+    from onnx_bridge.parity.bisect.bisect import bisect
+    from onnx_bridge.parity.check import check
+    from onnx_bridge.parity.reduce.reduce import reduce
     from onnx_bridge.parity.report import Report
-    from onnx_bridge.quantizing.quantize import quantize
-    from onnx_bridge.quantizing.quantized import Quantized
+    from onnx_bridge.quantization.export_verb import export
+    from onnx_bridge.quantization.quantize import quantize
+    from onnx_bridge.quantization.quantized import Quantized
     from onnx_bridge.torch import lower
-    from onnx_bridge.tuning.keeping import keep
-    from onnx_bridge.tuning.tune import tune
+    from onnx_bridge.torch.export.export import Exported
 
 __all__ = [
     "AsGpu",
@@ -84,38 +84,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsGpu": "onnx_bridge.gpu_preview",
-    "Buckets": "onnx_bridge.conversion.buckets",
-    "Bundle": "onnx_bridge.conversion.bundle",
-    "Diagnosis": "onnx_bridge.diagnosis",
-    "Exported": "onnx_bridge.exporting.export",
-    "Forecast": "onnx_bridge.int8_forecast",
-    "Quantized": "onnx_bridge.quantizing.quantized",
+    "AsGpu": "onnx_bridge.bundle.gpu_preview",
+    "Buckets": "onnx_bridge.bundle.buckets",
+    "Bundle": "onnx_bridge.bundle.bundle",
+    "Diagnosis": "onnx_bridge.conversion.doctor",
+    "Exported": "onnx_bridge.torch.export.export",
+    "Forecast": "onnx_bridge.model.int8_forecast",
+    "Quantized": "onnx_bridge.quantization.quantized",
     "Report": "onnx_bridge.parity.report",
-    "Settings": "onnx_bridge.conversion.jobs",
-    "as_gpu": "onnx_bridge.gpu_preview",
-    "bench": "onnx_bridge.benchmarking.benchmark",
-    "bisect": "onnx_bridge.parity.bisect",
-    "check": "onnx_bridge.checking",
-    "clean": "onnx_bridge.cleaning",
+    "Settings": "onnx_bridge.batch.jobs",
+    "as_gpu": "onnx_bridge.bundle.gpu_preview",
+    "bench": "onnx_bridge.benchmark.bench",
+    "bisect": "onnx_bridge.parity.bisect.bisect",
+    "check": "onnx_bridge.parity.check",
+    "clean": "onnx_bridge.conversion.clean",
     "convert": "onnx_bridge.conversion.convert",
-    "convert_all": "onnx_bridge.conversion.batch",
-    "convert_buckets": "onnx_bridge.conversion.bucket_conversion",
-    "diff": "onnx_bridge.difference",
-    "doctor": "onnx_bridge.diagnosis",
-    "explain": "onnx_bridge.explanation",
-    "export": "onnx_bridge.exporting.front",
-    "forecast": "onnx_bridge.int8_forecast",
-    "inspect": "onnx_bridge.inspection",
-    "keep": "onnx_bridge.tuning.keeping",
-    "load": "onnx_bridge.conversion.bundle",
+    "convert_all": "onnx_bridge.batch.batch",
+    "convert_buckets": "onnx_bridge.conversion.buckets",
+    "diff": "onnx_bridge.model.difference",
+    "doctor": "onnx_bridge.conversion.doctor",
+    "explain": "onnx_bridge.conversion.explain",
+    "export": "onnx_bridge.quantization.export_verb",
+    "forecast": "onnx_bridge.model.int8_forecast",
+    "inspect": "onnx_bridge.bundle.inspect",
+    "keep": "onnx_bridge.benchmark.mixed_precision",
+    "load": "onnx_bridge.bundle.bundle",
     "lower": "onnx_bridge.torch",
-    "quantize": "onnx_bridge.quantizing.quantize",
-    "pack": "onnx_bridge.conversion.packing",
-    "reduce": "onnx_bridge.parity.reduce",
-    "tune": "onnx_bridge.tuning.tune",
-    "unpack": "onnx_bridge.conversion.packing",
-    "verify": "onnx_bridge.conversion.verifying",
+    "quantize": "onnx_bridge.quantization.quantize",
+    "pack": "onnx_bridge.bundle.pack",
+    "reduce": "onnx_bridge.parity.reduce.reduce",
+    "tune": "onnx_bridge.benchmark.tune",
+    "unpack": "onnx_bridge.bundle.pack",
+    "verify": "onnx_bridge.bundle.verify",
 }
 
 

@@ -1,5 +1,5 @@
 """``python -m onnx_bridge`` is the command ``onnx-bridge``."""
 
-from onnx_bridge.cli import main
+from onnx_bridge.cli.main import main
 
 main()

@@ -14,59 +14,59 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from passes.errors import InputError, nearest
+from passes.core.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from passes.base import Pass
+    from passes.core.base import Pass
 
 __all__ = ["PIPELINES", "describe", "get", "load_file", "names", "register"]
 
 _P = TypeVar("_P", bound="Pass")
 
 _BUILT_IN = {
-    "cancel-qdq": "passes.cancel_qdq:CancelQdq",
-    "center-matmul-integer": "passes.center_matmul_integer:CenterMatMulInteger",
-    "check-quantization": "passes.check_quantization:CheckQuantization",
-    "convert-opset": "passes.convert_opset:ConvertOpset",
-    "convert-precision": "passes.convert_precision:ConvertPrecision",
-    "decompose-quark": "passes.decompose_quark:DecomposeQuark",
-    "dissolve-sequences": "passes.dissolve_sequences:DissolveSequences",
-    "eliminate-common-subexpressions": "passes.eliminate_common_subexpressions:EliminateCommonSubexpressions",
-    "explicit-zero-point": "passes.explicit_zero_point:ExplicitZeroPoint",
-    "fold-batch-norm": "passes.fold_batch_norm:FoldBatchNorm",
-    "fold-constants": "passes.fold_constants:FoldConstants",
-    "fold-pad": "passes.fold_pad:FoldPad",
-    "fold-qdq": "passes.fold_qdq:FoldQdq",
-    "freeze-inputs": "passes.freeze_inputs:FreezeInputs",
-    "freeze-random": "passes.freeze_random:FreezeRandom",
-    "freeze-shapes": "passes.freeze_shapes:FreezeShapes",
-    "fuse-gelu": "passes.fuse_gelu:FuseGelu",
-    "fuse-layer-norm": "passes.fuse_layer_norm:FuseLayerNorm",
-    "infer-shapes": "passes.infer_shapes:InferShapes",
-    "inline-constant-if": "passes.inline_constant_if:InlineConstantIf",
-    "inline-functions": "passes.inline_functions:InlineFunctions",
-    "int4-to-int8": "passes.int4_to_int8:Int4ToInt8",
-    "keep-inner-scales": "passes.keep_inner_scales:KeepInnerScales",
+    "cancel-qdq": "passes.quantization.cancel_qdq:CancelQdq",
+    "center-matmul-integer": "passes.quantization.center_matmul_integer:CenterMatMulInteger",
+    "check-quantization": "passes.quantization.check_quantization:CheckQuantization",
+    "convert-opset": "passes.specialize.convert_opset:ConvertOpset",
+    "convert-precision": "passes.specialize.convert_precision:ConvertPrecision",
+    "decompose-quark": "passes.quantization.decompose_quark:DecomposeQuark",
+    "dissolve-sequences": "passes.legalize.control_flow.dissolve_sequences:DissolveSequences",
+    "eliminate-common-subexpressions": "passes.cleanup.eliminate_common_subexpressions:EliminateCommonSubexpressions",
+    "explicit-zero-point": "passes.quantization.explicit_zero_point:ExplicitZeroPoint",
+    "fold-batch-norm": "passes.fusion.fold_batch_norm:FoldBatchNorm",
+    "fold-constants": "passes.cleanup.fold_constants:FoldConstants",
+    "fold-pad": "passes.fusion.fold_pad:FoldPad",
+    "fold-qdq": "passes.quantization.fold_qdq:FoldQdq",
+    "freeze-inputs": "passes.specialize.freeze_inputs:FreezeInputs",
+    "freeze-random": "passes.specialize.freeze_random:FreezeRandom",
+    "freeze-shapes": "passes.specialize.freeze_shapes:FreezeShapes",
+    "fuse-gelu": "passes.fusion.fuse_gelu:FuseGelu",
+    "fuse-layer-norm": "passes.fusion.fuse_layer_norm:FuseLayerNorm",
+    "infer-shapes": "passes.cleanup.infer_shapes:InferShapes",
+    "inline-constant-if": "passes.cleanup.inline_constant_if:InlineConstantIf",
+    "inline-functions": "passes.cleanup.inline_functions:InlineFunctions",
+    "int4-to-int8": "passes.quantization.int4_to_int8:Int4ToInt8",
+    "keep-inner-scales": "passes.quantization.keep_inner_scales:KeepInnerScales",
     "legalize": "passes.legalize.driver:Legalize",
-    "lift-constant-nodes": "passes.lift_constant_nodes:LiftConstantNodes",
-    "lift-dequantize": "passes.lift_dequantize:LiftDequantize",
-    "merge-reshapes": "passes.merge_reshapes:MergeReshapes",
-    "merge-transposes": "passes.merge_transposes:MergeTransposes",
-    "qoperator-to-qdq": "passes.qoperator_to_qdq:QOperatorToQdq",
-    "remove-dead": "passes.remove_dead:RemoveDead",
-    "remove-identity": "passes.remove_identity:RemoveIdentity",
-    "requantize-weights": "passes.requantize_weights:RequantizeWeights",
-    "saturate-before-quantize": "passes.saturate_before_quantize:SaturateBeforeQuantize",
-    "set-ir-version": "passes.set_ir_version:SetIrVersion",
-    "share-constants": "passes.share_constants:ShareConstants",
-    "surgeon": "passes.surgeon:Surgeon",
-    "uint8-to-int8": "passes.uint8_to_int8:Uint8ToInt8",
-    "unblock-scales": "passes.unblock_scales:UnblockScales",
-    "unshadow-names": "passes.unshadow_names:UnshadowNames",
-    "widen-products": "passes.widen_products:WidenProducts",
-    "widen-scales": "passes.widen_scales:WidenScales",
+    "lift-constant-nodes": "passes.cleanup.lift_constant_nodes:LiftConstantNodes",
+    "lift-dequantize": "passes.quantization.lift_dequantize:LiftDequantize",
+    "merge-reshapes": "passes.fusion.merge_reshapes:MergeReshapes",
+    "merge-transposes": "passes.fusion.merge_transposes:MergeTransposes",
+    "qoperator-to-qdq": "passes.quantization.qoperator_to_qdq:QOperatorToQdq",
+    "remove-dead": "passes.cleanup.remove_dead:RemoveDead",
+    "remove-identity": "passes.cleanup.remove_identity:RemoveIdentity",
+    "requantize-weights": "passes.quantization.requantize_weights:RequantizeWeights",
+    "saturate-before-quantize": "passes.quantization.saturate_before_quantize:SaturateBeforeQuantize",
+    "set-ir-version": "passes.specialize.set_ir_version:SetIrVersion",
+    "share-constants": "passes.cleanup.share_constants:ShareConstants",
+    "surgeon": "passes.surgeon.surgeon:Surgeon",
+    "uint8-to-int8": "passes.quantization.uint8_to_int8:Uint8ToInt8",
+    "unblock-scales": "passes.quantization.unblock_scales:UnblockScales",
+    "unshadow-names": "passes.cleanup.unshadow_names:UnshadowNames",
+    "widen-products": "passes.quantization.widen_products:WidenProducts",
+    "widen-scales": "passes.quantization.widen_scales:WidenScales",
 }
 
 _QUANTIZATION_TO_QDQ = "decompose-quark,qoperator-to-qdq,fold-qdq,fold-constants"
@@ -189,7 +189,7 @@ def _offered() -> dict[str, EntryPoint]:
 
 
 def _load_offered(name: str) -> type[Pass]:
-    from passes.base import Pass
+    from passes.core.base import Pass
 
     entry = _offered()[name]
     where = f"entry point {entry.value} of {entry.dist.name if entry.dist else 'a package'}"

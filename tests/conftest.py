@@ -13,7 +13,7 @@ from hypothesis import settings
 import passes
 from fixtures import models
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.install import install
+from onnx_bridge.migraphx.install.install import install
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 

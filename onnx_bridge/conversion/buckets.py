@@ -1,313 +1,316 @@
-"""Bundles with buckets: one program for each of some sizes, for inputs of any size up to them.
-
-    NAME.onnx  manifest.json  batch=1,seq=128/  batch=4,seq=128/  …
-
-The folder holds the cleaned model with its symbolic dimensions, and an ordinary bundle for each bucket. A call takes
-the smallest bucket that fits, pads the inputs up to it, and cuts the outputs down to what they would have been: an
-output's dimension follows the symbols that the model gives it, or, where it gives none, the one size that it agrees
-with in all buckets. Whether a model computes the same on padded inputs is its own affair (its masks are there for
-that), which is why `check_buckets` compares each bucket inside as well as at its edge.
-"""
+"""Converting a model for several sizes: a bundle for each, in one folder, with the large weights written once."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import itertools
+import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import ml_dtypes
-import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge import inputs as samplers
-from onnx_bridge.conversion.bundle import Bundle, manifest_path
-from onnx_bridge.conversion.manifest import BUCKETS, FileInfo
-from onnx_bridge.conversion.packing import home
-from onnx_bridge.errors import InputError
-from onnx_bridge.values import Array, Value
+from onnx_bridge.bundle.buckets import (
+    EDGE,
+    Axis,
+    BucketInfo,
+    Buckets,
+    BucketsManifest,
+    Ends,
+    digest,
+    has_buckets,
+    label,
+    size_of,
+    symbols_of,
+)
+from onnx_bridge.bundle.bundle import Bundle, manifest_path
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, sealed
+from onnx_bridge.conversion.clean import as_json, clean
+from onnx_bridge.conversion.convert import convert
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.precision import Precision
+from onnx_bridge.conversion.publish import keep_off
+from onnx_bridge.conversion.weight_sharing import SharedWeights
+from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.values import Kind
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.model import io as models
+from onnx_bridge.samples.roles import dims_of
+from passes.core.inference import infer
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-Axis = int | str | None
-EDGE = "edge"
-"""The rule that repeats the last element; any other is a number, ``0`` where nothing is said."""
+def convert_buckets(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    buckets: Mapping[str, Sequence[int]],
+    *,
+    pad: Mapping[str, str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    reuse: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **rest: Any,
+) -> Buckets:
+    """Convert a model for several sizes of some of its dimensions.
 
+    Large weights of the cleaned models are written once, whatever the number of buckets (`SharedWeights`); each program
+    has its own, which its format demands.
 
-@dataclass(frozen=True)
-class Ends:
-    """An input or output of all buckets.
+    Args:
+        model: an ONNX file.
+        out: a folder.
+        buckets: sizes by symbol; there is a bucket for each combination.
+        pad: by input what it is padded with: a number, or ``edge`` for its last element; default: 0, which is what
+            attention masks want.
+        dims: sizes of the other symbols.
+        reuse: whether to keep those buckets of an earlier bundle in ``out`` that would be made again as they are, and,
+            of others, the cleaned models that would.
+        progress: told each stage as it begins.
+        rest: as for `convert`.
 
-    Attributes:
-        name: the model's.
-        dtype: as in `TensorInfo`.
-        axes: sizes, symbols or expressions of symbols, and None for what depends on the data.
+    Raises:
+        InputError: a symbol or an input is unknown, sizes are wrong, or as `convert`.
+        RuntimeFailure: as `convert`.
     """
-
-    name: str
-    dtype: str
-    axes: tuple[Axis, ...]
-
-    def sizes(self, dims: Mapping[str, int]) -> tuple[int | None, ...]:
-        """The shape for some sizes of the symbols; None where they do not say."""
-        return tuple(size_of(axis, dims) for axis in self.axes)
-
-
-@dataclass(frozen=True)
-class BucketInfo:
-    """One bucket: its sizes, the folder of its bundle beside the manifest, and the digest of that one's manifest."""
-
-    dims: dict[str, int]
-    folder: str
-    manifest: str
-
-
-@dataclass(frozen=True)
-class BucketsManifest:
-    """What is known of a bundle with buckets.
-
-    Attributes:
-        name: the model's.
-        source: path and sha256 of the model.
-        key: the content key; None for a model in memory.
-        model: the cleaned model, whose dimensions are still symbolic.
-        buckets: the smallest first.
-        inputs: what it takes.
-        outputs: what it gives.
-        pad: the rules of inputs, by name.
-        target: what programs were compiled for.
-        options: of the conversion.
-        versions: of everything that had a hand in it.
-        timings: seconds by stage, of all buckets together.
-        notes: what the user should know, in sentences.
-        files: those beside the manifest: the cleaned model and, where it has some, the weights that all models share.
-    """
-
-    name: str
-    source: dict[str, str | None]
-    key: str | None
-    model: str
-    buckets: tuple[BucketInfo, ...]
-    inputs: tuple[Ends, ...]
-    outputs: tuple[Ends, ...]
-    pad: dict[str, str]
-    target: str
-    options: dict[str, Any]
-    versions: dict[str, str]
-    timings: dict[str, float]
-    notes: list[str] = field(default_factory=list)
-    files: tuple[FileInfo, ...] = ()
-
-    @property
-    def stage_line(self) -> str:
-        """The buckets in a line."""
-        return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"format": BUCKETS, "program": None, **asdict(self)}
-
-    @classmethod
-    def read(cls, path: Path) -> BucketsManifest:
-        """Read one.
-
-        Raises:
-            InputError: it is damaged, or describes a bundle without buckets.
-        """
-        try:
-            return cls.parse(path.read_text(), str(path))
-        except OSError as error:
-            raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
-
-    @classmethod
-    def parse(cls, text: str | bytes, where: str) -> BucketsManifest:
-        """Read the text of one; raises as `read`."""
-        try:
-            values = json.loads(text)
-            if values["format"] != BUCKETS:
-                raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
-            made = {each.name: values[each.name] for each in fields(cls)}
-            made["files"] = tuple(FileInfo(**each) for each in made["files"])
-            made["buckets"] = tuple(BucketInfo(**each) for each in made["buckets"])
-            for name in ("inputs", "outputs"):
-                made[name] = tuple(Ends(**{**each, "axes": tuple(each["axes"])}) for each in made[name])
-            found = cls(**made)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
-        for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):
-            if not inner or inner == ".." or Path(inner).name != inner:
-                raise InputError(f"the manifest is damaged: {inner!r} is not in the bundle", where=where)
-        return found
+    path, out, pad = Path(model), Path(out), dict(pad or {})
+    tell = progress or (lambda _stage: None)
+    path, out, pad, dims = Path(model), Path(out), dict(pad or {}), dict(dims or {})
+    if out.suffix == ".mxr":
+        raise InputError("buckets need a folder", where=str(out))
+    source, name = models.load(path), f"{path.stem}.onnx"
+    _check(source, buckets, pad, dims, set(rest.get("freeze") or {}))
+    before = _folders(out)
+    fixed = _others(source, buckets, dims)
+    combined = [dict(zip(buckets, sizes, strict=True)) for sizes in itertools.product(*map(sorted, buckets.values()))]
+    combined.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
+    written = [name, f"{name}.data", *(f"{label(each)}.onnx" for each in combined)]
+    keep_off([out / each for each in (*written, "manifest.json")], path, out)
+    tell("clean")
+    options = {"pipeline": rest.get("pipeline", "default"), "dims": fixed, "freeze": rest.get("freeze")}
+    cleaned = clean(source, progress=progress, **options).model
+    infer(cleaned)
+    key = _keys(models.digest(path), rest)
+    limits = {each: rest.get(each) for each in ("runtime", "timeout", "memory")}
+    weights = SharedWeights(out / f"{name}.data")
+    made: list[tuple[BucketInfo, Bundle]] = []
+    kept = {}  # mapped while the weights are still those that they were saved with
+    for each in combined if reuse else ():
+        if _is_whole(out / label(each), key({**fixed, **each})):
+            kept[label(each)] = models.load(_model_path(out / label(each)))
+    for each in combined:
+        folder = out / label(each)
+        if folder.name in kept:
+            mine = kept[folder.name]
+        else:
+            convert(path, folder, dims={**fixed, **each}, reuse=reuse, progress=progress, **rest)
+            mine = models.load(_model_path(folder))
+        if not made:
+            weights.gather([cleaned, mine])
+        weights.share(folder, mine)
+        made.append((BucketInfo(each, folder.name, digest(folder / "manifest.json")), Bundle(folder, **limits)))
+    tell("finish")
+    if not weights.save(cleaned, out / name):
+        models.save(cleaned, out / name)
+    manifest = _manifest(
+        source, cleaned, made, fixed, rest, name=path.stem, pad=pad, dims=dims, key=key(dims, buckets, pad)
+    )
+    _write(manifest, out)
+    for stale in before - {info.folder for info, _ in made}:
+        shutil.rmtree(out / stale, ignore_errors=True)
+        (out / f"{stale}.onnx").unlink(missing_ok=True)
+    return Buckets(out, **limits)
 
 
-def label(dims: Mapping[str, int]) -> str:
-    """The sizes of a bucket, as people and folders have them."""
-    return ",".join(f"{name}={size}" for name, size in dims.items())
+def _manifest(
+    source: ir.Model,
+    cleaned: ir.Model,
+    made: Sequence[tuple[BucketInfo, Bundle]],
+    fixed: Mapping[str, int],
+    rest: Mapping[str, Any],
+    *,
+    name: str,
+    pad: dict[str, str],
+    dims: dict[str, int],
+    key: str | None,
+) -> BucketsManifest:
+    infos, bundles = tuple(info for info, _ in made), [bundle for _, bundle in made]
+    frozen = set(rest.get("freeze") or {})
+    required = [v for v in source.graph.inputs if v.name not in source.graph.initializers and v.name not in frozen]
+    inputs = tuple(_ends(value, bundles[0].inputs, fixed) for value in required)
+    outputs = tuple(
+        _following(_ends(value, bundles[0].outputs, fixed), infos, [_shape(each, str(value.name)) for each in bundles])
+        for value in cleaned.graph.outputs
+    )
+    timings: dict[str, float] = {}
+    for each in bundles:
+        for stage, seconds in each.manifest.timings.items():
+            timings[stage] = round(timings.get(stage, 0) + seconds, 4)
+    notes = list(dict.fromkeys(note for each in bundles for note in each.manifest.notes))
+    if loose := [each.name for each in outputs if None in each.axes]:
+        notes.append(f"of {', '.join(loose)} some sizes depend on the data, and are not cut down to what was asked for")
+    first = bundles[0].manifest
+    sizes = {symbol: sorted({info.dims[symbol] for info in infos}) for symbol in infos[0].dims}
+    return BucketsManifest(
+        name=name,
+        source=first.source,
+        key=key,
+        model=f"{name}.onnx",
+        buckets=infos,
+        inputs=inputs,
+        outputs=outputs,
+        pad=pad,
+        target=first.target,
+        options={**first.options, "dims": dims, "buckets": sizes},
+        versions=first.versions,
+        timings=timings,
+        notes=notes,
+    )
 
 
-def has_buckets(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` is a bundle with buckets."""
+def _write(manifest: BucketsManifest, out: Path) -> None:
+    """Write the manifest, with its files as they are, so that it appears whole or not at all."""
+    files = [out / manifest.model, out / f"{manifest.model}.data"]
     try:
-        values = json.loads((home(path) / "manifest.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and values.get("format") == BUCKETS
-
-
-class Buckets:
-    """A model converted for several sizes: call it with named arrays of any size up to the largest.
-
-    Attributes:
-        path: its folder; of a packed bundle that where it was unpacked.
-        manifest: what is known of it.
-        bundles: those of the buckets, in their order.
-        notes: what was done in the last call that is worth knowing: the bucket, and what was padded.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        runtime: str | None = None,
-        timeout: float | None = None,
-        memory: float | None = None,
-    ) -> None:
-        self.path = home(path)
-        self.manifest = BucketsManifest.read(manifest_path(self.path))
-        self.notes: list[str] = []
-        limits = {"runtime": runtime, "timeout": timeout, "memory": memory}
-        self.bundles = [Bundle(self.path / each.folder, **limits) for each in self.manifest.buckets]  # type: ignore[arg-type]
-        for each in self.manifest.buckets:
-            if digest(self.path / each.folder / "manifest.json") != each.manifest:
-                what = "the bucket is not the one that the manifest describes"
-                raise InputError(what, where=str(self.path / each.folder), hint="convert again")
-
-    @property
-    def specs(self) -> list[samplers.TensorSpec]:
-        """What it takes, as `onnx_bridge.inputs` has it."""
-        return [samplers.TensorSpec(each.name, _numpy(each), each.axes) for each in self.manifest.inputs]
-
-    @property
-    def model_path(self) -> Path:
-        """The cleaned ONNX."""
-        return self.path / self.manifest.model
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values: the manifest, and the path."""
-        return {"kind": "buckets", "path": str(self.path), **self.manifest.to_json()}
-
-    def render(self) -> RenderableType:
-        """In lines."""
-        from rich.text import Text
-
-        shapes = [
-            f"{kind} {each.name}: {each.dtype} [{', '.join('?' if axis is None else str(axis) for axis in each.axes)}]"
-            for kind, all_ in (("input", self.manifest.inputs), ("output", self.manifest.outputs))
-            for each in all_
-        ]
-        target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
-        notes = [f"note: {note}" for note in self.manifest.notes]
-        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.stage_line, *shapes, *notes]))
-
-    def open(self) -> None:
-        """Load all programs; raises like `onnx_bridge.load`."""
-        for each in self.bundles:
-            each.open()
-
-    def bucket(self, dims: Mapping[str, int]) -> BucketInfo:
-        """The smallest bucket that holds some sizes.
-
-        Raises:
-            InputError: none does; names all of them.
-        """
-        fitting = [each for each in self.manifest.buckets if all(dims[name] <= each.dims[name] for name in each.dims)]
-        if not fitting:
-            there = "; ".join(label(each.dims) for each in self.manifest.buckets)
-            raise InputError(f"no bucket holds {label(dims)}", where=str(self.path), hint=f"there are {there}")
-        return fitting[0]
-
-    def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
-        """Run the model on arrays of any size up to the largest bucket; arguments and errors are `Bundle`'s."""
-        sample = samplers.validate(arrays, self.specs)
-        dims = self._dims(sample)
-        chosen = self.bucket(dims)
-        bundle = self.bundles[self.manifest.buckets.index(chosen)]
-        padded, grown = dict(sample), []
-        for ends in self.manifest.inputs:
-            array = sample[ends.name]
-            assert isinstance(array, np.ndarray)
-            shape = tuple(size for size in ends.sizes(chosen.dims) if size is not None)
-            if shape != array.shape:
-                padded[ends.name] = _pad(array, shape, self.manifest.pad.get(ends.name, "0"))
-                grown.append(f"{ends.name} {list(array.shape)} to {list(shape)}")
-        padding = f", padded: {', '.join(grown)}" if grown else ""
-        self.notes = [f"run in the bucket {label(chosen.dims)}{padding}"]
-        outputs = bundle(padded)
-        for ends in self.manifest.outputs if grown else ():
-            array = outputs[ends.name]
-            if isinstance(array, np.ndarray):
-                outputs[ends.name] = _cut(array, ends.sizes(dims))
-        return outputs
-
-    def close(self) -> None:
-        """Let go of all that was loaded."""
-        for each in self.bundles:
-            each.close()
-
-    def _dims(self, sample: Mapping[str, Value]) -> dict[str, int]:
-        """The sizes of the symbols in a sample."""
-        found: dict[str, int] = {}
-        for ends in self.manifest.inputs:
-            array = sample[ends.name]
-            assert isinstance(array, np.ndarray)
-            found |= {axis: size for axis, size in zip(ends.axes, array.shape, strict=True) if isinstance(axis, str)}
-        return {name: found[name] for name in self.manifest.buckets[0].dims}
-
-
-def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
-    """A size for some sizes of the symbols; None where they do not say."""
-    if not isinstance(axis, str) or axis in dims:
-        return dims[axis] if isinstance(axis, str) else axis
-    if not symbols_of(axis) <= dims.keys():
-        return None
-    found = ir.SymbolicDim(axis).evaluate(dict(dims))
-    return found if isinstance(found, int) else None
-
-
-def symbols_of(axis: str) -> frozenset[str]:
-    """The symbols in an expression."""
-    try:
-        return ir.SymbolicDim(axis).free_symbols()
-    except ValueError:
-        return frozenset({axis})
-
-
-def _pad(array: Array, shape: Sequence[int], rule: str) -> Array:
-    widths = [(0, size - had) for had, size in zip(array.shape, shape, strict=True)]
-    if rule == EDGE:
-        return np.pad(array, widths, mode="edge")
-    padded = np.full(shape, np.asarray(float(rule)).astype(array.dtype), array.dtype)
-    padded[tuple(slice(0, size) for size in array.shape)] = array
-    return padded
-
-
-def _cut(array: Array, sizes: Sequence[int | None]) -> Array:
-    if len(sizes) != array.ndim:
-        return array
-    return array[tuple(slice(0, size) for size in sizes)]
-
-
-def _numpy(ends: Ends) -> np.dtype[Any]:
-    return np.dtype(getattr(ml_dtypes, ends.dtype, ends.dtype))
-
-
-def digest(path: Path) -> str:
-    """That of a bucket's manifest; raises InputError where there is none."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        whole = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
+        with tempfile.TemporaryDirectory(prefix=".converting-", dir=out) as staging:
+            written = Path(staging) / "manifest.json"
+            written.write_text(sealed(whole.to_json()))
+            written.replace(out / "manifest.json")
     except OSError as error:
-        raise InputError(f"the bucket is missing: {error.strerror}", where=str(path), hint="convert again") from error
+        raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+
+
+def _keys(source: str, rest: Mapping[str, Any]) -> Callable[..., str | None]:
+    """What gives the key of a bucket for its sizes, and that of the whole."""
+    runtime = runtimes.find(rest.get("runtime"))
+    precision = Precision(rest.get("precision", "fp32"), tuple(rest.get("keep_fp32", ())), rest.get("calibration"))
+
+    def key(
+        dims: Mapping[str, int],
+        buckets: Mapping[str, Sequence[int]] | None = None,
+        pad: Mapping[str, str] | None = None,
+    ) -> str | None:
+        if isinstance(rest.get("calibration"), (str, os.PathLike, type(None))):
+            cleaned = cleaning_key(
+                source,
+                pipeline=rest.get("pipeline", "default"),
+                dims=dims,
+                inputs=rest.get("inputs") or {},
+                freeze=as_json(rest.get("freeze") or {}),
+                runtime=runtime,
+                precision=precision.to_json(),
+            )
+            return conversion_key(
+                cleaned,
+                host=rest.get("host", True),
+                target=runtimes.resolve_target(rest.get("target", "auto"), runtime),
+                runtime=runtime,
+                precision=precision.to_key(),
+                options=rest.get("options") or {},
+                buckets=buckets,
+                pad=pad,
+            )
+        return None  # arrays in memory are not looked at before they are needed
+
+    return key
+
+
+def _is_whole(bundle: Path, key: str | None) -> bool:
+    """Whether there is a bundle with a key, whose files are those that it had when it was made."""
+    try:
+        manifest = Manifest.read(manifest_path(bundle))
+    except BridgeError:
+        return False
+    return key is not None and manifest.key == key and not any(each.problem(bundle) for each in manifest.files)
+
+
+def _model_path(bundle: Path) -> Path:
+    """The cleaned model of a bundle in a folder, which always has one."""
+    return bundle / Manifest.read(manifest_path(bundle)).model[0].file
+
+
+def _folders(out: Path) -> set[str]:
+    """The folders of the buckets that are there already."""
+    try:
+        return {each.folder for each in BucketsManifest.read(manifest_path(out)).buckets} if has_buckets(out) else set()
+    except BridgeError:
+        return set()
+
+
+def _check(
+    model: ir.Model,
+    buckets: Mapping[str, Sequence[int]],
+    pad: Mapping[str, str],
+    dims: Mapping[str, int],
+    frozen: set[str],
+) -> None:
+    required = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    kept = [value for value in required if value.name not in frozen]
+    symbols = {axis for value in kept for axis in dims_of(value) or () if isinstance(axis, str)}
+    for name, sizes in buckets.items():
+        if name not in symbols:
+            hint = nearest(name, symbols) or f"there are {', '.join(sorted(symbols)) or 'none'}"
+            raise InputError(f"no input has a dimension {name}", where="bucket", hint=hint)
+        if name in dims:
+            raise InputError("it has a fixed size as well", where=f"bucket {name}")
+        if not sizes or min(sizes) < 1:
+            raise InputError("sizes must be 1 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
+    if not buckets:
+        raise InputError("there are no sizes", where="bucket", hint="for example batch=1,4,16")
+    names = [str(value.name) for value in kept]
+    for name, rule in pad.items():
+        if name not in names:
+            hint = nearest(name, names) or f"there are {', '.join(names)}"
+            raise InputError(f"the model has no input {name}", where="pad", hint=hint)
+        if rule != EDGE and not _is_number(rule):
+            raise InputError(f"{rule!r} is neither a number nor {EDGE}", where=f"pad {name}")
+    for value in kept:
+        if Kind.of(value.type) is not Kind.TENSOR or value.dtype == ir.DataType.STRING or value.shape is None:
+            raise InputError("only tensors of numbers can be padded", where=f"input {value.name!r}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _others(model: ir.Model, buckets: Mapping[str, Sequence[int]], dims: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of all symbols that have no buckets: as given, or 1."""
+    axes = [axis for value in model.graph.inputs for axis in dims_of(value) or () if isinstance(axis, str)]
+    free = [axis for axis in axes if axis not in buckets and not symbols_of(axis) & buckets.keys()]
+    return {**dict.fromkeys(free, 1), **dims}
+
+
+def _ends(value: ir.Value, given: Sequence[TensorInfo], fixed: Mapping[str, int]) -> Ends:
+    info = next(each for each in given if each.name == value.name)
+    axes = dims_of(value) if value.shape is not None else None
+    if axes is None or len(axes) != len(info.shape or ()):
+        axes = tuple(None for _ in info.shape or ())
+    return Ends(info.name, info.dtype, tuple(fixed.get(axis, axis) if isinstance(axis, str) else axis for axis in axes))
+
+
+def _shape(bundle: Bundle, name: str) -> tuple[int | None, ...]:
+    return next(each.shape or () for each in bundle.outputs if each.name == name)
+
+
+def _following(ends: Ends, infos: Sequence[BucketInfo], shapes: Sequence[tuple[int | None, ...]]) -> Ends:
+    """An output whose dimensions say by what they are given in the buckets which symbols they follow."""
+    axes: list[Axis] = []
+    for index, axis in enumerate(ends.axes):
+        sizes = [shape[index] for shape in shapes]
+        if all(size_of(axis, info.dims) == size is not None for info, size in zip(infos, sizes, strict=True)):
+            axes.append(axis)
+        elif None in sizes:
+            axes.append(None)
+        elif len(set(sizes)) == 1 and len(infos) > 1:
+            axes.append(sizes[0])
+        else:
+            alike = [name for name in infos[0].dims if [each.dims[name] for each in infos] == sizes]
+            axes.append(alike[0] if len(alike) == 1 else None)
+    return Ends(ends.name, ends.dtype, tuple(axes))

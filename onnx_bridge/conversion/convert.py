@@ -15,31 +15,31 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge import model as models
-from onnx_bridge.cleaning import as_json, clean
-from onnx_bridge.conversion.bundle import Bundle, manifest_path
-from onnx_bridge.conversion.describing import output_infos, program_names, required_inputs, stage_infos, versions
+from onnx_bridge.bundle.bundle import Bundle, manifest_path
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo
+from onnx_bridge.conversion.clean import as_json, clean
+from onnx_bridge.conversion.describe import output_infos, program_names, required_inputs, stage_infos, versions
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.ladder import Ladder
-from onnx_bridge.conversion.manifest import FileInfo, Manifest, TensorInfo
-from onnx_bridge.conversion.publishing import aside, keep_off, publish
-from onnx_bridge.conversion.recleaning import CleanModel, earlier, recorded
-from onnx_bridge.conversion.staging import completed, stage
+from onnx_bridge.conversion.partition import completed, stage
+from onnx_bridge.conversion.precision import KEPT, Precision, Quantizer, loads_back
+from onnx_bridge.conversion.precision import recorded as calibration_of
+from onnx_bridge.conversion.publish import aside, keep_off, publish
+from onnx_bridge.conversion.retry import Ladder
+from onnx_bridge.conversion.reuse import CleanModel, earlier, recorded
 from onnx_bridge.conversion.tuning_results import ENDING, Origin, TuningResults
-from onnx_bridge.errors import InputError
-from onnx_bridge.input_files import Given
-from onnx_bridge.int8_forecast import forecast
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.compile_options import Options
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.verdicts import SECONDS, Verdicts
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.options import Options
-from onnx_bridge.precision import KEPT, Precision, Quantizer, loads_back
-from onnx_bridge.precision import recorded as calibration_of
-from onnx_bridge.values import Array
-from passes.host_stages import Side, Stage
-from passes.quantization import is_quantized
+from onnx_bridge.model import io as models
+from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.samples.files import Given
+from onnx_bridge.verdicts.verdicts import SECONDS, Verdicts
+from passes.analysis.quantization import is_quantized
+from passes.target.partition import Side, Stage
 
 
 def convert(
@@ -78,11 +78,12 @@ def convert(
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on ONNX Runtime; if not, one that would have to is an error.
         cache: whether to use what MIGraphX said of nodes in earlier runs.
-        precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.precision`).
-        calibration: for int8 and fp8, the data that ranges are measured on (see `onnx_bridge.calibration`); default:
+        precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.conversion.precision`).
+        calibration: for int8 and fp8, the data that ranges are measured on (see `onnx_bridge.samples.calibration`);
+        default:
             seeded samples, which a note says.
         keep_fp32: operators, and for fp16 and bf16 nodes, that stay in float32.
-        options: of compiling, by name (see `onnx_bridge.options`).
+        options: of compiling, by name (see `onnx_bridge.migraphx.compile_options`).
         timeout: most seconds that MIGraphX may take for each of parsing, compiling and saving.
         memory: most GiB that MIGraphX's process may take.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_bridge
-from onnx_bridge.conversion.site import Site
+from onnx_bridge.migraphx.machine import Site
 from onnx_bridge.migraphx.runtime import Runtime
 
 _PASSES = Path(__file__).resolve().parents[2] / "passes"
@@ -68,7 +68,7 @@ def cleaning_key(
     """The key of a cleaned model, from those arguments of `convert` that decide on it.
 
     Args:
-        source: the model's digest (`onnx_bridge.model.digest`); None for a model in memory, which has no key.
+        source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
         pipeline: its specification or name.
         dims: sizes of symbolic dimensions.
         inputs: whole shapes.
@@ -81,8 +81,8 @@ def cleaning_key(
     """
     if source is None:
         return None
-    from onnx_bridge.precision import BY_PASS
-    from passes.pipeline import Pipeline
+    from onnx_bridge.conversion.precision import BY_PASS
+    from passes.core.pipeline import Pipeline
 
     passes, site = Pipeline.parse(pipeline), Site.of(runtime)
     return key_of(
@@ -185,7 +185,7 @@ def code() -> str:
 
 def _foreign(pipeline: Any) -> Iterator[Path]:
     """The files behind a pipeline that are not the project's: those of users' passes, and those that options name."""
-    from passes.spec import options_of
+    from passes.core.spec import options_of
 
     for step in pipeline.passes:
         own = type(step).__module__.partition(".")[0] == _PASSES.name

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from onnx_bridge.conversion.manifest import FileInfo
-from onnx_bridge.errors import InputError
+from onnx_bridge.bundle.manifest import FileInfo
+from onnx_bridge.core.errors import InputError
 
 ENDING = ".tuning.zip"
 """What the name of the archive ends in."""

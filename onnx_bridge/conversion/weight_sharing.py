@@ -21,13 +21,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge import model as models
-from onnx_bridge.conversion.bundle import manifest_path
-from onnx_bridge.conversion.manifest import SHARED, FileInfo, Manifest
-from onnx_bridge.conversion.publishing import aside, link, publish
-from onnx_bridge.model_writer import serialize
-from onnx_bridge.protobuf import LIMIT, Payload
-from onnx_bridge.storage import Replacement, elements, packed_size, write_all
+from onnx_bridge.bundle.bundle import manifest_path
+from onnx_bridge.bundle.manifest import SHARED, FileInfo, Manifest
+from onnx_bridge.conversion.publish import aside, link, publish
+from onnx_bridge.model import io as models
+from onnx_bridge.model.storage import Replacement, elements, packed_size, write_all
+from onnx_bridge.model.wire_format import LIMIT, Payload
+from onnx_bridge.model.writer import serialize
 
 _PAGE = 4096
 """Weights begin at a page, so that they can be mapped; smaller ones stay in their models."""

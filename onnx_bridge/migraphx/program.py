@@ -173,7 +173,7 @@ class OnnxOptions:
 class Program(Protocol):
     """One MIGraphX program: parsed, then perhaps quantized, compiled, run and saved.
 
-    Every method raises `onnx_bridge.errors.RuntimeFailure` with MIGraphX's own message when it is refused.
+    Every method raises `onnx_bridge.core.errors.RuntimeFailure` with MIGraphX's own message when it is refused.
     """
 
     def get_parameter_names(self) -> list[str]:

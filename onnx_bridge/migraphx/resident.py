@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from onnx_bridge.errors import InputError, MigraphxError
-from onnx_bridge.migraphx.module import ModuleLibrary
+from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.migraphx.program import ML_DTYPES, Shape
+from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.runtime import Runtime
 
 _OUTPUT = re.compile(r"(?:main:)?#output_(\d+)")

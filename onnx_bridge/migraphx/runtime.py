@@ -18,8 +18,8 @@ from typing import Literal, get_args
 
 import platformdirs
 
-from onnx_bridge.errors import InputError, RuntimeNotFound, nearest
-from onnx_bridge.migraphx.record import Record
+from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.migraphx.runtime_record import Record
 
 Kind = Literal["module", "system", "private"]
 KINDS: tuple[str, ...] = get_args(Kind)

@@ -215,10 +215,10 @@ def _die_with_parent(lifeline: int, parent: int) -> None:
 
 def _load_library(kind: str, path: Path) -> Library:
     if kind == "module":
-        from onnx_bridge.migraphx.module import ModuleLibrary
+        from onnx_bridge.migraphx.python_module import ModuleLibrary
 
         return ModuleLibrary(path)
-    from onnx_bridge.migraphx.capi import CLibrary
+    from onnx_bridge.migraphx.c_api import CLibrary
 
     return CLibrary(path)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.errors import (
+from onnx_bridge.core.errors import (
     MigraphxError,
     OutOfMemory,
     ProgramLost,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from onnx_bridge.errors import RuntimeFailure
+from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.parity.trial import Kind
 
 STEPS = ("parse", "quantize", "compile", "save", "load", "run")

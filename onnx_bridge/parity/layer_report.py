@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnx_bridge.parity.compare import OutputComparison
+from onnx_bridge.reference.compare import OutputComparison
 
 _LISTED, _EXAMPLES = 60, 10
 """The most rows that people are shown where values differ, and where all agree: those that are off most."""

@@ -4,7 +4,7 @@ Each value has up to three errors:
 
 - *cleaning*: the cleaned model against the original, both on ONNX Runtime, from the model's inputs. Values are matched
   by name, since passes let a value keep its name if and only if it still means the same; and by the relation that is
-  recorded where a pass shifted integers (`passes.shifts`).
+  recorded where a pass shifted integers (`passes.analysis.zero_point_shifts`).
 - *accumulated*: MIGraphX from the model's inputs, against ONNX Runtime on the cleaned model.
 - *local*: MIGraphX fed with the reference's own values. So a node that makes an error is told from one that passes it
   on.
@@ -31,23 +31,24 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge import model as models
-from onnx_bridge import provenance
-from onnx_bridge.conversion.parts import parse
-from onnx_bridge.errors import InputError, MigraphxError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.parity.compare import OutputComparison, compare
-from onnx_bridge.parity.cuts import can_feed, is_quantizer
+from onnx_bridge.model import io as models
+from onnx_bridge.model import provenance
 from onnx_bridge.parity.layer_report import Layer, Layers
-from onnx_bridge.parity.reference import Reference
 from onnx_bridge.parity.segments import Segment, Segments
-from onnx_bridge.parity.tolerances import ONE_STEP, Part, Tolerances
 from onnx_bridge.parity.trial import run
-from onnx_bridge.values import Array, Value
-from passes import graphs, shifts
-from passes.graphs import Scope, name_nodes
-from passes.host_stages import Side, boundary, extract, plan
+from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.cuts import can_feed, is_quantizer
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import ONE_STEP, Part, Tolerances
+from passes.analysis import zero_point_shifts
+from passes.core import graphs
+from passes.core.graphs import Scope, name_nodes
+from passes.target.partition import Side, boundary, extract, plan
 
 MEMORY = 1 << 30
 """Bytes of values that are held at a time, unless something else is asked for."""
@@ -378,7 +379,7 @@ def _shifted(value: Value, offset: int, like: Value) -> Value:
     """A value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
     if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
         return value
-    return shifts.shifted(value, offset, like.dtype)
+    return zero_point_shifts.shifted(value, offset, like.dtype)
 
 
 def _parts(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:

@@ -3,7 +3,8 @@
 What a piece makes of the reference's own values is its local error: what came before it has no part in that.
 
 Where a value is cut through, it becomes an input of the piece, unless it is to stay a constant
-(`onnx_bridge.parity.cuts`). Sequences, strings and optionals cannot be given to MIGraphX, so that there nothing is cut.
+(`onnx_bridge.reference.cuts`). Sequences, strings and optionals cannot be given to MIGraphX, so that there nothing is
+cut.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.errors import InputError
-from onnx_bridge.inputs import Sample
-from onnx_bridge.parity.cuts import can_give, fix, is_quantizer, size
-from onnx_bridge.parity.reference import Reference
-from onnx_bridge.values import Array, Value
-from passes import graphs
-from passes.host_stages import boundary, extract, is_constant, needed
-from passes.probes import fixed_values
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.reference.cuts import can_give, fix, is_quantizer, size
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.inputs import Sample
+from passes.core import graphs
+from passes.target.partition import boundary, extract, is_constant, needed
+from passes.target.probes import fixed_values
 
 _KEPT_BYTES = 1 << 30
 """All values are kept where they are foreseen to take no more; else they are computed anew for each piece."""

@@ -10,15 +10,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from onnx_bridge.errors import RuntimeFailure
-from onnx_bridge.parity.compare import Comparison, OutputComparison
+from onnx_bridge.core.errors import RuntimeFailure
+from onnx_bridge.core.values import Value
+from onnx_bridge.parity.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layer_report import Layers
-from onnx_bridge.reporting.evidence import Evidence
-from onnx_bridge.values import Value
+from onnx_bridge.reference.compare import Comparison, OutputComparison
 
 if TYPE_CHECKING:
-    from onnx_bridge.parity.bisection import Bisection
+    from onnx_bridge.parity.bisect.bisection import Bisection
 
 REFERENCE = "ONNX Runtime"
 """What evidence calls the reference."""

@@ -15,11 +15,12 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onnx_bridge.parity.cuts import can_feed, fix, is_quantizer, size
-from onnx_bridge.values import Kind, Value
-from passes import graphs, shifts
-from passes.host_stages import Plan, Side, extract, is_constant, needed
-from passes.probes import RANDOM, fixed_values
+from onnx_bridge.core.values import Kind, Value
+from onnx_bridge.reference.cuts import can_feed, fix, is_quantizer, size
+from passes.analysis import zero_point_shifts
+from passes.core import graphs
+from passes.target.partition import Plan, Side, extract, is_constant, needed
+from passes.target.probes import RANDOM, fixed_values
 
 COPIES = 4
 """How often a segment's values are there at a time: of the original, the reference, in their place, and apart."""
@@ -126,7 +127,7 @@ class Segments:
 
     def source(self, name: str) -> tuple[str, int]:
         """The name that a value has in the original, and what was added to it since."""
-        return shifts.relation(self._values[name]) or (name, 0)
+        return zero_point_shifts.relation(self._values[name]) or (name, 0)
 
     @cached_property
     def random(self) -> frozenset[str]:

@@ -12,21 +12,21 @@ from typing import Literal
 
 import numpy as np
 
-from onnx_bridge import model as models
-from onnx_bridge.conversion.parts import parse
-from onnx_bridge.errors import MigraphxError, OutOfMemory, RuntimeFailure, WorkerCrashed, WorkerTimeout
-from onnx_bridge.inputs import Sample
+from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.errors import MigraphxError, OutOfMemory, RuntimeFailure, WorkerCrashed, WorkerTimeout
+from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.verdicts import checked_worker
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
-from onnx_bridge.parity.compare import Comparison, compare
-from onnx_bridge.parity.cuts import PACKED
+from onnx_bridge.model import io as models
 from onnx_bridge.parity.pieces import Piece, Runs
-from onnx_bridge.parity.tolerances import Part, Tolerances
-from onnx_bridge.values import Value, flat
+from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.cuts import PACKED
+from onnx_bridge.reference.tolerances import Part, Tolerances
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.verdicts.verdicts import checked_worker
 
 Precision = Literal["fp16", "bf16", "int8", "fp8"]
 """What MIGraphX can be asked to compute in, instead of the model's own dtypes."""

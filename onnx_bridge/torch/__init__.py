@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from onnx_bridge.exporting.export import require_torch
+from onnx_bridge.torch.export.export import require_torch
 
 if TYPE_CHECKING:
     import torch
 
-    from onnx_bridge.torch.lowered import Lowered
+    from onnx_bridge.torch.lowering.lowered import Lowered
 
 __all__ = ["lower"]
 
@@ -83,8 +83,8 @@ def lower(
         RuntimeFailure: there is no MIGraphX, or neither it nor ONNX Runtime can run a node.
     """
     require_torch()
-    from onnx_bridge.torch.lowering import lowered
-    from onnx_bridge.torch.making import Options
+    from onnx_bridge.torch.lowering.build_programs import Options
+    from onnx_bridge.torch.lowering.lower import lowered
 
     options = Options(
         target, precision, exporter, opset, host, cache, timeout, memory, runtime, tuple(pad_before), in_process

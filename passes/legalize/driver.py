@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes import graphs
-from passes.base import Context, Exactness, Pass, Result, Skip, Status, Verdict
-from passes.driver import NodeContext
-from passes.edit import Proposal
-from passes.fold_constants import FoldConstants
-from passes.graphs import Scope
-from passes.inference import infer_after
+from passes.analysis.randomness import is_random
+from passes.cleanup.fold_constants import FoldConstants
+from passes.cleanup.remove_dead import RemoveDead
+from passes.core import graphs
+from passes.core.base import Context, Exactness, Pass, Result, Skip, Status, Verdict
+from passes.core.edit import Proposal
+from passes.core.graphs import Scope
+from passes.core.inference import infer_after
+from passes.core.rewrite import NodeContext
 from passes.legalize import rules
-from passes.probes import Probe
-from passes.randomness import is_random
-from passes.remove_dead import RemoveDead
-from passes.units import RULE, Judge
+from passes.target.judge import RULE, Judge
+from passes.target.probes import Probe
 
 _ROUNDS = 4
 """How often all nodes are asked about: what is committed can make a new pair that is wrong together."""

@@ -24,13 +24,13 @@ import numpy as np
 import onnx
 
 import onnx_bridge
-from onnx_bridge import model as models
-from onnx_bridge.errors import BridgeError, WorkerCrashed
+from onnx_bridge.core.errors import BridgeError, WorkerCrashed
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
-from onnx_bridge.parity.reference import Reference
-from passes.structural import structural_inputs
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
+from passes.analysis.structural_inputs import structural_inputs
 from tests.conformance import suite
 
 OUTCOMES = ("wholly", "frozen", "host", "wrong", "refused", "crashed")

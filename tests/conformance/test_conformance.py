@@ -68,7 +68,7 @@ def test_what_can_be_drawn() -> None:
 
 def test_outcomes() -> None:
     """An error of ours is a refusal; a worker that dies, or any other exception, is a crash."""
-    from onnx_bridge.errors import InputError, WorkerCrashed
+    from onnx_bridge.core.errors import InputError, WorkerCrashed
 
     def raising(error: Exception) -> run.Outcome:
         def fail() -> run.Outcome:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_bridge.conversion.keys import canonical, check_key, cleaning_key, conversion_key, key_of
-from onnx_bridge.errors import InputError
+from onnx_bridge.conversion.precision import BY_PASS, PRECISIONS
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.precision import BY_PASS, PRECISIONS
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

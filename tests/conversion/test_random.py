@@ -10,15 +10,15 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
-from onnx_bridge.errors import RuntimeFailure
-from onnx_bridge.explanation import explain
+from onnx_bridge.conversion.explain import explain
+from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.verdicts import Verdicts
-from onnx_bridge.parity.reference import Reference
-from passes import inference
-from passes.base import Status
-from passes.graphs import Scope
-from passes.probes import Probe
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.verdicts.verdicts import Verdicts
+from passes.core import inference
+from passes.core.base import Status
+from passes.core.graphs import Scope
+from passes.target.probes import Probe
 
 X = {"x": np.full((4, 32), 0.5, np.float32)}
 TRAINING = "half = Constant<value = float {0.5}>() yes = Constant<value = bool {1}>()"

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import onnx_bridge
-from onnx_bridge import model as models
-from onnx_bridge.conversion.manifest import Manifest
+from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.conversion.tuning_results import Origin, TuningResults
-from onnx_bridge.errors import InputError
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io as models
 from tests.passes.rewriting import model
 
 GPU = Origin("gpu", "gfx942", "2.14.0")

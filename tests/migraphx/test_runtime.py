@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_bridge.errors import InputError, RuntimeNotFound
+from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.migraphx.runtime import (
     LIBRARY,
     VARIABLE,

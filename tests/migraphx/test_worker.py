@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from onnx_bridge.errors import (
+from onnx_bridge.core.errors import (
     MigraphxError,
     OutOfMemory,
     ProgramLost,

@@ -22,17 +22,17 @@ import onnx_bridge
 import passes
 from fixtures import small
 from fixtures.faults import Plot
-from onnx_bridge import cli_parity
-from onnx_bridge import model as models
+from onnx_bridge.cli import parity
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.errors import InputError
-from onnx_bridge.halving import first, smallest
-from onnx_bridge.parity.bisect import bisect
-from onnx_bridge.parity.bisection import Bisection, Leg
-from onnx_bridge.parity.recorded import Recorded
-from onnx_bridge.parity.reduce import reduce
-from onnx_bridge.parity.reference import Reference
+from onnx_bridge.core.delta_debug import first, smallest
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect.bisect import bisect
+from onnx_bridge.parity.bisect.bisection import Bisection, Leg
+from onnx_bridge.parity.bisect.recorded import Recorded
+from onnx_bridge.parity.reduce.reduce import reduce
 from onnx_bridge.parity.trial import Kind
+from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 SCATTER = """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
@@ -165,7 +165,7 @@ class TestPasses:
         (tmp_path / "careless.py").write_text(
             "from dataclasses import dataclass\n"
             "import onnx_ir as ir, passes\n"
-            "from passes.base import Pass, Result, Rewrite\n"
+            "from passes.core.base import Pass, Result, Rewrite\n"
             "@passes.register\n@dataclass(frozen=True)\nclass Careless(Pass):\n"
             "    name = 'careless'\n"
             "    def run(self, model, context):\n"
@@ -187,7 +187,7 @@ class TestPasses:
         (tmp_path / "mangle.py").write_text(
             "from dataclasses import dataclass\n"
             "import passes\n"
-            "from passes.base import Pass, Result, Rewrite\n"
+            "from passes.core.base import Pass, Result, Rewrite\n"
             "@passes.register\n@dataclass(frozen=True)\nclass Mangle(Pass):\n"
             "    name = 'mangle'\n"
             "    def run(self, model, context):\n"
@@ -426,7 +426,7 @@ class TestCommandLine:
     def invoke(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         monkeypatch.setattr(onnx_bridge, "bisect", bisect, raising=False)
         app = typer.Typer()
-        app.command()(cli_parity.bisect)
+        app.command()(parity.bisect)
         return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
 
     def test_nothing(self, invoke: Callable[..., Result], tmp_path: Path) -> None:

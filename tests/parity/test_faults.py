@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fixtures import faults, small
-from onnx_bridge.parity.bisect import bisect
+from onnx_bridge.parity.bisect.bisect import bisect
 
 KINDS = {
     "mlp": ("weight", "operands", "rejected"),

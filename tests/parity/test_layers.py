@@ -15,16 +15,16 @@ import pytest
 from rich.console import Console
 
 import onnx_bridge
-from onnx_bridge import inputs as samplers
-from onnx_bridge import model as models
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.model import io as models
 from onnx_bridge.parity import layers as engine
-from onnx_bridge.parity.compare import OutputComparison, compare
 from onnx_bridge.parity.layer_report import Layer, Layers
 from onnx_bridge.parity.layers import compare_layers
-from onnx_bridge.parity.tolerances import Tolerance
-from passes import graphs
+from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.tolerances import Tolerance
+from onnx_bridge.samples import inputs as samplers
+from passes.core import graphs
 from tests.passes.helpers import mentioned
 from tests.passes.rewriting import model
 

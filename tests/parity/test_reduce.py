@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 import onnx_bridge
 from fixtures import small
 from fixtures.faults import Plot
-from onnx_bridge import cli_parity
-from onnx_bridge import model as models
-from onnx_bridge.errors import InputError
-from onnx_bridge.parity.reduce import Reduction, reduce
-from onnx_bridge.parity.reference import Reference
-from onnx_bridge.parity.shrinking import without
+from onnx_bridge.cli import parity
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.reduce.reduce import Reduction, reduce
+from onnx_bridge.parity.reduce.shrink import without
 from onnx_bridge.parity.trial import Kind
+from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 PAD_CONV = """g (float[2,2,8,8] x) => (float[2,3,8,8] y) <int64[8] p = {0,0,1,1,0,0,1,1}, float v = {2.0}> {
@@ -216,7 +216,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_bridge, "reduce", reduce, raising=False)
     app = typer.Typer()
-    app.command()(cli_parity.reduce)
+    app.command()(parity.reduce)
     models.save(pad_conv(), tmp_path / "m.onnx")
     arguments = [str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from onnx_bridge.errors import WorkerCrashed, WorkerTimeout
-from onnx_bridge.parity.bisection import Bisection, Culprit, Finding
-from onnx_bridge.parity.bisection import Leg as Part
-from onnx_bridge.parity.compare import Comparison, compare
+from onnx_bridge.core.errors import WorkerCrashed, WorkerTimeout
+from onnx_bridge.parity.bisect.bisection import Bisection, Culprit, Finding
+from onnx_bridge.parity.bisect.bisection import Leg as Part
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.parity.trial import Kind
+from onnx_bridge.reference.compare import Comparison, compare
 
 CRASH = Failure("run", WorkerCrashed("run", returncode=-6), 1)
 

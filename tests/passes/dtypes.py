@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
-from passes import graphs
-from passes.base import Context, Pass
-from passes.remove_dead import RemoveDead
+from passes.cleanup.remove_dead import RemoveDead
+from passes.core import graphs
+from passes.core.base import Context, Pass
 from tests.passes.rewriting import Array, reasons
 
 T = onnx.TensorProto

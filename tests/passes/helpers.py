@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from passes import graphs
+from passes.core import graphs
 
 
 def tiny(text: str, *, opset: int = 17, ir_version: int = 10, functions: str = "", **constants: Any) -> ir.Model:

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from passes.base import Context, Pass
+from passes.core.base import Context, Pass
 from tests.passes.rewriting import Array, reasons
 
 Shape = tuple[int, ...]

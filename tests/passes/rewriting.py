@@ -13,8 +13,8 @@ import onnxruntime as ort
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
-from passes import graphs
-from passes.base import Budget, Context, Exactness, Pass, Result
+from passes.core import graphs
+from passes.core.base import Budget, Context, Exactness, Pass, Result
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from passes.base import Context
-from passes.pipeline import Pipeline
+from passes.core.base import Context
+from passes.core.pipeline import Pipeline
 from tests.passes import random_models
 from tests.passes.rewriting import interface, run
 

@@ -13,7 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
-from passes.base import Context, Pass, Result
+from passes.core.base import Context, Pass, Result
 from tests.passes.rewriting import Array, apply, reasons, run
 
 REFUSALS = (ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.RuntimeException, ort_errors.NotImplemented)

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
-from passes.base import Context, Exactness, Result
-from passes.driver import NodeRewrite
+from passes.core.base import Context, Exactness, Result
+from passes.core.rewrite import NodeRewrite
 from tests.passes.rewriting import Array, apply, model, reasons, run
 
 DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool")

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
-from passes.base import Context
-from passes.driver import NodeRewrite
+from passes.core.base import Context
+from passes.core.rewrite import NodeRewrite
 from tests.passes.rewriting import Array, apply, operators, reasons, run
 
 IR_VERSION = 10

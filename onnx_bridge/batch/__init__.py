@@ -1,0 +1,1 @@
+"""Many models: jobs, the journal, and the engines that run the jobs."""

@@ -1,0 +1,107 @@
+"""The measurement: engines take turns, so that what disturbs the machine disturbs all of them.
+
+In each round every engine has its turn, in an order that is drawn anew. Python's garbage collector rests meanwhile.
+Around a turn there is nothing but two readings of a clock.
+
+A turn is one call. Of calls so short that a clock and cold caches after another engine's turn would show in them (less
+than `SHORT`), it is as many, one after the other, as fill `TURN`; the latency is their mean. Percentiles are then those
+of such means, whose tails are shorter than those of single calls; the table says how many calls a reading has.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnx_bridge.benchmark.engines import Call
+from onnx_bridge.core.values import Value
+
+LEAST = 5
+"""Rounds that there are at least, whatever the time."""
+SHORT, TURN = 250e-6, 1e-3
+"""Seconds: calls shorter than the first are timed together, as many as take about the second."""
+MOST = 1000
+"""Calls that are timed together, at most."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        iterations: rounds, at most.
+        warmup: calls before that whose times do not count.
+        seconds: no round begins after so many, but for the first `LEAST`; None sets no limit.
+        seed: of the order of the engines.
+    """
+
+    iterations: int = 50
+    warmup: int = 3
+    seconds: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Series:
+    """What was measured of one call.
+
+    Attributes:
+        latencies: seconds of a call, in the order of the rounds.
+        together: how many calls each of them is the mean of.
+    """
+
+    latencies: tuple[float, ...]
+    together: int = 1
+
+
+def measure(
+    calls: Sequence[tuple[Call, Mapping[str, Value]]],
+    plan: Plan,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Series]:
+    """The latencies of each call.
+
+    Args:
+        calls: what is called, each with its sample.
+        plan: how much.
+        clock: the time in seconds.
+    """
+    together = [_warm_up(call, sample, plan.warmup, clock) for call, sample in calls]
+    places = np.tile(np.arange(len(calls)), (plan.iterations, 1))
+    orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn before, not between calls
+    found: list[list[float]] = [[] for _ in calls]
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        started = clock()
+        for number, order in enumerate(orders):
+            if plan.seconds is not None and number >= LEAST and clock() - started > plan.seconds:
+                break
+            for place in order:
+                call, sample = calls[place]
+                turn = itertools.repeat(None, together[place])
+                before = clock()
+                for _ in turn:
+                    call(sample)
+                found[place].append((clock() - before) / together[place])
+    finally:
+        if was_enabled:
+            gc.enable()
+    return [Series(tuple(series), each) for series, each in zip(found, together, strict=True)]
+
+
+def _warm_up(call: Call, sample: Mapping[str, Value], warmup: int, clock: Callable[[], float]) -> int:
+    """How many calls make a turn, by the shortest of those that warm it up; one where there are none."""
+    shortest = math.inf
+    for _ in range(warmup):
+        before = clock()
+        call(sample)
+        shortest = min(shortest, clock() - before)
+    return 1 if shortest >= SHORT else min(MOST, math.ceil(TURN / max(shortest, TURN / MOST)))

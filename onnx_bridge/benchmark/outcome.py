@@ -1,0 +1,324 @@
+"""What a benchmark found: as JSON, CSV and a table; and how it compares with an earlier one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge.benchmark.operators import OperatorTime
+from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
+from onnx_bridge.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine in one setting.
+
+    Attributes:
+        engine: of `onnx_bridge.benchmark.engines.ENGINES`.
+        target: what MIGraphX compiled for; empty for other engines.
+        precision: what it computes in.
+        batch: samples a call; None where the model has no batch size to choose.
+        latencies: seconds of each call, in order.
+        load: seconds until it was ready to be called, from a compiled bundle or a model file.
+        first: seconds of the first call.
+        memory: bytes that its process took at most for loading it and for the first call, above what it had before.
+        together: how many calls each latency is the mean of (`onnx_bridge.benchmark.measure`).
+        operators: where its time goes, the slowest first; empty where that was not asked or is not known.
+    """
+
+    engine: str
+    target: str
+    precision: str
+    batch: int | None
+    latencies: tuple[float, ...]
+    load: float
+    first: float
+    memory: int
+    together: int = 1
+    operators: tuple[OperatorTime, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str, int | None]:
+        """What it is, for comparisons."""
+        return self.engine, self.target, self.precision, self.batch
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        kind = f"{self.engine} {self.target}".strip()
+        return f"{kind}, {self.precision}{'' if self.batch is None else f', batch {self.batch}'}"
+
+    @property
+    def summary(self) -> Summary:
+        """Of its latencies."""
+        return Summary.of(self.latencies)
+
+    @property
+    def throughput(self) -> float:
+        """Samples a second, at the median latency."""
+        return (self.batch or 1) / self.summary.p50
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "engine": self.engine,
+            "target": self.target,
+            "precision": self.precision,
+            "batch": self.batch,
+            **self.summary.to_json(),
+            "throughput": self.throughput,
+            "load": self.load,
+            "first": self.first,
+            "memory": self.memory,
+            "together": self.together,
+            "latencies": list(self.latencies),
+            **({"operators": [each.to_json() for each in self.operators]} if self.operators else {}),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Row:
+        """What `to_json` gave."""
+        names = ("engine", "target", "precision", "batch", "load", "first", "memory")
+        found = cls(
+            **{name: values[name] for name in names},
+            latencies=tuple(map(float, values["latencies"])),
+            together=values.get("together", 1),
+            operators=tuple(map(OperatorTime.from_json, values.get("operators", ()))),
+        )
+        if not found.latencies or min(found.latencies) <= 0:
+            raise ValueError("it has no latencies")
+        return found
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A row against the same one of a baseline.
+
+    Attributes:
+        name: the row's.
+        ratio: how many times as long it takes.
+        change: what that shows.
+    """
+
+    name: str
+    ratio: Ratio
+    change: Change
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What `bench` found.
+
+    Attributes:
+        model: its name.
+        digest: the sha256 of the model; None for one in memory.
+        rows: by batch size, in the order of the engines.
+        versions: of what was measured.
+        notes: what the user should know, in sentences.
+        unavailable: why engines that were asked for are not among the rows.
+        gates: the comparison with a baseline; empty without one.
+        max_slowdown: what that allows.
+    """
+
+    model: str
+    digest: str | None
+    rows: tuple[Row, ...]
+    versions: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    max_slowdown: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is slower than a baseline allows."""
+        return all(gate.change is not Change.SLOWER for gate in self.gates)
+
+    def ratios(self) -> dict[Row, Ratio]:
+        """Each row against the first of its batch size, which were measured in the same rounds."""
+        first: dict[int | None, Row] = {}
+        found = {}
+        for row in self.rows:
+            base = first.setdefault(row.batch, row)
+            if base is not row:
+                found[row] = ratio(row.latencies, base.latencies, paired=True)
+        return found
+
+    def knees(self) -> dict[tuple[str, str, str], tuple[int, int]]:
+        """By engine, target and precision: the batch size with the best throughput, and the knee."""
+        sizes: dict[tuple[str, str, str], dict[int, float]] = {}
+        for row in self.rows:
+            if row.batch is not None:
+                sizes.setdefault(row.key[:3], {})[row.batch] = row.throughput
+        return {kind: knee(found) for kind, found in sizes.items() if len(found) > 1}
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, which are also a baseline."""
+        ratios = self.ratios()
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "digest": self.digest,
+            "versions": dict(self.versions),
+            "rows": [
+                {**row.to_json(), **({"ratio": ratios[row].to_json()} if row in ratios else {})} for row in self.rows
+            ],
+            "knees": [
+                {"engine": kind[0], "target": kind[1], "precision": kind[2], "best": best, "knee": smallest}
+                for kind, (best, smallest) in self.knees().items()
+            ],
+            "gates": [
+                {"row": gate.name, "ratio": gate.ratio.to_json(), "change": gate.change.value} for gate in self.gates
+            ],
+            "max_slowdown": self.max_slowdown,
+            "unavailable": dict(self.unavailable),
+            "notes": list(self.notes),
+            "passed": self.passed,
+        }
+
+    def to_csv(self) -> str:
+        """A line a row, without the single latencies and operators."""
+        text = io.StringIO()
+        left_out = ("latencies", "operators")
+        rows = [{name: value for name, value in row.to_json().items() if name not in left_out} for row in self.rows]
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def render(self) -> RenderableType:
+        """As a table, a row each, and sentences."""
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("engine")
+        for name in ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s"):
+            table.add_column(name, justify="right")
+        table.add_column("MiB", justify="right")
+        ratios = self.ratios()
+        for row in self.rows:
+            found = row.summary
+            times = [f"{1e3 * each:.3g}" for each in (found.p50, found.p90, found.p99, found.min)]
+            spread = f"{1e3 * found.mean:.3g} ± {1e3 * found.std:.2g}"
+            against = str(ratios[row]) if row in ratios else "1"
+            rest = (
+                f"{row.throughput:.4g}",
+                against,
+                f"{row.load:.2f}",
+                f"{row.first:.3f}",
+                f"{row.memory / 2**20:.0f}",
+            )
+            table.add_row(row.name, *times, spread, *rest)
+        operators = [_operator_table(row) for row in self.rows if row.operators]
+        return Group(table, *operators, *self.sentences())
+
+    def sentences(self) -> list[str]:
+        """What there is to say beside the table."""
+        said = [
+            f"{' '.join(filter(None, kind[:2]))}, {kind[2]}: best throughput at batch {best}, knee at {smallest}"
+            for kind, (best, smallest) in self.knees().items()
+        ]
+        outliers = sum(row.summary.outliers for row in self.rows)
+        if outliers:
+            calls = sum(row.summary.calls for row in self.rows)
+            said.append(f"{outliers} of {calls} readings are outliers (beyond Q3 + 3·IQR), left out of mean and std")
+        short = [f"{row.name} ({row.together})" for row in self.rows if row.together > 1]
+        if short:
+            said.append(f"calls so short that each reading is the mean of several: {'; '.join(short)}")
+        said += [f"{engine}: not available, {why}" for engine, why in self.unavailable.items()]
+        for gate in self.gates:
+            limit = f"{self.max_slowdown or 0:.1%}"
+            words = {
+                Change.SLOWER: f"slower than the baseline by more than {limit}",
+                Change.WITHIN: f"within {limit} of the baseline",
+                Change.UNDECIDED: f"too noisy to tell whether it is within {limit} of the baseline: measure more calls",
+            }
+            said.append(f"{gate.name}: {gate.ratio} × the baseline, {words[gate.change]}")
+        return [*said, *self.notes]
+
+    def against(self, baseline: Baseline, max_slowdown: float) -> Bench:
+        """The same with the comparison.
+
+        Raises:
+            InputError: the baseline is of another model, or has none of the rows.
+        """
+        if self.digest is None or baseline.digest != self.digest:
+            what = f"the baseline is of another model ({baseline.model}), or of another version of it"
+            raise InputError(what, where=str(baseline.path), hint="make one with `bench MODEL -o baseline.json`")
+        before = {row.key: row for row in baseline.rows}
+        gates = []
+        for row in self.rows:
+            if row.key in before:
+                found = ratio(row.latencies, before[row.key].latencies)
+                gates.append(Gate(row.name, found, change(found, max_slowdown)))
+        if not gates:
+            has = "; ".join(row.name for row in baseline.rows)
+            raise InputError(
+                "the baseline has nothing that was measured now", where=str(baseline.path), hint=f"it has {has}"
+            )
+        notes = list(self.notes)
+        missing = [row.name for row in self.rows if row.key not in before]
+        if missing:
+            notes.append(f"not in the baseline: {'; '.join(missing)}")
+        other = [name for name, each in self.versions.items() if baseline.versions.get(name) != each]
+        if other:
+            notes.append(f"the baseline was measured with another {', '.join(other)}")
+        return replace(self, notes=tuple(notes), gates=tuple(gates), max_slowdown=max_slowdown)
+
+
+_SLOWEST = 10
+"""Operators that the table shows."""
+
+
+def _operator_table(row: Row) -> RenderableType:
+    """The slowest operators of a row."""
+    from rich.table import Table
+
+    shown, count = row.operators[:_SLOWEST], len(row.operators)
+    title = f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {count} operators"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column("MIGraphX's operator", overflow="fold")
+    table.add_column("of ONNX")
+    for name in ("times", "ms", "share", "slowest"):
+        table.add_column(name, justify="right")
+    for each in shown:
+        onnx = ", ".join(each.onnx)
+        slowest = f"{each.slowest} {1e3 * each.longest:.3g} ms"
+        table.add_row(each.operator, onnx, str(each.count), f"{1e3 * each.seconds:.3g}", f"{each.share:.1%}", slowest)
+    return table
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier benchmark, read from its JSON."""
+
+    path: Path
+    model: str
+    digest: str | None
+    rows: tuple[Row, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Baseline:
+        """Read one; raises InputError where it is none."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] != FORMAT:
+                raise ValueError(f"its format is {values['format']}")
+            rows = tuple(map(Row.from_json, values["rows"]))
+            return cls(path, values["model"], values["digest"], rows, values["versions"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"this is no baseline: {type(error).__name__}: {error}"
+            raise InputError(what, where=str(path), hint="make one with `bench MODEL -o baseline.json`") from None

@@ -1,0 +1,123 @@
+"""The stages of a bundle that is loaded: programs in a worker, and models on ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest import StageInfo, TensorInfo
+from onnx_bridge.bundle.submodel import part_file
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.model import io as models
+from passes.target.partition import extract
+
+if TYPE_CHECKING:
+    from onnx_bridge.reference.reference import Reference
+
+
+@dataclass
+class HostStage:
+    """A stage that ONNX Runtime runs, all optimizations off.
+
+    Attributes:
+        info: what it takes and gives.
+        session: what runs it.
+        seconds: that the last run took.
+    """
+
+    info: StageInfo
+    session: Reference
+    seconds: float = 0.0
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Its outputs by name, of its inputs by name."""
+        started = time.perf_counter()
+        found = self.session.run(values)
+        self.seconds = time.perf_counter() - started
+        return found
+
+
+@dataclass
+class DeviceStage:
+    """A stage that MIGraphX runs."""
+
+    info: StageInfo
+    program: RemoteProgram
+    worker: Worker
+    limits: Limits
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Its outputs by name, of its inputs by name."""
+        shapes = self.program.get_parameter_shapes()
+        tensors = {}
+        for info in self.info.inputs:
+            if info.name in shapes:  # MIGraphX keeps no parameter that nothing uses
+                array = _fitting(values[info.name], info)
+                # it holds int4 in bytes
+                packed = array.dtype.name in _PACKED
+                tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
+        with self.worker.limited(self.limits):
+            results = self.program.run(tensors)
+        pairs = zip(self.info.outputs, results, strict=True)
+        return {info.name: _as_declared(result.numpy(), info) for info, result in pairs}
+
+
+LoadedStage = HostStage | DeviceStage
+
+
+class CutModel:
+    """The cleaned model, read when a stage is first cut out of it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._model: ir.Model | None = None
+
+    def part(self, info: StageInfo) -> ir.Model:
+        """A stage as a model."""
+        return extract(self._loaded(), *_ends(info))
+
+    def file(self, info: StageInfo) -> contextlib.AbstractContextManager[Path]:
+        """A stage as a file, for a while."""
+        return part_file(self._loaded(), *_ends(info))
+
+    def _loaded(self) -> ir.Model:
+        if self._model is None:
+            assert self._path is not None
+            self._model = models.load(self._path)
+        return self._model
+
+
+def _ends(info: StageInfo) -> tuple[Sequence[str], Sequence[str]]:
+    return [each.name for each in info.inputs], [each.name for each in info.outputs]
+
+
+def _fitting(value: Value, info: TensorInfo) -> Array:
+    """What comes from a stage before, which must be what the model declares it to be."""
+    assert value is not None
+    assert not isinstance(value, list)
+    if value.shape != info.shape or value.dtype != info.numpy:
+        what = f"it is {value.dtype.name}{list(value.shape)}, and the model says {info.dtype}{list(info.shape or ())}"
+        raise InputError(what, where=f"value {info.name!r}", hint="the shapes that the model declares are wrong")
+    return value
+
+
+_PACKED = frozenset({"int4", "uint4"})
+
+
+def _as_declared(array: Array, info: TensorInfo) -> Array:
+    """Undo what MIGraphX does to scalars (rank 1) and to int4 (held in bytes); all else stays as it came."""
+    if info.shape == () and array.shape == (1,):
+        array = array.reshape(())
+    if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):
+        array = array.astype(info.numpy)
+    return array

@@ -1,0 +1,100 @@
+"""Running a bundle on arrays from a file: the verb ``run``."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_bridge.bundle.bundle import load
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.samples import files
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What ``run`` did.
+
+    Attributes:
+        path: where the outputs were written.
+        outputs: dtype and shape of each array there.
+        seconds: how long it took, without loading.
+        stages: the stages that ran and the share of MIGraphX; empty where it ran the whole.
+    """
+
+    path: Path
+    outputs: dict[str, tuple[str, tuple[int, ...]]]
+    seconds: float
+    stages: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        outputs = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.outputs.items()}
+        values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
+        return {**values, "stages": self.stages} if self.stages else values
+
+    def render(self) -> str:
+        """One line an output."""
+        lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in self.outputs.items()]
+        lines += [f"stages: {self.stages}"] if self.stages else []
+        return "\n".join([*lines, f"written to {self.path} ({self.seconds:.3g} s)"])
+
+
+def run_files(
+    bundle: str | os.PathLike[str],
+    sample: Path,
+    out: Path,
+    *,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, by a rename once complete.
+
+    Where the arrays hold several samples (`input_files.read`), so do the outputs, along a first axis. The arrays of a
+    sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
+
+    Raises:
+        InputError: the bundle or the arrays are wrong, an output has another shape in each sample, or the file cannot
+            be written.
+        RuntimeFailure: MIGraphX failed.
+    """
+    tell = progress or (lambda _stage: None)
+    tell("load")
+    loaded = load(bundle, timeout=timeout, memory=memory)
+    samples = files.read(sample, loaded.specs)
+    tell("run")
+    started = time.perf_counter()
+    found = [flat(loaded(arrays)) for arrays in samples]
+    seconds = time.perf_counter() - started
+    # strings as numpy's own, since objects would have to be pickled
+    plain = [{name: each.astype(str) if each.dtype == object else each for name, each in one.items()} for one in found]
+    results = plain[0] if len(plain) == 1 else _stacked(plain)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=out.parent) as folder:
+            written = Path(folder) / "outputs.npz"
+            np.savez(written, allow_pickle=False, **results)
+            written.replace(out)
+    except OSError as error:
+        raise InputError(f"the outputs cannot be written: {error.strerror}", where=str(out)) from error
+    outputs = {
+        name: ("string" if each.dtype.kind == "U" else each.dtype.name, each.shape) for name, each in results.items()
+    }
+    return RunResult(out, outputs, seconds, loaded.manifest.stage_line)
+
+
+def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The outputs of several samples, along a first axis."""
+    for name in dict.fromkeys(name for each in samples for name in each):
+        shapes = {each[name].shape if name in each else None for each in samples}
+        if len(shapes) > 1:
+            what = "its shape differs from sample to sample, so that they cannot be stacked"
+            raise InputError(what, where=f"output {name!r}", hint="run the samples one by one")
+    return {name: np.stack([each[name] for each in samples]) for name in samples[0]}

@@ -1,0 +1,31 @@
+"""Parts of a model as MIGraphX takes them: cut out, written to a file, parsed."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.migraphx.program import OnnxOptions
+from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.model import io as models
+from passes.target.partition import extract
+
+
+def parse(worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] | None]) -> RemoteProgram:
+    """Let MIGraphX parse a model whose inputs have these shapes."""
+    # a size of 0 reads as unknown to MIGraphX, unless it is given like this
+    empty = {name: [dim or 0 for dim in shape] for name, shape in shapes.items() if shape and 0 in shape}
+    return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty))
+
+
+@contextlib.contextmanager
+def part_file(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Path]:
+    """The part of a model between some of its values, by their names, as a file, for a while."""
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        path = Path(folder) / "stage.onnx"
+        models.save(extract(model, inputs, outputs), path)
+        yield path

@@ -1,0 +1,273 @@
+"""Whether a bundle is whole, and whether it runs here: the verb ``verify``.
+
+Every file is read once, in a stream, and compared with the SHA-256 that its manifest has; manifests carry their own,
+and those of buckets stand in that of the whole. A packed bundle is looked at as it is, without being unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onnx_bridge.bundle.buckets import BucketsManifest
+from onnx_bridge.bundle.bundle import manifest_path, require
+from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, unsealed
+from onnx_bridge.bundle.pack import is_packed, members, opened
+from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.migraphx import runtime as runtimes
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Verification:
+    """What was found.
+
+    Attributes:
+        path: of the bundle.
+        files: what belongs to it, the manifest first: names, and where each is (the archive, of a packed one).
+        bytes: of all of them.
+        problems: what is wrong, by file; empty for a bundle that is whole.
+        unfit: why it does not run here; None where it does, or was not asked.
+        notes: what else is worth knowing, in sentences.
+        made: what it was made by and for, in words.
+    """
+
+    path: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    bytes: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+    unfit: str | None = None
+    notes: list[str] = field(default_factory=list)
+    made: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is whole, and runs here."""
+        return not self.problems and self.unfit is None
+
+    @property
+    def summary(self) -> str:
+        """All of it in a sentence."""
+        count = f"{len(self.files)} files, {self.bytes / 2**20:.3g} MiB"
+        if self.problems:
+            return f"damaged: {len(self.problems)} of {count} are not as they were made"
+        if self.unfit:
+            return f"whole ({count}), but it does not run here: {self.unfit}"
+        return f"whole: {count}, each as it was made"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "path": str(self.path),
+            "passed": self.passed,
+            "whole": not self.problems,
+            "unfit": self.unfit,
+            "problems": self.problems,
+            "files": list(self.files),
+            "bytes": self.bytes,
+            "made": self.made,
+            "notes": self.notes,
+            "summary": self.summary,
+        }
+
+    def render(self) -> Text:
+        """In lines."""
+        from rich.text import Text
+
+        lines = [f"bundle: {self.path}", *([f"made: {self.made}"] if self.made else [])]
+        lines += [f"damaged: {name}: {what}" for name, what in self.problems.items()]
+        return Text("\n".join([*lines, *(f"note: {note}" for note in self.notes), self.summary]))
+
+
+def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True) -> Verification:
+    """Look whether a bundle is whole, and whether the MIGraphX and the GPU here can run it.
+
+    Args:
+        path: its folder, its program (``.mxr``), or the file that it was packed into.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        here: whether to ask if it runs here, too.
+
+    Raises:
+        InputError: there is no bundle.
+    """
+    path = Path(path)
+    files: _Files = _Packed(path) if is_packed(path) else _Folder(manifest_path(path).parent)
+    first = "manifest.json" if is_packed(path) else manifest_path(path).name
+    found = Verification(path)
+    text = files.read(first)
+    if text is None:
+        what = "this is no bundle: it has no manifest" if path.exists() else "there is no such bundle"
+        raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
+    if isinstance(files, _Packed) and files.damage:
+        found.problems[path.name] = files.damage
+    manifests = list(_walk(files, first, text, found))
+    for inner, manifest in manifests:
+        folder = Path(inner).parent
+        _check(files, {os.path.normpath(folder / each.file): each for each in manifest.files}, found)
+    found.bytes = sum(files.size(name) for name in found.files)
+    if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
+        found.notes.append(f"not of the bundle: {', '.join(extra[:5])}{' and more' * (len(extra) > 5)}")
+    programs = [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
+    if programs:
+        one = programs[0]
+        target = f"{one.target} ({one.architecture})" if one.architecture else one.target
+        versions = one.versions
+        found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
+        if here:
+            _fits(found, programs, runtime)
+    return found
+
+
+def _walk(
+    files: _Files, name: str, text: bytes, found: Verification
+) -> Iterator[tuple[str, Manifest | BucketsManifest]]:
+    """The manifest, and those of buckets, with their names; what is wrong with one goes into ``found``."""
+    found.files[name] = files.place(name)
+    if problem := unsealed(text):
+        found.problems[name] = problem
+    try:
+        if json.loads(text).get("format") != BUCKETS:
+            yield name, Manifest.parse(text, name)
+            return
+        manifest = BucketsManifest.parse(text, name)
+    except (BridgeError, ValueError, AttributeError) as error:
+        found.problems[name] = error.what if isinstance(error, BridgeError) else "it is no manifest"
+        return
+    yield name, manifest
+    for bucket in manifest.buckets:
+        inner = f"{bucket.folder}/manifest.json"
+        content = files.read(inner)
+        if content is None:
+            found.files[inner] = files.place(inner)
+            found.problems[inner] = "it is missing"
+            continue
+        yield from _walk(files, inner, content, found)
+        if hashlib.sha256(content).hexdigest() != bucket.manifest:
+            found.problems[inner] = "it is not the bucket that belongs here: parts of two conversions are mixed"
+
+
+def _check(files: _Files, infos: Mapping[str, FileInfo], found: Verification) -> None:
+    for name, info in infos.items():
+        if name in found.files:
+            continue
+        found.files[name] = files.place(name)
+        if problem := files.problem(name, info):
+            found.problems[name] = problem
+
+
+def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -> None:
+    needed = [each for each in manifests if each.programs]
+    if not needed:
+        return
+    try:
+        there = runtimes.find(runtime)
+        for each in needed:
+            require(each, there, found.path)
+    except BridgeError as error:
+        found.unfit = error.what
+        return
+    made = needed[0].versions.get("runtime")
+    if made != there.identity:
+        found.notes.append(f"made by another build of MIGraphX ({made}); the one here is {there.identity}")
+
+
+class _Files(Protocol):
+    """Where the files of a bundle are."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of one; None where there is no such file."""
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        """What is wrong with one, in words."""
+
+    def names(self) -> set[str]:
+        """All that are there."""
+
+    def size(self, name: str) -> int:
+        """Bytes of one; 0 where there is no such file."""
+
+    def place(self, name: str) -> Path:
+        """Where one is."""
+
+
+class _Folder:
+    """Files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError:
+            return None
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        return FileInfo(name, info.bytes, info.sha256).problem(self._folder)
+
+    def names(self) -> set[str]:
+        return {each.relative_to(self._folder).as_posix() for each in self._folder.rglob("*") if each.is_file()}
+
+    def size(self, name: str) -> int:
+        try:
+            return (self._folder / name).stat().st_size
+        except OSError:
+            return 0
+
+    def place(self, name: str) -> Path:
+        return self._folder / name
+
+
+class _Packed:
+    """Files in an archive, which is read once from one end to the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: dict[str, FileInfo] = {}
+        self._manifests: dict[str, bytes] = {}
+        self.damage: str | None = None
+        try:
+            with opened(path) as archive:
+                for entry in members(archive, path):
+                    content = archive.extractfile(entry)
+                    assert content is not None
+                    digest, parts, size = hashlib.sha256(), [], 0
+                    while chunk := content.read(_CHUNK):
+                        digest.update(chunk)
+                        size += len(chunk)
+                        if entry.name.endswith("manifest.json"):
+                            parts.append(chunk)
+                    self._found[entry.name] = FileInfo(entry.name, size, digest.hexdigest())
+                    if parts:
+                        self._manifests[entry.name] = b"".join(parts)
+        except InputError as error:
+            self.damage = error.what
+
+    def read(self, name: str) -> bytes | None:
+        return self._manifests.get(name)
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        there = self._found.get(name)
+        if there is None:
+            return "it is missing"
+        if there.bytes != info.bytes:
+            return f"it has {there.bytes:,} bytes instead of {info.bytes:,}"
+        return None if there.sha256 == info.sha256 else "its content is another one (SHA-256)"
+
+    def names(self) -> set[str]:
+        return set(self._found)
+
+    def size(self, name: str) -> int:
+        return self._found[name].bytes if name in self._found else 0
+
+    def place(self, name: str) -> Path:
+        return self._path

@@ -1,0 +1,142 @@
+"""Options that several verbs of the command line have, and how their texts are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from passes.core.errors import InputError
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+        help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+    ),
+]
+Pipeline = Annotated[
+    str, typer.Option("--pipeline", metavar="SPEC", help="Passes, as 'a,b{option=value}', or a pipeline's name.")
+]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
+]
+Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant: JSON, or @SAMPLE.npz; repeatable."),
+]
+Host = Annotated[
+    bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
+]
+Cache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
+]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        metavar="DATA",
+        help="For int8 and fp8: an .npz, .npy, folder of images or .pb, or loader script; else made-up data.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep-fp32", metavar="OP|NODE", help="An operator or node that stays in float32; repeatable."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of compiling, as exhaustive_tune=true; repeatable."),
+]
+Buckets = Annotated[
+    list[str] | None,
+    typer.Option("--bucket", metavar="NAME=1,4,16", help="Sizes of a dimension, a program for each; repeatable."),
+]
+Pad = Annotated[
+    list[str] | None,
+    typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
+]
+Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
+Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
+Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
+Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
+
+
+def dims(texts: list[str] | None) -> dict[str, int]:
+    """Sizes by dimension, of ``NAME=SIZE``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdecimal():
+            raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
+        found[name] = int(size)
+    return found
+
+
+def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, parts = text.rpartition("=")
+        each = [part.strip() for part in parts.split(",")]
+        if not name or not all(part.isdecimal() for part in each):
+            hint = "for example --bucket batch=1,4,16"
+            raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
+        found[name] = tuple(map(int, each))
+    return found
+
+
+def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=[5]") -> dict[str, str]:
+    """Values by input, of ``NAME=VALUE``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InputError(f"{text!r} is not NAME=VALUE", where=option, hint=f"for example {option} {example}")
+        found[name] = _from_sample(name, Path(value[1:])) if value.startswith("@") else value
+    return found
+
+
+def _from_sample(name: str, path: Path) -> str:
+    """The array of a name in an .npz, as JSON; raises InputError."""
+    import json
+
+    import numpy as np
+
+    from onnx_bridge.core.errors import nearest
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if name in arrays:
+                return json.dumps(arrays[name].tolist())
+            hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"cannot be read as .npz: {error}", where=str(path)) from None
+    raise InputError(f"it has no array {name}", where=str(path), hint=hint)
+
+
+def shapes(texts: list[str] | None) -> dict[str, list[int]]:
+    """Shapes by input, of ``NAME:[SIZES]``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, sizes = text.rpartition(":")
+        parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
+        if not name or not all(each.isdecimal() for each in parts):
+            hint = "for example --input x:[1,3,224,224]"
+            raise InputError(f"{text!r} is not NAME:[SIZES]", where="--input", hint=hint)
+        found[name] = [int(each) for each in parts]
+    return found

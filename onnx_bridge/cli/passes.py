@@ -1,0 +1,35 @@
+"""The verbs of ``onnx-bridge passes``: what passes there are, and why one did or did not apply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.cli.terminal import Json, progress, show
+
+app = typer.Typer(no_args_is_help=True, help="List the passes, and explain what one would do to a model.")
+
+
+@app.command("list")
+def passes_list(as_json: Json = False) -> None:
+    """Show all passes with their options, and the named pipelines."""
+    from onnx_bridge.conversion.explain import catalogue
+
+    show(catalogue(), as_json)
+
+
+@app.command("explain")
+def passes_explain(
+    name: Annotated[str, typer.Argument(metavar="PASS", help="A pass, as 'name' or 'name{option=value}'.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only about this node.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written."""
+    from onnx_bridge.conversion.explain import explain
+
+    with progress(as_json):
+        explanation = explain(name, model, node=node)
+    show(explanation, as_json)

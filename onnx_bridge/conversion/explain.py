@@ -1,0 +1,151 @@
+"""What passes there are, and why one did or did not apply: the verbs ``passes list`` and ``passes explain``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+import passes
+from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.model import io as models
+from passes.cleanup.infer_shapes import InferShapes
+from passes.core.base import Context, Exactness, Rewrite, Skip, Target
+from passes.core.pipeline import Pipeline
+from passes.legalize.driver import Legalize
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class PassInfo:
+    """A pass: its name, how far numbers may move, its options with their defaults, and what it does."""
+
+    name: str
+    exactness: str
+    options: dict[str, str]
+    does: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All passes and named pipelines."""
+
+    passes: list[PassInfo]
+    pipelines: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dataclasses.asdict(self)
+
+    def render(self) -> RenderableType:
+        """As tables."""
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("pass", "exactness", "options", "does"):
+            table.add_column(heading, overflow="fold")
+        for each in self.passes:
+            options = "\n".join(f"{name}={default}" for name, default in each.options.items())
+            table.add_row(each.name, each.exactness, options, each.does)
+        pipelines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        pipelines.add_column("pipeline")
+        pipelines.add_column("passes", overflow="fold")
+        for name, spec in self.pipelines.items():
+            pipelines.add_row(name, spec.replace(",", ", ") or "(nothing)")
+        return Group(table, "", pipelines)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a pass would do to a model, and what it would leave alone and why."""
+
+    name: str
+    rewrites: list[Rewrite]
+    skips: list[Skip]
+    node: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "pass": self.name,
+            "node": self.node,
+            "rewrites": [dataclasses.asdict(each) for each in self.rewrites],
+            "skips": [dataclasses.asdict(each) for each in self.skips],
+        }
+
+    def render(self) -> str:
+        """One line a rewrite or skip."""
+        lines = [f"would rewrite {rewrite_line(each)}" for each in self.rewrites]
+        lines += [f"leaves {each.node or 'the model'} alone: {each.reason}" for each in self.skips]
+        return (
+            "\n".join(lines) or f"{self.name} finds nothing that it is about{f' at {self.node}' if self.node else ''}"
+        )
+
+
+def rewrite_line(rewrite: Rewrite) -> str:
+    """A rewrite in one line: the nodes that go, those that come, and its note."""
+    if not rewrite.before and not rewrite.after:
+        return rewrite.note
+    before, after = (", ".join(names) or "(nothing)" for names in (rewrite.before, rewrite.after))
+    return f"{before} → {after}" + (f" ({rewrite.note})" if rewrite.note else "")
+
+
+def catalogue() -> Catalogue:
+    """All passes and named pipelines."""
+    infos = []
+    for name in passes.names():
+        cls = passes.get(name)
+        exactness = cls.exactness.value if isinstance(cls.exactness, Exactness) else "by its options"
+        options = {field.name.replace("_", "-"): _default(field) for field in dataclasses.fields(cls)}
+        infos.append(PassInfo(name, exactness, options, passes.describe(name)))
+    return Catalogue(infos, dict(passes.PIPELINES))
+
+
+def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | None = None) -> Explanation:
+    """Try a pass on a copy of a model.
+
+    Args:
+        name: the pass, with options in braces where wanted.
+        model: an ONNX file, or a model in memory, which is left as it is.
+        node: tell about this node only.
+
+    Raises:
+        InputError: there is no such pass or node, or the model cannot be read.
+    """
+    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    if node is not None:
+        names = {str(each.name) for each in loaded.graph.all_nodes()}
+        names |= {str(each.name) for function in loaded.functions.values() for each in function.all_nodes()}
+        if node not in names:
+            raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
+    pipeline = Pipeline.parse(name)
+    target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
+    if target is not None:  # nothing can be asked about what has no known shape
+        InferShapes().run(loaded, Context())
+    steps = pipeline.run(loaded, Context(target))
+    rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
+    skips = [each for step in steps for each in step.result.skips if node in (None, each.node)]
+    return Explanation(name, rewrites, skips, node)
+
+
+def _runtime() -> Target | None:
+    """The runtime that legalization asks; None where there is none."""
+    from onnx_bridge.migraphx import runtime as runtimes
+    from onnx_bridge.verdicts.verdicts import Verdicts
+
+    try:
+        return Verdicts(runtimes.find())
+    except RuntimeNotFound:
+        return None
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return "" if field.default is None else str(field.default)
+    return "" if field.default_factory is dataclasses.MISSING else "{}"

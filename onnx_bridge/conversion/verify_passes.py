@@ -1,0 +1,64 @@
+"""Passes under supervision: ONNX Runtime before against ONNX Runtime after, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.reference.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from passes.core.base import Exactness
+from passes.core.pipeline import Step
+
+_STEP = 0.05
+"""How far a pass may move numbers that moves them by steps of a quantization grid: a share of the output's scale."""
+
+
+class Verifier:
+    """Called after each pass: compares the model's outputs with those before it, on one seeded sample.
+
+    Args:
+        model: the model before the first pass.
+        dims: sizes of symbolic dimensions, as for `clean`; the others are 1.
+        shapes: whole shapes of inputs, likewise.
+
+    Attributes:
+        found: for each pass what it did to the numbers; None where it rewrote nothing.
+    """
+
+    def __init__(
+        self, model: ir.Model, dims: Mapping[str, int] | None, shapes: Mapping[str, Sequence[int]] | None
+    ) -> None:
+        self.found: list[Comparison | None] = []
+        specs = samplers.specs(model)
+        if shapes:
+            (made,) = samplers.generate(specs, dims=dims)
+            tensors = {name: each for name, each in made.items() if isinstance(each, np.ndarray)}
+            wanted = {name: tuple(shapes.get(name, array.shape)) for name, array in tensors.items()}
+            specs, dims = samplers.fixed(specs, wanted)
+        (self._sample,) = samplers.generate(specs, dims=dims)
+        self._outputs = Reference(model).run(self._sample)
+
+    def __call__(self, step: Step) -> None:
+        """Compare, and go on from the new outputs, so that a pass answers only for itself."""
+        if not step.result.modified:
+            self.found.append(None)
+            return
+        outputs = Reference(step.result.model).run(self._sample)
+        tolerances = {name: _tolerance(array, step.exactness) for name, array in flat(self._outputs).items()}
+        self.found.append(compare(outputs, self._outputs, tolerances))
+        self._outputs = outputs
+
+
+def _tolerance(expected: Array, exactness: Exactness) -> Tolerance:
+    default = default_tolerance(expected)
+    if exactness is Exactness.BITWISE or default == EXACT:
+        return EXACT
+    if exactness is Exactness.ROUNDING:
+        return default
+    scale = float(abs(expected.astype("float64")).max(initial=0.0))
+    return Tolerance(default.rtol, max(default.atol, _STEP * scale))

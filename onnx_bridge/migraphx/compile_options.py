@@ -1,0 +1,192 @@
+"""Compile options by name: MIGraphX's arguments of ``compile``, and the settings that it reads from its environment.
+
+    offload_copy     copy inputs and outputs between host and device within a call (default: true)
+    fast_math        faster approximations of functions such as exp and GELU (default: true)
+    exhaustive_tune  measure every known kernel instead of guessing; compiling takes far longer (default: false)
+    tuning           keep what tuning found with the bundle: ``keep``, or an earlier bundle to go on from
+
+The settings are those that MIGraphX (docs/reference/MIGraphX-dev-env-vars.rst) and MIOpen document; `SETTINGS` says
+what each does. Only a GPU heeds most of them. MIGraphX reads them once, so that programs with other settings live in
+another worker process; they go into the manifest, and a bundle is loaded with those that it was made with.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.migraphx.runtime import Runtime
+
+Value = bool | str
+
+COMPILE: Mapping[str, bool] = {"offload_copy": True, "fast_math": True, "exhaustive_tune": False}
+"""The arguments of ``compile``, with their defaults."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable that MIGraphX or MIOpen reads.
+
+    Attributes:
+        variable: its name.
+        what: it is for.
+        since: the first MIGraphX that reads it; empty for MIOpen's.
+        until: the last one; empty where it still does.
+    """
+
+    variable: str
+    what: str
+    since: str = ""
+    until: str = ""
+
+    @property
+    def span(self) -> str:
+        """Which versions read it, in words."""
+        if not self.since:
+            return "MIOpen reads it, which comes with MIGraphX's gpu target"
+        return f"MIGraphX reads it since {self.since}{f', and up to {self.until}' if self.until else ''}"
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "problem_cache": Setting(
+        "MIGRAPHX_PROBLEM_CACHE", "the file that keeps the results of tuning between conversions", "2.11"
+    ),
+    "gpu_compile_parallel": Setting("MIGRAPHX_GPU_COMPILE_PARALLEL", "how many kernels are compiled at a time", "2.1"),
+    "disable_mlir": Setting("MIGRAPHX_DISABLE_MLIR", "1: no kernels by rocMLIR", "2.8"),
+    "mlir_ops": Setting(
+        "MIGRAPHX_MLIR_USE_SPECIFIC_OPS", "operators that rocMLIR makes, or with ~ does not make", "2.8"
+    ),
+    "mlir_tune_limit": Setting("MIGRAPHX_MLIR_TUNE_LIMIT", "how many solutions of rocMLIR are measured", "2.9"),
+    "disable_pointwise_fusion": Setting(
+        "MIGRAPHX_DISABLE_POINTWISE_FUSION", "1: no fusion of pointwise operators", "2.1"
+    ),
+    "disable_reduce_fusion": Setting("MIGRAPHX_DISABLE_REDUCE_FUSION", "1: no fusion of reductions", "2.6"),
+    "disable_miopen_fusion": Setting("MIGRAPHX_DISABLE_MIOPEN_FUSION", "1: no fused convolutions of MIOpen", "1.3"),
+    "disable_layernorm_fusion": Setting(
+        "MIGRAPHX_DISABLE_LAYERNORM_FUSION", "1: no fused layer normalization", "2.10", "2.12"
+    ),
+    "disable_schedule": Setting("MIGRAPHX_DISABLE_SCHEDULE_PASS", "1: one stream", "1.3"),
+    "disable_passes": Setting(
+        "MIGRAPHX_DISABLE_PASSES", "MIGraphX's own passes that are left out, with commas", "2.12"
+    ),
+    "gemm_provider": Setting("MIGRAPHX_SET_GEMM_PROVIDER", "hipblaslt or rocblas", "2.12"),
+    "nhwc": Setting("MIGRAPHX_ENABLE_NHWC", "1: convolutions in channels-last layout", "2.5"),
+    "miopen_find_mode": Setting(
+        "MIOPEN_FIND_MODE", "how MIOpen finds its kernels: 1 normal, 2 fast, 3 hybrid, 5 dynamic"
+    ),
+    "miopen_find_enforce": Setting(
+        "MIOPEN_FIND_ENFORCE", "how MIOpen heeds its database: 1 none, 3 search, 4 search and update"
+    ),
+}
+"""The settings by name. The versions are those whose sources name the variable."""
+
+TUNING = "tuning"
+"""The option that keeps tuning results with a bundle: ``keep``, or the path of an earlier bundle to go on from."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for.
+
+    Attributes:
+        compile: the arguments of ``compile`` that differ from their defaults.
+        environment: the variables for MIGraphX's process.
+        given: all that was given, by name.
+        tuning: whether tuning results are kept with the bundle: ``keep``, an earlier bundle, or empty for not.
+    """
+
+    compile: Mapping[str, bool] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Value] = field(default_factory=dict)
+    tuning: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Value] | None, runtime: Runtime, target: str) -> Options:
+        """Read options for a runtime.
+
+        Args:
+            given: by name; texts ``true`` and ``false`` are taken for what they say.
+            runtime: which must know them.
+            target: likewise.
+
+        Raises:
+            InputError: there is no such option, this runtime does not know it, its value is wrong, or it does not go
+                with the target.
+        """
+        compiled: dict[str, bool] = {}
+        environment: dict[str, str] = {}
+        tuning = ""
+        for name, value in (given or {}).items():
+            where = f"option {name!r}"
+            if name in COMPILE:
+                if (read := _BOOLS.get(str(value).lower())) is None:
+                    raise InputError(f"it cannot be {value!r}", where=where, hint="true or false")
+                compiled[name] = read
+            elif name in SETTINGS:
+                setting = SETTINGS[name]
+                variable = setting.variable
+                if not _reads(runtime, variable):
+                    here = runtime.version if "gpu" in runtime.targets else f"{runtime.version} without its gpu library"
+                    what = f"this runtime does not know it: nothing of MIGraphX {here} reads {variable}"
+                    raise InputError(what, where=where, hint=f"{setting.span}; leave it out, or choose another runtime")
+                text = {"true": "1", "false": "0"}.get(str(value).lower(), str(value))
+                if not text or "\0" in text:
+                    raise InputError("it has no value", where=where, hint=setting.what)
+                environment[variable] = text
+            elif name == TUNING:
+                if not (tuning := str(value)):
+                    raise InputError("it has no value", where=where, hint="keep, or an earlier bundle to go on from")
+            else:
+                known = [*COMPILE, *SETTINGS, TUNING]
+                raise InputError(
+                    "there is no such option", where=where, hint=nearest(name, known) or f"there are {', '.join(known)}"
+                )
+        if target == "gpu" and compiled.get("offload_copy") is False:
+            what = "a bundle takes arrays of the host, which a program without it does not"
+            raise InputError(what, where="option 'offload_copy'", hint="leave it true")
+        if tuning and SETTINGS["problem_cache"].variable in environment:
+            what = "the bundle keeps the problem cache already"
+            raise InputError(what, where="option 'problem_cache'", hint="leave one of both out")
+        return cls(compiled, environment, dict(given or {}), tuning)
+
+
+NO_OPTIONS = Options()
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def parse_option(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE``; raises InputError."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InputError(f"{text!r} is not NAME=VALUE", where="--option", hint="for example --option fast_math=false")
+    return name.strip().replace("-", "_"), value.strip()
+
+
+@functools.cache
+def _reads(runtime: Runtime, variable: str) -> bool:
+    """Whether the name of a variable is anywhere in the runtime's libraries."""
+    stems = ("libMIOpen",) if variable.startswith("MIOPEN_") else ("libmigraphx", "migraphx")
+    folders = {Path(runtime.path).parent, *runtime.library_path}
+    if runtime.library is not None:
+        folders.add(Path(runtime.library).resolve().parent)
+    files = {
+        file.resolve()
+        for folder in folders
+        for stem in stems
+        for file in Path(folder).glob(f"{stem}*.so*")
+        if file.is_file()
+    }
+    return any(_contains(file, variable.encode()) for file in sorted(files))
+
+
+def _contains(file: Path, name: bytes) -> bool:
+    with file.open("rb") as opened:
+        if not file.stat().st_size:
+            return False
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(name + b"\0") >= 0

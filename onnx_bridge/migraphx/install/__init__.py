@@ -1,0 +1,1 @@
+"""Private installations of MIGraphX, from Debian packages, without root."""

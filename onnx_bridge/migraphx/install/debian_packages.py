@@ -1,0 +1,171 @@
+"""Debian packages as files: which of a folder are needed, and unpacking them without installing them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_bridge.core.errors import InputError, RuntimeNotFound
+from onnx_bridge.migraphx.install.system_tools import environment, last_words, raise_if_full, run, tool
+
+ROOTS = ("libmigraphx-c3", "migraphx-tools")
+"""The packages that are wanted; all others follow from their ``Depends``."""
+
+ARCHITECTURE = "amd64"
+
+GPU_LIBRARIES = re.compile(r"lib(amdhip64|hiprtc|hipblaslt|miopen|rocblas)[-.\d]*")
+"""The dependencies (500 MB of them) that only libmigraphx_gpu stands on: without a GPU they are left out."""
+
+_REF_WITHOUT = (
+    "./etc",
+    "./usr/share",
+    "*/gconv",  # the C library looks for these in the system's /usr/lib, never here
+    "*/libmigraphx_device.so*",  # GPU kernels: 375 MB
+    "*/libmigraphx_gpu.so*",
+)
+
+
+@dataclass(frozen=True)
+class Deb:
+    """One package file; ``depends`` holds alternatives: one of each group is needed."""
+
+    path: Path
+    name: str
+    version: str
+    architecture: str
+    installed_size: int
+    """Bytes that the package says it takes on disk."""
+    depends: tuple[tuple[str, ...], ...]
+    provides: tuple[str, ...]
+
+
+def fields(stanza: str) -> dict[str, str]:
+    """The fields of one paragraph of Debian control data; folded lines are joined."""
+    unfolded = re.sub(r"\n[ \t]+", " ", stanza.strip())
+    return dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
+
+
+def alternatives(relation: str) -> tuple[tuple[str, ...], ...]:
+    """The names in a ``Depends`` field, group by group: ``a (>= 1), b | c`` is ``(("a",), ("b", "c"))``."""
+    groups = [group for group in relation.split(",") if group.strip()]
+    return tuple(tuple(re.split(r"[\s:(]", one.strip())[0] for one in group.split("|")) for group in groups)
+
+
+def read(path: Path) -> Deb:
+    """Read what a package file says of itself.
+
+    Raises:
+        InputError: it is not a package, or a broken one.
+        RuntimeNotFound: this machine has no dpkg.
+    """
+    done = run([tool("dpkg-deb"), "--field", path])
+    if done.returncode:
+        raise InputError(
+            f"not a readable package: {last_words(done.stderr)}", where=str(path), hint="download it again"
+        )
+    said = fields(done.stdout)
+    return Deb(
+        path,
+        said["Package"],
+        said["Version"],
+        said["Architecture"],
+        int(said.get("Installed-Size", "0")) * 1024,
+        alternatives(",".join(said.get(name, "") for name in ("Pre-Depends", "Depends"))),
+        tuple(name for group in alternatives(said.get("Provides", "")) for name in group),
+    )
+
+
+def needed(folder: Path, *, gpu: bool) -> list[Deb]:
+    """The packages in ``folder`` that MIGraphX needs, by following their ``Depends``; other files are ignored.
+
+    Raises:
+        InputError: the folder does not exist, or a package in it is broken, doubled or of another architecture.
+        RuntimeNotFound: packages are missing; all of them are named.
+    """
+    if not folder.is_dir():
+        raise InputError("no such folder", where=str(folder), hint="give the folder that holds the .deb files")
+    by_name: dict[str, list[Deb]] = {}
+    for deb in map(read, sorted(folder.glob("*.deb"))):
+        for name in (deb.name, *deb.provides):
+            by_name.setdefault(name, []).append(deb)
+
+    wanted: list[tuple[str, ...]] = [(name,) for name in ROOTS]
+    chosen: dict[str, Deb] = {}
+    missing: list[str] = []
+    for group in wanted:  # grows while it is walked
+        if not gpu and any(GPU_LIBRARIES.fullmatch(name) for name in group):
+            continue
+        candidates = next((by_name[name] for name in group if name in by_name), [])
+        if not candidates:
+            missing.append(" or ".join(group))
+        elif candidates[0].name not in chosen:
+            deb = _the_one(candidates)
+            chosen[deb.name] = deb
+            wanted.extend(one for one in deb.depends if one not in wanted)
+    if missing:
+        raise RuntimeNotFound(
+            f"these packages are missing: {', '.join(missing)}",
+            where=str(folder),
+            hint="collect all of them on a machine with network: onnx-bridge runtime download FOLDER"
+            + (" --gpu" if gpu else ""),
+        )
+    return list(chosen.values())
+
+
+def _the_one(candidates: list[Deb]) -> Deb:
+    """The only candidate, if it is for this architecture."""
+    first = candidates[0]
+    twins = [deb.path.name for deb in candidates if deb.name == first.name]
+    if len(twins) > 1:
+        raise InputError(
+            f"{first.name} is there more than once: {', '.join(twins)}",
+            where=str(first.path.parent),
+            hint="keep the one that goes with the others",
+        )
+    if first.architecture not in (ARCHITECTURE, "all"):
+        raise InputError(
+            f"the package is for {first.architecture}, and {ARCHITECTURE} is needed",
+            where=str(first.path),
+            hint=f"replace it by the one for {ARCHITECTURE}",
+        )
+    return first
+
+
+def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
+    """Unpack packages into ``root``; for ``ref`` without the parts that only a GPU, or only a person, needs.
+
+    Raises:
+        InputError: a package is broken.
+        OSError: the disk is full.
+    """
+    dpkg, tar = tool("dpkg-deb"), tool("tar")
+    without = [] if gpu else [f"--exclude={pattern}" for pattern in _REF_WITHOUT]
+    for deb in debs:
+        with tempfile.TemporaryFile() as errors:
+            # what is left out never touches the disk: hence not `dpkg-deb --extract`
+            reader = subprocess.Popen(
+                [dpkg, "--fsys-tarfile", deb.path], stdout=subprocess.PIPE, stderr=errors, env=environment()
+            )
+            writer = subprocess.run(
+                [tar, "--extract", "--no-same-owner", "--directory", root, *without],
+                stdin=reader.stdout,
+                stderr=errors,
+                env=environment(),
+                check=False,
+            )
+            assert reader.stdout is not None
+            reader.stdout.close()
+            status = reader.wait() or writer.returncode
+            errors.seek(0)
+            said = errors.read().decode(errors="replace")
+        raise_if_full(said)
+        if status:
+            raise InputError(
+                f"the package cannot be unpacked: {last_words(said)}",
+                where=str(deb.path),
+                hint="download it again",
+            )

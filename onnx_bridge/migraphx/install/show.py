@@ -1,0 +1,111 @@
+"""What the verbs of ``onnx-bridge runtime`` print: each result as JSON values and as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge.migraphx.install.status import Finding, doctor
+from onnx_bridge.migraphx.runtime import Choice, Runtime, choices
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Runtimes:
+    """Every runtime on this machine, with the reason why it is used or not."""
+
+    choices: list[Choice]
+
+    @property
+    def used(self) -> Runtime | None:
+        """The one that is used; None where there is none, or none that was asked for."""
+        return next((choice.runtime for choice in self.choices if choice.used), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        entries = [{**_entry(each.runtime), "used": each.used, "why": each.why} for each in self.choices]
+        return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
+
+    def render(self) -> RenderableType:
+        """As a table, the one that is used marked."""
+        from rich.table import Table
+
+        if not self.choices:
+            return "There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("", "kind", "version", "targets", "path", "why"):
+            table.add_column(heading, overflow="fold")
+        for choice in self.choices:
+            runtime = choice.runtime
+            mark, targets = "[green]→[/]" if choice.used else "", ", ".join(runtime.targets)
+            table.add_row(mark, runtime.kind, runtime.version, targets, str(runtime.path), choice.why)
+        return table
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `doctor` found."""
+
+    findings: list[Finding]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is a runtime that works."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"passed": self.passed, "findings": [vars(finding) for finding in self.findings]}
+
+    def render(self) -> RenderableType:
+        """One line a check."""
+        from rich.table import Table
+
+        styles = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "error": "[red]error[/]"}
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for finding in self.findings:
+            hint = f"\n→ {finding.hint}" if finding.hint else ""
+            table.add_row(styles[finding.level], f"{finding.what}{hint}")
+        return table
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Files or folders that something was done to."""
+
+    did: str
+    paths: list[Path]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {self.did: [str(path) for path in self.paths]}
+
+    def render(self) -> str:
+        """One line a path."""
+        return "\n".join(f"{self.did} {path}" for path in self.paths) or f"nothing {self.did}"
+
+
+def runtimes() -> Runtimes:
+    """Every runtime on this machine."""
+    return Runtimes(choices())
+
+
+def diagnosis() -> Diagnosis:
+    """What stands between this machine and a working MIGraphX."""
+    return Diagnosis(doctor())
+
+
+def _entry(runtime: Runtime) -> dict[str, Any]:
+    return {
+        "kind": runtime.kind,
+        "path": str(runtime.path),
+        "origin": runtime.origin,
+        "version": runtime.version,
+        "targets": list(runtime.targets),
+        "identity": runtime.identity,
+    }

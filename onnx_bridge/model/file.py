@@ -1,0 +1,353 @@
+"""An ONNX file as a message: read without its big tensors, and checked.
+
+What onnx_ir would get wrong or drop without a word is mended here, or refused with a sentence that says where it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model.storage import Source, Span, locate, packed_size
+from onnx_bridge.model.wire_format import Malformed, strip
+
+_Attr = onnx.AttributeProto
+_VALUE_FIELDS = {
+    "f": _Attr.FLOAT,
+    "i": _Attr.INT,
+    "s": _Attr.STRING,
+    "t": _Attr.TENSOR,
+    "g": _Attr.GRAPH,
+    "floats": _Attr.FLOATS,
+    "ints": _Attr.INTS,
+    "strings": _Attr.STRINGS,
+    "tensors": _Attr.TENSORS,
+    "graphs": _Attr.GRAPHS,
+}
+"""The type of an attribute by its field; files of IR version 1 do not say it."""
+_TYPED_DATA = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+"""The field of a tensor's elements where it is not ``int32_data``."""
+
+
+@dataclass
+class _Scope:
+    """The value names of a graph: all of them, and those defined by the nodes so far."""
+
+    names: set[str] = field(default_factory=set)
+    ready: set[str] = field(default_factory=set)
+
+
+class ModelFile:
+    """A model file, read and checked, its big tensors left in it.
+
+    Attributes:
+        path: where it is.
+        proto: the model. Tensors that are elsewhere have ``data_location`` EXTERNAL and one ``external_data`` entry
+            ``location``, an index into `spans`.
+        spans: where those tensors are.
+        sources: the files they are in, by real path; the model file itself comes first.
+        carried: the parts of the file that onnx_ir has no place for.
+        token: what a string attribute that is not UTF-8 begins with; its bytes follow in hexadecimal.
+        unsorted: whether a node comes before one that it needs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read and check a file.
+
+        Raises:
+            InputError: it cannot be read, is no ONNX model, or is a model with a defect; says which.
+        """
+        self.path = path
+        self.spans: list[Span] = []
+        self.unsorted = False
+        source = Source(path)
+        self.sources = {Path(os.path.realpath(path)): source}
+        self._located: dict[str, Source] = {}
+        try:
+            if source.size == 0:
+                raise Malformed("the file is empty")
+            stripped = strip(source.memory, source.size)
+            self.proto = onnx.ModelProto.FromString(stripped.message)
+        except (Malformed, DecodeError) as error:
+            pointer = source.read(0, 24).startswith(b"version https://git-lfs.")
+            hint = "it is a pointer of Git LFS: run git lfs pull" if pointer else "is it an ONNX file, and whole?"
+            raise self._error(f"this is no ONNX model: {error}", hint) from error
+        self.token = stripped.token
+        self._extents = [Span(source, begin, end - begin) for begin, end in stripped.extents]
+        self.carried = tuple(Span(source, begin, end - begin) for begin, end in stripped.carried)
+        try:
+            self._model()
+        except UnicodeError as error:
+            raise self._error("a name in this model is not UTF-8") from error
+
+    def _error(self, what: str, hint: str | None = None) -> InputError:
+        return InputError(what, where=str(self.path), hint=hint)
+
+    def _model(self) -> None:
+        proto = self.proto
+        if not proto.HasField("graph") or not proto.ir_version or not proto.opset_import:
+            missing = "graph" if not proto.HasField("graph") else "opset import" if proto.ir_version else "IR version"
+            raise self._error(f"this is no ONNX model: it has no {missing}", "is it an ONNX file, and whole?")
+        _normalize(proto.opset_import)
+        self._graph(proto.graph, [])
+        seen = set()
+        for function in proto.functions:
+            key = (function.domain, function.name, function.overload)
+            if key in seen:
+                raise self._error(f"the function {function.domain}.{function.name} is defined twice")
+            seen.add(key)
+            self._function(function)
+
+    def _function(self, function: onnx.FunctionProto) -> None:
+        what = f"the function {function.name}"
+        _normalize(function.opset_import)
+        scope = _Scope()
+        for name in function.input:
+            self._define(name, scope, what)
+        self._infos(function.value_info)
+        for attribute in function.attribute_proto:
+            self._attribute(attribute, [], what)
+        self._nodes(function.node, function.output, [scope], what)
+
+    def _graph(self, graph: onnx.GraphProto, outer: list[_Scope]) -> None:
+        what = f"the graph {graph.name!r}"
+        for sparse in graph.sparse_initializer:
+            hint = "replace it with a dense one"
+            raise self._error(f"the initializer {sparse.values.name!r} is sparse, which is not supported", hint)
+        self._lift(graph)
+        scope = _Scope()
+        for info in graph.input:
+            self._define(info.name, scope, what)
+        inputs = set(scope.names)
+        initialized = set()
+        for tensor in graph.initializer:
+            if not tensor.name:
+                raise self._error(f"{what} has an initializer without a name")
+            if tensor.name in initialized:
+                raise self._error(f"{what} has two initializers named {tensor.name!r}")
+            initialized.add(tensor.name)
+            if tensor.name not in inputs:
+                self._define(tensor.name, scope, what)
+            self._tensor(tensor, f"the initializer {tensor.name!r}")
+        for infos in (graph.input, graph.output, graph.value_info):
+            self._infos(infos)
+        self._nodes(graph.node, [info.name for info in graph.output], [*outer, scope], what)
+
+    def _lift(self, graph: onnx.GraphProto) -> None:
+        """Make initializers of the Constant nodes whose value is in another file: nobody else reads those there."""
+        kept = []
+        for node in graph.node:
+            constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+            if constant and len(node.attribute) == len(node.output) == 1:
+                tensor = node.attribute[0].t
+                if tensor.data_location == onnx.TensorProto.EXTERNAL and not self._is_stub(tensor):
+                    lifted = graph.initializer.add()
+                    lifted.CopyFrom(tensor)
+                    lifted.name = node.output[0]
+                    continue
+            kept.append(node)
+        if len(kept) < len(graph.node):
+            nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+    def _nodes(self, nodes: Iterable[onnx.NodeProto], outputs: Iterable[str], scopes: list[_Scope], what: str) -> None:
+        """Check the nodes of a graph or a function, whose inputs and initializers are in the last scope."""
+        scope = scopes[-1]
+        scope.ready |= scope.names
+        for node in nodes:
+            if any(isinstance(text, bytes) for text in (node.name, node.op_type, node.domain)):
+                raise self._error(f"{_label(node)} has a name that is not UTF-8")
+            for name in node.output:
+                if name:
+                    self._define(name, scope, what)
+        for node in nodes:
+            for name in node.input:
+                if name and not self._reach(name, scopes):
+                    raise self._error(f"{_label(node)} needs {name!r}, which nothing defines")
+            for attribute in node.attribute:
+                self._attribute(attribute, scopes, _label(node))
+            scope.ready.update(node.output)
+        for name in outputs:
+            if name in scope.names:
+                continue
+            if any(name in outer.names for outer in scopes):
+                hint = "put an Identity node in between"
+                raise self._error(f"the output {name!r} of {what} comes from the graph around it", hint)
+            raise self._error(f"nothing defines the output {name!r} of {what}")
+
+    def _define(self, name: str, scope: _Scope, what: str) -> None:
+        if isinstance(name, bytes):  # what protobuf makes of a string that it cannot decode
+            raise self._error(f"{what} has a value whose name is not UTF-8: {name!r}")
+        if name in scope.names:
+            raise self._error(f"{what} defines the value {name!r} more than once")
+        scope.names.add(name)
+
+    def _reach(self, name: str, scopes: list[_Scope]) -> bool:
+        """Whether a value exists; notes where it comes too late."""
+        for scope in reversed(scopes):
+            if name in scope.ready:
+                return True
+            if name in scope.names:
+                self.unsorted = True
+                return True
+        return False
+
+    def _attribute(self, attribute: onnx.AttributeProto, scopes: list[_Scope], what: str) -> None:
+        if attribute.ref_attr_name:
+            return
+        what = f"the attribute {attribute.name!r} of {what}"
+        if attribute.type == _Attr.UNDEFINED:
+            types = [_VALUE_FIELDS[name.name] for name, _ in attribute.ListFields() if name.name in _VALUE_FIELDS]
+            if len(types) != 1:
+                raise self._error(f"{what} has no type")
+            attribute.type = types[0]
+        kind = attribute.type
+        if kind in (_Attr.TENSOR, _Attr.TENSORS):
+            for tensor in [attribute.t] if kind == _Attr.TENSOR else attribute.tensors:
+                self._tensor(tensor, what)
+        elif kind in (_Attr.GRAPH, _Attr.GRAPHS):
+            for graph in [attribute.g] if kind == _Attr.GRAPH else attribute.graphs:
+                self._graph(graph, scopes)
+        elif kind == _Attr.STRING:
+            attribute.s = self._escape(attribute.s)
+        elif kind == _Attr.STRINGS:
+            attribute.strings[:] = [self._escape(item) for item in attribute.strings]
+        elif kind in (_Attr.TYPE_PROTO, _Attr.TYPE_PROTOS):
+            for each in [attribute.tp] if kind == _Attr.TYPE_PROTO else attribute.type_protos:
+                self._type(each, what)
+        elif kind in (_Attr.SPARSE_TENSOR, _Attr.SPARSE_TENSORS):
+            raise self._error(f"{what} is a sparse tensor, which is not supported", "replace it with a dense one")
+
+    def _escape(self, raw: bytes) -> bytes:
+        """The bytes of a string as onnx_ir can read them: others than UTF-8 in hexadecimal behind the token."""
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return f"{self.token}{raw.hex()}".encode()
+        return raw
+
+    def _infos(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
+        for info in infos:
+            if info.HasField("type"):
+                self._type(info.type, f"the value {info.name!r}")
+
+    def _type(self, kind: onnx.TypeProto, what: str) -> None:
+        while True:
+            which = kind.WhichOneof("value")
+            if which in ("map_type", "opaque_type"):
+                hint = "remove the node that makes it (mostly ZipMap) first" if which == "map_type" else None
+                raise self._error(f"{what} is of {which.replace('_', ' ')}, which is not supported", hint)
+            if which in ("sequence_type", "optional_type"):
+                kind = getattr(kind, which).elem_type
+                continue
+            if which is not None and not getattr(kind, which).HasField("elem_type"):
+                getattr(kind, which).elem_type = 0  # unknown; onnx_ir would lose the shape with it
+            return
+
+    def _is_stub(self, tensor: onnx.TensorProto) -> bool:
+        return len(tensor.external_data) == 1 and tensor.external_data[0].key == self.token
+
+    def _tensor(self, tensor: onnx.TensorProto, what: str) -> None:
+        """Check that a tensor has all its elements, and note where those are that are elsewhere."""
+        try:
+            dtype = ir.DataType(tensor.data_type)
+            count = 1
+            for dim in tensor.dims:
+                count *= dim
+            needed = count if dtype == ir.DataType.STRING else packed_size(dtype, count)
+        except (TypeError, ValueError):
+            raise self._error(f"{what} is of an unknown type (number {tensor.data_type})") from None
+        if any(dim < 0 for dim in tensor.dims):
+            raise self._error(f"{what} has a negative dimension: {list(tensor.dims)}")
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            span = self._span(tensor, what, dtype, needed)
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=str(len(self.spans)))
+            self.spans.append(span)
+            return
+        if tensor.HasField("raw_data"):
+            if dtype == ir.DataType.STRING:
+                raise self._error(f"{what} has strings as raw data")
+            found, unit = len(tensor.raw_data), "bytes"
+        else:
+            found, unit = len(getattr(tensor, _TYPED_DATA.get(dtype, "int32_data"))), "entries"
+            if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+                needed = 2 * count
+            elif dtype == ir.DataType.STRING or dtype.bitwidth > 4:  # the narrower are packed, a byte an entry
+                needed = count
+        if found != needed:
+            raise self._error(f"{what} has {found} {unit} of data where its shape and type need {needed}")
+
+    def _span(self, tensor: onnx.TensorProto, what: str, dtype: ir.DataType, needed: int) -> Span:
+        """Where the elements of a tensor are that are not in the message."""
+        if self._is_stub(tensor):
+            span = self._extents[int(tensor.external_data[0].value)]
+            if span.nbytes != needed:
+                raise self._error(f"{what} has {span.nbytes} bytes of data where its shape and type need {needed}")
+            return span
+        if dtype == ir.DataType.STRING:
+            raise self._error(f"{what} has strings as external data")
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        numbers = {}
+        for key, default in (("offset", 0), ("length", needed)):
+            text = entries.get(key, str(default))
+            if not (text.isascii() and text.isdigit() and len(text) < 20):
+                raise self._error(f"{what}: its external data has the {key} {text!r}, which is no number of bytes")
+            numbers[key] = int(text)
+        offset, length = numbers["offset"], numbers["length"]
+        location = entries.get("location", "")
+        if isinstance(location, bytes):
+            raise self._error(f"{what}: its external data is in {location!r}, which is not UTF-8")
+        if length != needed:
+            what = f"{what} has {length} bytes in {location!r} where its shape and type need {needed}"
+            raise self._error(what)
+        source = self._data_file(location, what)
+        if offset + length > source.size:
+            what = f"{what} ends at byte {offset + length} of {location!r}, which has only {source.size} bytes"
+            raise self._error(what, "was the file cut off?")
+        return Span(source, offset, length)
+
+    def _data_file(self, location: str, what: str) -> Source:
+        if location not in self._located:
+            try:
+                path = locate(location, self.path)
+                self._located[location] = self.sources.setdefault(path, Source(path))
+            except InputError as error:
+                where = f"{error.where}: " if error.where else ""
+                raise self._error(f"{what}: {where}{error.what}", error.hint) from error
+        return self._located[location]
+
+
+def _normalize(imports: Any) -> None:
+    """One opset import a domain, the highest, as ONNX rules; the standard domain has its short name, as in nodes."""
+    highest: dict[str, int] = {}
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        highest[domain] = max(entry.version, highest.get(domain, 0))
+    del imports[:]
+    for domain, version in highest.items():
+        imports.add(domain=domain, version=version)
+
+
+def _label(node: onnx.NodeProto) -> str:
+    if node.name:
+        return f"the {node.op_type} node {node.name!r}"
+    return f"the {node.op_type} node that makes {next(iter(node.output), '')!r}"

@@ -1,0 +1,282 @@
+"""Files that tensors stay in, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import stat
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError, nearest
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_CHUNK = 1 << 22
+_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+"""Why the kernel does not copy between two files although they are in order."""
+
+
+class Source:
+    """A file that tensors are mapped from, held open: whatever becomes of its name, its bytes stay.
+
+    Attributes:
+        path: where it was.
+        size: in bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file.
+
+        Raises:
+            InputError: there is none, it may not be read, or it is no ordinary file.
+        """
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
+        except FileNotFoundError:
+            raise InputError("there is no such file", where=str(path), hint=_similar(path)) from None
+        except OSError as error:
+            raise InputError(f"it cannot be read: {error.strerror}", where=str(path)) from error
+        weakref.finalize(self, os.close, self._file)
+        state = os.fstat(self._file)
+        if stat.S_ISDIR(state.st_mode):
+            models = sorted(entry.name for entry in path.glob("*.onnx"))
+            hint = f"name a file in it: {', '.join(models[:3])}" if models else None
+            raise InputError("this is a folder, not a file", where=str(path), hint=hint)
+        if not stat.S_ISREG(state.st_mode):
+            raise InputError("this is no ordinary file", where=str(path))
+        self.size = state.st_size
+        self._modified = state.st_mtime_ns
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Source:
+        return self
+
+    def __reduce__(self) -> str:
+        raise TypeError("a mapped file cannot be copied or sent to another process")
+
+    @cached_property
+    def memory(self) -> mmap.mmap:
+        """The file, mapped; it must not be empty."""
+        return mmap.mmap(self._file, self.size, access=mmap.ACCESS_READ)
+
+    def check(self) -> None:
+        """Make sure that the bytes are those that were there when the file was opened.
+
+        A file that was replaced under its name is still here as it was; one that was written to is not.
+
+        Raises:
+            InputError: the file was changed in place.
+        """
+        state = os.fstat(self._file)
+        if (state.st_size, state.st_mtime_ns) != (self.size, self._modified):
+            raise self.changed()
+
+    def changed(self) -> InputError:
+        """The error that says so."""
+        what = "the file was changed in place after the model was loaded, so its weights are lost"
+        return InputError(what, where=str(self.path), hint="load the model again")
+
+    def read(self, at: int, count: int) -> bytes:
+        """Up to ``count`` bytes from byte ``at`` on, copied."""
+        return os.pread(self._file, count, at)
+
+    def send(self, file: int, at: int, count: int) -> int:
+        """Write up to ``count`` bytes from byte ``at`` on at a descriptor's position; how many were written."""
+        try:
+            if sent := os.copy_file_range(self._file, file, count, offset_src=at):
+                return sent
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY:
+                raise
+        data = self.read(at, min(count, _CHUNK))
+        write_all(file, data)
+        return len(data)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a source."""
+
+    source: Source
+    offset: int
+    nbytes: int
+
+    def view(self) -> Bytes:
+        """The bytes, mapped; raises InputError where the source was changed."""
+        self.source.check()
+        return np.frombuffer(self.source.memory, np.uint8, self.nbytes, self.offset)
+
+    def write(self, file: int) -> None:
+        """Copy the bytes to a descriptor's position, within the kernel where it can."""
+        at, end = self.offset, self.offset + self.nbytes
+        while at < end:
+            sent = self.source.send(file, at, end - at)
+            if not sent:
+                raise self.source.changed()
+            at += sent
+
+
+class MappedTensor(ir.LazyTensor):
+    """A tensor whose elements stay in their file until they are asked for, and are read-only then.
+
+    Elements narrower than a byte are unpacked anew each time; all others are views of the mapped file.
+
+    Attributes:
+        span: where the elements are, packed as ONNX packs them.
+    """
+
+    __slots__ = ("span",)
+
+    def __init__(
+        self,
+        span: Span,
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        *,
+        name: str | None = None,
+        doc_string: str | None = None,
+        metadata_props: Mapping[str, str] | None = None,
+    ) -> None:
+        self.span = span
+        props = dict(metadata_props or {})
+        mapped = partial(_mapped, span, dtype, shape)
+        super().__init__(mapped, dtype, shape, name=name, doc_string=doc_string, metadata_props=props)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a tensor in memory, packed as ONNX packs them."""
+
+    tensor: ir.TensorProtocol
+    nbytes: int
+
+    def view(self) -> Bytes:
+        """The bytes; copied where the elements have to be packed."""
+        if self.tensor.dtype.bitwidth < 8:
+            data: Bytes = np.frombuffer(self.tensor.tobytes(), np.uint8)
+        else:
+            data = np.ascontiguousarray(self.tensor.numpy()).reshape(-1).view(np.uint8)
+        if data.nbytes != self.nbytes:
+            what = f"it has {data.nbytes} bytes where its shape and type need {self.nbytes}"
+            raise InputError(what, where=f"tensor {self.tensor.name!r}")
+        return data
+
+    def write(self, file: int) -> None:
+        """Write them at a descriptor's position."""
+        write_all(file, self.view().data)
+
+
+def _mapped(span: Span, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtocol:
+    data = span.view() if span.nbytes else np.empty(0, np.uint8)
+    if dtype.bitwidth < 8:
+        return ir.PackedTensor(data, dtype, shape=shape)
+    return ir.Tensor(data.view(dtype.numpy()).reshape(shape.numpy()), dtype, shape=shape)
+
+
+def elements(tensor: ir.TensorProtocol) -> Span | Elements:
+    """The elements of a tensor, wherever they are; not of a string tensor."""
+    if isinstance(tensor, MappedTensor):
+        return tensor.span
+    return Elements(tensor, packed_size(tensor.dtype, tensor.size))
+
+
+def packed_size(dtype: ir.DataType, count: int) -> int:
+    """The bytes that ``count`` elements take."""
+    return (count * dtype.bitwidth + 7) // 8
+
+
+def locate(location: str, model: Path) -> Path:
+    """The file that a model's external data is in.
+
+    Args:
+        location: as the model says, relative to its folder.
+        model: the path of the model.
+
+    Raises:
+        InputError: it lies outside the folder of the model. Where the model is a symbolic link (as in the caches of
+            model hubs), the folder of the real file is allowed as well.
+    """
+    given = Path(os.path.normpath(location))  # "a/../../b" leads outside as "../b" does
+    if not location or "\0" in location or given.is_absolute() or given.parts[:1] == ("..",):
+        raise InputError(f"external data must be in a file within the folder of the model, not in {location!r}")
+    real = Path(os.path.realpath(model.parent / location))
+    folders = (os.path.realpath(model.parent), Path(os.path.realpath(model)).parent)
+    if not any(real.is_relative_to(folder) for folder in folders):
+        raise InputError(f"external data must stay in the folder of the model, and {location!r} leads to {real}")
+    return real
+
+
+class Replacement:
+    """New files that take their places together when the block ends well, and leave no trace when it does not.
+
+    A file that is there already is replaced, not written to: whoever has it open keeps it, a symbolic link is replaced
+    itself, and not even a power cut leaves neither the old nor the new. The file created last takes its place last.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[int, Path, Path]] = []
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def create(self, path: Path) -> int:
+        """A descriptor to write what will be at ``path``."""
+        temporary = path.with_name(f".onnx-bridge-{secrets.token_hex(8)}.tmp")
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._files.append((file, temporary, path))
+        return file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                if any(os.path.lexists(path) for _, _, path in self._files):
+                    for file, _, _ in self._files:
+                        os.fsync(file)  # takes longer than the copy itself, so only where there is something to lose
+                self._rename()
+        finally:
+            for file, temporary, _ in self._files:
+                os.close(file)
+                temporary.unlink(missing_ok=True)
+
+    def _rename(self) -> None:
+        """Put all files into place; where one cannot be, those before it are as they were."""
+        with ExitStack() as tidy, ExitStack() as undo:
+            for _, temporary, path in self._files[:-1]:
+                old = temporary.with_suffix(".old")
+                try:
+                    os.link(path, old, follow_symlinks=False)
+                except FileNotFoundError:
+                    undo.callback(path.unlink, missing_ok=True)
+                else:
+                    tidy.callback(old.unlink, missing_ok=True)
+                    undo.callback(old.replace, path)
+                temporary.replace(path)
+            for _, temporary, path in self._files[-1:]:
+                temporary.replace(path)
+            undo.pop_all()
+
+
+def write_all(file: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of ``data`` at a descriptor's position."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _similar(path: Path) -> str | None:
+    names: list[str] = []
+    with suppress(OSError):
+        names = [entry.name for entry in path.parent.iterdir()]
+    return nearest(path.name, names)

@@ -1,0 +1,236 @@
+"""Serializing an onnx_ir model without touching its weights.
+
+onnx_ir's own serialization copies every tensor that is in memory, notes the type of each initializer twice, doubles
+the metadata of tensors, and drops trailing optional outputs; so the containers are written here, and onnx_ir writes
+what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir import serde
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model.reader import CARRIED
+from onnx_bridge.model.storage import elements, packed_size
+from onnx_bridge.model.wire_format import BIG, Rope
+
+Place = Callable[[ir.Value, ir.TensorProtocol], Mapping[str, str] | None]
+"""Decides where the elements of an initializer go: into the message (None), or the ``external_data`` that says where.
+
+MIGraphX reads ``external_data`` by position, so its entries are location, offset, length, in this order.
+"""
+
+_VALUE_INFO_IN_FUNCTIONS = 10
+"""The IR version since which functions have a ``value_info``; before, exporters put it into the graph's."""
+_QUANTIZATION = "quant_parameter_tensor_names"
+"""Where onnx_ir keeps the quantization annotation of a value."""
+
+
+def inline(value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """The `Place` that leaves everything in the message."""
+
+
+def serialize(model: ir.Model, place: Place = inline) -> Rope:
+    """The message of a model, as a ModelProto; the model stays as it is.
+
+    Raises:
+        InputError: an initializer has no value, or a text is not UTF-8.
+    """
+    try:
+        return _model(model, place)
+    except UnicodeError as error:
+        text = error.object if isinstance(error, UnicodeDecodeError) else error
+        what = f"a doc string or other text in the model is not UTF-8, and cannot be written: {text!r}"
+        raise InputError(what, where=model.graph.name, hint="remove or replace it") from error
+
+
+def _model(model: ir.Model, place: Place) -> Rope:
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        if (value := getattr(model, name)) is not None:
+            setattr(proto, name, value)
+    _opset_imports(proto.opset_import, model.opset_imports)
+    _entries(proto.metadata_props, model.metadata_props)
+    for configuration in model.device_configurations:
+        proto.configuration.append(serde.serialize_model_configuration(configuration))
+
+    infos: list[onnx.ValueInfoProto] = []
+    functions = []
+    for function in model.functions.values():
+        functions.append(_function(function, place, infos, model.ir_version >= _VALUE_INFO_IN_FUNCTIONS))
+    rope = Rope(proto.SerializeToString())
+    rope.field(7, _graph(model.graph, place, infos))
+    for each in functions:
+        rope.field(25, each)
+    for span in model.graph.meta.get(CARRIED, ()):
+        rope.add(span.view().tobytes())
+    return rope
+
+
+def _graph(graph: ir.Graph, place: Place, infos: list[onnx.ValueInfoProto] | None = None) -> Rope:
+    rope = Rope()
+    for node in graph:
+        rope.field(1, _node(node, place))
+    for value in graph.initializers.values():
+        if value.const_value is None:
+            raise InputError("it has no value", where=f"initializer {value.name!r}")
+        external = place(value, value.const_value)
+        rope.field(5, _tensor(value.const_value, value.name, external))
+
+    proto = onnx.GraphProto()
+    if graph.name is not None:
+        proto.name = graph.name
+    if graph.doc_string is not None:
+        proto.doc_string = graph.doc_string
+    for value in graph.inputs:
+        serde.serialize_value_into(proto.input.add(), value)
+    for value in graph.outputs:
+        serde.serialize_value_into(proto.output.add(), value)
+    inner = [value for value in graph.initializers.values() if not _repeats_itself(value)]
+    inner += [value for node in graph for value in node.outputs]
+    for value in inner:
+        if not value.is_graph_input() and not value.is_graph_output() and _has_info(value):
+            serde.serialize_value_into(proto.value_info.add(), value)
+    proto.value_info.extend(infos or ())
+    every = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    for value in dict.fromkeys(every):
+        if parameters := value.meta.get(_QUANTIZATION):
+            annotation = proto.quantization_annotation.add(tensor_name=value.name)
+            _entries(annotation.quant_parameter_tensor_names, parameters)
+    _entries(proto.metadata_props, graph.metadata_props)
+    rope.add(proto.SerializeToString())
+    return rope
+
+
+def _function(function: ir.Function, place: Place, infos: list[onnx.ValueInfoProto], own_infos: bool) -> Rope:
+    """A function; the types of its values go into it, or to ``infos`` under names that say whose they are."""
+    proto = onnx.FunctionProto(name=function.name, domain=function.domain)
+    if function.overload:
+        proto.overload = function.overload
+    if function.doc_string is not None:
+        proto.doc_string = function.doc_string
+    proto.input.extend(value.name for value in function.inputs)
+    proto.output.extend(value.name for value in function.outputs)
+    _opset_imports(proto.opset_import, function.opset_imports)
+    _entries(proto.metadata_props, function.metadata_props)
+    for value in (*function.inputs, *(value for node in function for value in node.outputs)):
+        if _has_info(value):
+            name = "" if own_infos else f"{function.domain}::{function.name}/{value.name}"
+            info = serde.serialize_value(value, name=name)
+            (proto.value_info if own_infos else infos).append(info)
+    rope = Rope()
+    for attribute in function.attributes.values():
+        if attribute.value is None and not attribute.is_ref():
+            proto.attribute.append(attribute.name)
+        else:
+            rope.field(11, _attribute(attribute, place))
+    for node in function:
+        rope.field(7, _node(node, place))
+    rope.add(proto.SerializeToString())
+    return rope
+
+
+def _node(node: ir.Node, place: Place) -> Rope:
+    proto = onnx.NodeProto(op_type=node.op_type)
+    if node.domain:
+        proto.domain = node.domain
+    if node.name:
+        proto.name = node.name
+    if node.overload:
+        proto.overload = node.overload
+    if node.doc_string is not None:
+        proto.doc_string = node.doc_string
+    proto.input.extend("" if value is None else value.name for value in node.inputs)
+    proto.output.extend(value.name for value in node.outputs)
+    _entries(proto.metadata_props, node.metadata_props)
+    for configuration in node.device_configurations:
+        proto.device_configurations.append(serde.serialize_node_device_configuration(configuration))
+    rope = Rope(proto.SerializeToString())
+    for attribute in node.attributes.values():
+        rope.field(5, _attribute(attribute, place))
+    return rope
+
+
+def _attribute(attribute: ir.Attr, place: Place) -> Rope | bytes:
+    if attribute.is_ref():
+        return bytes(serde.serialize_reference_attribute(attribute).SerializeToString())
+    kind, value = attribute.type, attribute.value
+    parts: list[tuple[int, Rope]] = []
+    if kind == ir.AttributeType.TENSOR:
+        parts = [(5, _tensor(value, value.name))]
+    elif kind == ir.AttributeType.TENSORS:
+        parts = [(10, _tensor(each, each.name)) for each in value]
+    elif kind == ir.AttributeType.GRAPH:
+        parts = [(6, _graph(value, place))]
+    elif kind == ir.AttributeType.GRAPHS:
+        parts = [(11, _graph(each, place)) for each in value]
+    else:
+        return bytes(serde.serialize_attribute(attribute).SerializeToString())
+    proto = onnx.AttributeProto(name=attribute.name, type=onnx.AttributeProto.AttributeType.Name(int(kind)))
+    if attribute.doc_string is not None:
+        proto.doc_string = attribute.doc_string
+    rope = Rope(proto.SerializeToString())
+    for number, part in parts:
+        rope.field(number, part)
+    return rope
+
+
+def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, str] | None = None) -> Rope:
+    proto = onnx.TensorProto()
+    big = None
+    if isinstance(tensor, ir.TensorProtoTensor) and external is None:
+        proto.CopyFrom(tensor.raw)
+        del proto.metadata_props[:]
+    else:
+        proto.dims.extend(tensor.shape.numpy())
+        proto.data_type = tensor.dtype.value
+        if tensor.doc_string is not None:
+            proto.doc_string = tensor.doc_string
+        if external is not None:
+            proto.data_location = onnx.TensorProto.EXTERNAL
+            _entries(proto.external_data, external)
+        elif isinstance(tensor, ir.StringTensor):
+            proto.string_data.extend(tensor.string_data())
+        elif packed_size(tensor.dtype, tensor.size) < BIG:
+            proto.raw_data = elements(tensor).view().tobytes()
+        else:
+            big = elements(tensor)
+    if name:
+        proto.name = name
+    _entries(proto.metadata_props, tensor.metadata_props)
+    rope = Rope(proto.SerializeToString())
+    if big is not None:
+        rope.field(9, big)
+    return rope
+
+
+def _repeats_itself(value: ir.Value) -> bool:
+    """Whether the type of an initializer says no more than its tensor."""
+    tensor = value.const_value
+    return (
+        tensor is not None
+        and value.type == ir.TensorType(tensor.dtype)
+        and value.shape == tensor.shape
+        and not value.doc_string
+        and not value.metadata_props
+    )
+
+
+def _has_info(value: ir.Value) -> bool:
+    known = value.type is not None or value.shape is not None or value.doc_string or value.metadata_props
+    return bool(value.name and known)
+
+
+def _opset_imports(imports: Any, versions: Mapping[str, int]) -> None:
+    for domain, version in versions.items():
+        imports.add(domain=domain, version=version)
+
+
+def _entries(entries: Any, mapping: Mapping[str, str] | MutableMapping[str, str]) -> None:
+    for key, value in mapping.items():
+        entries.add(key=key, value=value)

@@ -1,0 +1,1 @@
+"""`bisect`: which step, pass and rewrite makes the numbers differ."""

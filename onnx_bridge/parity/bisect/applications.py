@@ -1,0 +1,136 @@
+"""A cleaning, application by application: the model after each single thing that a pass did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.clean import Cleaned, clean
+from onnx_bridge.core.values import Array
+from onnx_bridge.model.difference import diff
+from passes.core.base import Budget, Context, Rewrite, Target
+from passes.core.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Application:
+    """One thing that a pass did.
+
+    Attributes:
+        name: the pass.
+        number: of the application, from 1; 0 for a pass that cannot be stopped between its applications.
+        count: how many applications of the pass there are.
+        before: the nodes that went or were changed, as the pass says.
+        after: those that came.
+        changed: the nodes that are new or otherwise in the model after it, by comparison of the two.
+        removed: the names of those that are gone.
+    """
+
+    name: str
+    number: int
+    count: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    changed: tuple[ir.Node, ...]
+    removed: tuple[str, ...]
+
+
+class Applications:
+    """The applications of a cleaning, in order.
+
+    A pass that says nothing of what it did counts as one, in case it did something.
+
+    Args:
+        model: what is cleaned; it is left as it is.
+        target: the runtime that passes may ask.
+        pipeline: as for `clean`, and likewise the others.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        target: Target | None,
+        *,
+        pipeline: str,
+        dims: Mapping[str, int] | None,
+        inputs: Mapping[str, Sequence[int]] | None,
+        freeze: Mapping[str, Array | str] | None,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._model, self._target = model, target
+        self.cleaned: Cleaned = clean(
+            model,
+            pipeline=pipeline,
+            dims=dims,
+            inputs=inputs,
+            freeze=freeze,
+            default_dim=1,
+            target=target,
+            progress=progress,
+        )
+        self._steps = self.cleaned.steps
+        self._places = [
+            (place, number)
+            for place, step in enumerate(self._steps)
+            for number in (range(1, len(step.result.rewrites) + 1) if step.result.rewrites else [0])
+        ]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def model(self, count: int) -> ir.Model:
+        """The model after so many applications."""
+        return self._run(count)[0]
+
+    def application(self, count: int) -> Application:
+        """What the last of so many applications was."""
+        place, number = self._places[count - 1]
+        (before, _), (after, rewrites) = self._run(count - 1), self._run(count)
+        made = rewrites[number - 1 : number]
+        if len(rewrites) != number:  # the pass does not ask before it rewrites, so that all of its rewrites are here
+            number, made = 0, rewrites
+        difference = diff(before, after)
+        changed = {each.name for each in (*difference.added, *difference.changed)} | _reweighted(before, after)
+        return Application(
+            self._steps[place].name,
+            number,
+            len(self._steps[place].result.rewrites),
+            tuple(name for each in made for name in each.before),
+            tuple(name for each in made for name in each.after),
+            tuple(node for node in after.graph.all_nodes() if node.name in changed),
+            tuple(each.name for each in (*difference.removed, *difference.replaced)),
+        )
+
+    def maker(self, node: str) -> tuple[str, int, int] | None:
+        """The pass that made a node, which application that was, and of how many; None where no pass says so."""
+        for step in reversed(self._steps):
+            for number, rewrite in enumerate(step.result.rewrites, 1):
+                if node in rewrite.after:
+                    return step.name, number, len(step.result.rewrites)
+        return None
+
+    def _run(self, count: int) -> tuple[ir.Model, list[Rewrite]]:
+        """The model after so many applications, and all that the pass of the last of them did until there."""
+        if count == 0:
+            return self._model.clone(), []
+        place, number = self._places[count - 1]
+        budget = Budget(number + sum(len(step.result.rewrites) for step in self._steps[:place]))
+        steps = Pipeline(self.cleaned.pipeline.passes[: place + 1]).run(
+            self._model.clone(), Context(self._target, budget=budget)
+        )
+        return steps[-1].result.model, steps[-1].result.rewrites
+
+
+def _reweighted(before: ir.Model, after: ir.Model) -> set[str]:
+    """The names of the nodes whose constants have other elements than before, under the same name."""
+    old = {name: value.const_value for name, value in before.graph.initializers.items()}
+    found = set()
+    for name, value in after.graph.initializers.items():
+        tensor, other = value.const_value, old.get(name)
+        if tensor is None or other is None or tensor is other:
+            continue
+        if tensor.dtype != other.dtype or tensor.shape != other.shape or tensor.tobytes() != other.tobytes():
+            found |= {str(use.node.name) for use in value.uses()}
+    return found

@@ -1,0 +1,71 @@
+"""Outputs that are known to be right, as a PyTorch module gave them, say: given in memory, or read from a file.
+
+They are taken as they are: where shapes or dtypes are others than the model gives, that is a difference to be found.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array, Value, flat
+
+
+def read_outputs(
+    source: str | os.PathLike[str] | Sequence[Mapping[str, Value]], model: Sequence[Mapping[str, Value]]
+) -> list[Mapping[str, Value]]:
+    """The right outputs of each sample.
+
+    Args:
+        source: they, or an ``.npz`` of arrays by the model's names. Of several samples, arrays are stacked along a
+            first axis; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …
+        model: what the model gives for each sample.
+
+    Raises:
+        InputError: they cannot be read, are for another number of samples, or an output is missing or unknown.
+    """
+    where = str(source) if isinstance(source, (str, os.PathLike)) else "outputs"
+    if not isinstance(source, (str, os.PathLike)):
+        found = list(source)
+    elif len(model) == 1:
+        found = [_load(Path(source))]
+    else:
+        found = _unstacked(_load(Path(source)), len(model), where)
+    if len(found) != len(model):
+        what = f"there are outputs for {len(found)} samples, and {len(model)} samples"
+        raise InputError(what, where=where, hint="give outputs for each sample")
+    return [_named(each, flat(right), where) for each, right in zip(found, model, strict=True)]
+
+
+def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str) -> Mapping[str, Value]:
+    arrays = flat(outputs)
+    for name in arrays:
+        if name not in model:
+            hint = nearest(name, model) or f"its outputs are {', '.join(model)}"
+            raise InputError("the model has no such output", where=f"{where}, output {name!r}", hint=hint)
+    for name in model:
+        if name not in arrays:
+            raise InputError("is missing", where=f"{where}, output {name!r}", hint="give all outputs of the model")
+    return {name: arrays[name] for name in model}
+
+
+def _load(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        what = "there is no such file" if not path.exists() else f"it cannot be read: {error}"
+        raise InputError(what, where=str(path), hint="outputs come as .npz; write it with numpy.savez") from error
+
+
+def _unstacked(arrays: Mapping[str, Array], count: int, where: str) -> list[Mapping[str, Value]]:
+    for name, array in arrays.items():
+        if array.shape[:1] != (count,):
+            what = f"its shape is {list(array.shape)}, and there are {count} samples"
+            raise InputError(what, where=f"{where}, output {name!r}", hint="stack the samples along a first axis")
+    return [{name: array[number] for name, array in arrays.items()} for number in range(count)]

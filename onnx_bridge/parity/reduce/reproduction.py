@@ -1,0 +1,148 @@
+"""A reproduction as a folder, to be handed to those who can mend MIGraphX: it needs nothing of this project."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.reduce.shrink import Reproduction
+from onnx_bridge.parity.trial import Kind
+
+FILES = ("model.onnx", "inputs.npz", "expected.npz", "README.md")
+_SHOWN_NODES = 40
+_SHOWN_ELEMENTS = 64
+_PRINTED = ("float32", "float64", "int32", "int64", "bool")
+_TITLES = {
+    Kind.WRONG: "MIGraphX computes {} wrongly",
+    Kind.REJECTED: "MIGraphX rejects {}",
+    Kind.CRASHES: "MIGraphX crashes on {}",
+    Kind.HANGS: "MIGraphX does not come to an end with {}",
+    Kind.MEMORY: "MIGraphX runs out of memory with {}",
+}
+
+
+def title(found: Reproduction) -> str:
+    """What is wrong, in a few words."""
+    operators = dict.fromkeys(node.op_type for node in found.model.graph)
+    return _TITLES[found.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
+
+
+def write(found: Reproduction, folder: Path, *, target: str, precision: str, version: str, watched: bool) -> None:
+    """Write model, inputs, expected outputs and a README.
+
+    Args:
+        found: the reproduction.
+        folder: made where it is not there; files of the same names are replaced.
+        target: what MIGraphX compiles for.
+        precision: what it is asked to compute in; empty for the model's own dtypes.
+        version: MIGraphX's.
+        watched: whether the symptom shows only where the heap is watched.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as place:
+            there = Path(place)
+            models.save(found.model, there / "model.onnx", external_data=False)
+            np.savez(there / "inputs.npz", allow_pickle=False, **_plain(found.sample))
+            np.savez(there / "expected.npz", allow_pickle=False, **_plain(found.expected))
+            text = _readme(found, target=target, precision=precision, version=version, watched=watched)
+            (there / "README.md").write_text(text, encoding="utf-8")
+            for name in FILES:
+                (there / name).replace(folder / name)
+    except OSError as error:
+        raise InputError(f"the reproduction cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
+
+
+def _readme(found: Reproduction, *, target: str, precision: str, version: str, watched: bool) -> str:
+    symptom = found.symptom
+    how = f" after `quantize_{precision}`" if precision else ""
+    lines = [
+        f"# {title(found)}",
+        "",
+        f"In the step *{symptom.step}*{how}, target `{target}`:",
+        "",
+        *(f"    {line}" for line in symptom.message.splitlines()),
+        "",
+        "To see it, in this folder:",
+        "",
+        "```python",
+        *_script(target, precision),
+        "```",
+        "",
+    ]
+    if symptom.kind is Kind.WRONG:
+        lines += [
+            "ONNX Runtime, on the CPU with all graph optimizations off, computes what is in `expected.npz`:",
+            "",
+            *(f"    {line}" for name, array in found.expected.items() for line in _shown(name, array)),
+            "",
+        ]
+    else:
+        lines += ["ONNX Runtime runs it; what it computes is in `expected.npz`.", ""]
+    if watched:
+        lines += [
+            "It shows where glibc watches the heap: `LD_PRELOAD=libc_malloc_debug.so.0 "
+            "GLIBC_TUNABLES=glibc.malloc.check=3 python …`; without that the damage may go unseen.",
+            "",
+        ]
+    nodes = sum(1 for _ in found.model.graph)
+    lines += [f"The model has {nodes} node{'s' if nodes != 1 else ''}:", "", "```", *_text(found.model), "```", ""]
+    lines += ["| | version |", "| --- | --- |", *(f"| {name} | {each} |" for name, each in _versions(version).items())]
+    return "\n".join(lines) + "\n"
+
+
+def _script(target: str, precision: str) -> list[str]:
+    """Three lines of Python for MIGraphX's own module."""
+    quantize = f"migraphx.quantize_{precision}(program); " if precision in ("fp16", "bf16") else ""
+    if precision in ("int8", "fp8"):
+        quantize = f'migraphx.quantize_{precision}(program, migraphx.get_target("{target}"), [inputs]); '
+    arguments = 'inputs = {name: migraphx.argument(array) for name, array in np.load("inputs.npz").items()}'
+    return [
+        f"import migraphx, numpy as np; {arguments}",
+        f'program = migraphx.parse_onnx("model.onnx"); {quantize}program.compile(migraphx.get_target("{target}"))',
+        "print([np.array(output) for output in program.run(inputs)])",
+    ]
+
+
+def _shown(name: str, array: Array) -> list[str]:
+    if array.size > _SHOWN_ELEMENTS:
+        return [f"{name}: {array.dtype.name}{list(array.shape)}"]
+    return f"{name} = {np.array2string(array, separator=', ')}".splitlines()
+
+
+def _text(model: ir.Model) -> list[str]:
+    """The model as ONNX text; the elements of large constants are left out."""
+    nodes = [f"{node.op_type} {node.name}" for node in model.graph]
+    if len(nodes) > _SHOWN_NODES:
+        return [*nodes[:_SHOWN_NODES], "…"]
+    proto = ir.to_proto(model)
+    del proto.graph.value_info[:]
+    for tensor in proto.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.size <= _SHOWN_ELEMENTS and array.dtype.name in _PRINTED:
+            # the printer shows typed elements, and not raw ones
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, array.shape, array.ravel()))
+    return onnx.printer.to_text(proto).splitlines()
+
+
+def _versions(migraphx: str) -> dict[str, str]:
+    libraries = {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
+    here = f"{platform.system()} {platform.machine()}"
+    return {"MIGraphX": migraphx, **libraries, "Python": platform.python_version(), "machine": here}

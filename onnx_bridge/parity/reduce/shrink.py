@@ -1,0 +1,228 @@
+"""A model that shows a symptom, made smaller as long as it shows it.
+
+First the nodes, by delta debugging (Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input"):
+contiguous pieces are left out, then ever shorter ones, down to single nodes. Then what is left, as a model of its own:
+its outputs, its sizes, the elements of its arrays. Whatever is tried counts only if ONNX Runtime runs it, and MIGraphX
+shows the same symptom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.parity.pieces import Piece, Runs
+from onnx_bridge.parity.trial import Device, Symptom
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import is_float
+from onnx_bridge.samples.inputs import Sample
+from passes.core.errors import PassError
+from passes.target.partition import extract
+
+T = TypeVar("T")
+
+_SHAPE_ELEMENTS = 16
+"""Lists of integers of up to so many elements may be shapes."""
+_ARRAYS = 16
+"""Of how many arrays the elements are made simpler."""
+
+
+def without(items: Sequence[T], shows: Callable[[list[T]], bool]) -> list[T]:
+    """The items that remain when all are left out that can be, each piece and then each single one."""
+    kept = list(items)
+    size = max(1, len(kept) // 2)
+    while True:
+        start, before = 0, len(kept)
+        while start < len(kept):
+            fewer = kept[:start] + kept[start + size :]
+            if fewer and shows(fewer):
+                kept = fewer
+            else:
+                start += size
+        if size > 1:
+            size = max(1, min(size // 2, len(kept) // 2))
+        elif len(kept) == before:
+            return kept
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A model and a sample of it that show a symptom.
+
+    Attributes:
+        model: the model.
+        sample: what it takes.
+        expected: what the reference gives for that.
+        symptom: what is wrong on MIGraphX.
+    """
+
+    model: ir.Model
+    sample: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    symptom: Symptom
+
+
+@dataclass
+class Shrinking:
+    """Makes a reproduction smaller.
+
+    Args:
+        device: where it is tried.
+        runs: counts those of the reference.
+        tell: told what is tried.
+    """
+
+    device: Device
+    runs: Runs
+    tell: Callable[[str], None]
+
+    def attempt(self, model: ir.Model, sample: Sample, symptom: Symptom) -> Reproduction | None:
+        """The reproduction that a model and a sample are; None where they show no such symptom."""
+        self.runs.reference += 1
+        try:
+            expected = Reference(model).run(sample)
+        except InputError:
+            return None
+        for value in model.graph.outputs:
+            array = expected[str(value.name)]
+            if not isinstance(array, np.ndarray):
+                return None
+            value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
+        found = self.device.symptom([Piece(model, [sample], [expected], [0])])
+        if found is None or not found.is_like(symptom):
+            return None
+        return Reproduction(model, flat(sample), flat(expected), found)
+
+    def shrink(self, found: Reproduction) -> Reproduction:
+        """The smallest that is found."""
+        found = self._outputs(found)
+        found = self._sizes(found)
+        return self._elements(found)
+
+    def _outputs(self, found: Reproduction) -> Reproduction:
+        names = [str(value.name) for value in found.model.graph.outputs]
+        for name in names if len(names) > 1 else ():
+            self.tell(f"output {name} alone")
+            inputs = list(found.sample)
+            try:
+                model = extract(found.model, inputs, [name])
+            except PassError:
+                continue
+            used = {value.name for value in model.graph.inputs if value.uses()}
+            for value in [each for each in model.graph.inputs if each.name not in used]:
+                model.graph.inputs.remove(value)
+            sample: Sample = {key: array for key, array in found.sample.items() if key in used}
+            smaller = self.attempt(model, sample, found.symptom)
+            if smaller is not None:
+                return smaller
+        return found
+
+    def _sizes(self, found: Reproduction) -> Reproduction:
+        arrays = [*found.sample.values(), *_constants(found.model).values()]
+        sizes = sorted({size for array in arrays for size in array.shape if size > 1}, reverse=True)
+        for size in sizes:
+            for smaller in sorted({1, 2, size // 2} - {size}):
+                self.tell(f"size {size} as {smaller}")
+                attempts = (self.attempt(*each, found.symptom) for each in _resized(found, size, smaller))
+                resized = next(filter(None, attempts), None)
+                if resized is not None:
+                    found = resized
+                    break
+        return found
+
+    def _elements(self, found: Reproduction) -> Reproduction:
+        names = [*found.sample, *_constants(found.model)]
+        for name in names[:_ARRAYS]:
+            array = found.sample[name] if name in found.sample else _constants(found.model)[name]
+            if not is_float(array.dtype) or array.size < 2:
+                continue
+            self.tell(f"simpler elements of {name}")
+            for simple in _simpler(array):
+                if np.array_equal(simple, array):
+                    break
+                model, sample = found.model.clone(), dict(found.sample)
+                if name in sample:
+                    sample[name] = simple
+                else:
+                    model.graph.initializers[name].const_value = ir.Tensor(simple, name=name)
+                simpler = self.attempt(model, {**sample}, found.symptom)
+                if simpler is not None:
+                    found = simpler
+                    break
+        return found
+
+
+def bare(found: Reproduction) -> Reproduction:
+    """The same, without metadata, which may name the files of a machine, and without what is not used."""
+    model = found.model.clone()
+    model.metadata_props.clear()
+    model.doc_string = model.graph.doc_string = None
+    model.producer_name = model.producer_version = None
+    model.graph.metadata_props.clear()
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+        value.doc_string = None
+    return replace(found, model=model)
+
+
+def _constants(model: ir.Model) -> dict[str, Array]:
+    """The initializers that are numbers."""
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+    found = {name: tensor for name, tensor in tensors.items() if tensor and tensor.dtype != ir.DataType.STRING}
+    return {name: np.asarray(tensor.numpy()) for name, tensor in found.items()}
+
+
+def _resized(found: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
+    """The model with a size made smaller wherever it is.
+
+    Short lists of integers may be shapes, in which the size is an element; or indices, of which there are so many; or
+    neither (pads). Each is tried.
+    """
+    constants = _constants(found.model)
+    lists = {name for name, array in constants.items() if array.dtype == np.int64 and array.size <= _SHAPE_ELEMENTS}
+    shapes = {name: np.where(constants[name] == size, np.int64(smaller), constants[name]) for name in lists}
+    indices = {name: _sliced(constants[name], size, smaller) for name in lists}
+    tried: list[dict[str, Array]] = []
+    for values in (shapes, {}, indices):
+        changed = {name: array for name, array in values.items() if not np.array_equal(array, constants[name])}
+        if any(changed.keys() == each.keys() for each in tried):
+            continue
+        tried.append(changed)
+        model = found.model.clone()
+        for node in model.graph:
+            for value in node.outputs:
+                value.shape = None
+        for name, array in constants.items():
+            array = changed.get(name, array) if name in lists else _sliced(array, size, smaller)
+            value = model.graph.initializers[name]
+            value.const_value = ir.Tensor(array, name=name, dtype=ir.DataType.from_numpy(array.dtype))
+            value.shape = ir.Shape(array.shape)
+        sample: Sample = {name: _sliced(array, size, smaller) for name, array in found.sample.items()}
+        for value in model.graph.inputs:
+            value.shape = ir.Shape(np.shape(sample[str(value.name)]))  # type: ignore[arg-type]
+        yield model, sample
+
+
+def _sliced(array: Array, size: int, smaller: int) -> Array:
+    places = tuple(slice(smaller) if each == size else slice(None) for each in array.shape)
+    return np.ascontiguousarray(array[places]).reshape([smaller if each == size else each for each in array.shape])
+
+
+def _simpler(array: Array) -> Iterator[Array]:
+    """Arrays like this that are easier to read, the easiest first."""
+    yield np.ones_like(array)
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        yield np.round(wide).astype(array.dtype)
+        yield np.round(wide, 1).astype(array.dtype)

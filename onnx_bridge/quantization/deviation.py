@@ -1,0 +1,81 @@
+"""How far a quantized model is from the float model, output by output, over all samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.reference.metrics import Tally, chunks
+from onnx_bridge.reference.tolerances import EXACT, is_float
+from onnx_bridge.samples.inputs import Sample
+
+MOST = 32
+"""The most samples that are compared."""
+
+Run = Callable[[Sample], Mapping[str, Value]]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one output is from what it was in float.
+
+    Attributes:
+        name: of the output.
+        max_abs: the largest |quantized − float|.
+        largest: the largest |float|, which that may be held against.
+        sqnr_db: signal to quantization noise, 10 · log₁₀(Σ float² / Σ (quantized − float)²); None where there is no
+            noise at all, and for a signal that is zero.
+    """
+
+    name: str
+    max_abs: float
+    largest: float
+    sqnr_db: float | None
+
+
+def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tuple[Deviation, ...]:
+    """Compare a quantized model with the original on the first of the samples.
+
+    Args:
+        quantized: gives its outputs by name.
+        original: likewise, in the same order; outputs are compared by their places.
+        samples: at least one.
+
+    Raises:
+        InputError: the quantized model gives NaN or Inf where the original does not, or other shapes; or either cannot
+            be run.
+    """
+    tallies: dict[str, Tally] = {}
+    largest: dict[str, float] = {}
+    for sample in samples[:MOST]:
+        found, expected = flat(quantized(sample)), flat(original(sample))
+        for (name, array), (_, other) in zip(found.items(), expected.items(), strict=True):
+            if array.shape != other.shape:
+                what = f"the quantized model gives {list(array.shape)}, the original {list(other.shape)}"
+                raise InputError(what, where=f"output {name!r}")
+            if not is_float(other.dtype) and other.dtype.kind not in "iub":
+                continue
+            tally = tallies.setdefault(name, Tally(EXACT))
+            for one, two, start in chunks(array, other):
+                tally.add(one, two, start)
+            largest[name] = max(largest.get(name, 0.0), _largest(other))
+    for name, tally in tallies.items():
+        if bad := sum(tally.one_sided.values()):
+            what = f"{bad} of {tally.seen} numbers are NaN or Inf in the quantized model alone"
+            raise InputError(what, where=f"output {name!r}", hint="calibrate on data that covers what the model sees")
+    return tuple(_deviation(name, tally, largest[name]) for name, tally in tallies.items())
+
+
+def _deviation(name: str, tally: Tally, largest: float) -> Deviation:
+    ratio = tally.metrics().get("sqnr_db")
+    return Deviation(name, tally.max_abs, largest, ratio if ratio is not None and math.isfinite(ratio) else None)
+
+
+def _largest(array: Array) -> float:
+    numbers = np.abs(array.astype(np.float64))
+    return float(np.max(numbers[np.isfinite(numbers)], initial=0.0))

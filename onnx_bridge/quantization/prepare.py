@@ -1,0 +1,121 @@
+"""An ONNX model made ready for a quantizer, and what a quantizer made of it, taken back.
+
+Quantizers quantize around every operator that they know. What is folded before costs neither a step of quantization nor
+a kernel: a BatchNormalization goes into its convolution, constants are computed. Nodes get names, and functions are
+inlined, so that nodes can be excluded by name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.clean import clean
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.model import io as models
+from onnx_bridge.quantization.schemes import Scheme
+from passes.analysis.quantization import quantized_node
+from passes.core import graphs
+
+_FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
+_LARGE = 1 << 30
+"""Bytes of weights beyond which quantizers are told to keep them in a file of their own: protobuf ends at 2 GiB."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model in float, in a file of a folder that will be deleted.
+
+    Attributes:
+        path: the file.
+        target: where a quantizer may write.
+        excluded: the names of nodes that stay in float.
+        large: whether its weights are in a file of their own.
+    """
+
+    path: Path
+    target: Path
+    excluded: tuple[str, ...]
+    large: bool
+
+    def result(self, by: str) -> ir.Model:
+        """What a quantizer wrote; quantizers leave imports of operators that they may not have used.
+
+        Raises:
+            InputError: it wrote nothing, or nothing that is quantized.
+        """
+        if not self.target.is_file():  # some failures are only logged
+            raise InputError(f"{by} gave no model, and no reason", where=str(self.path.name))
+        model = models.load(self.target)
+        used = {node.domain for graph in _graphs(model) for node in graph.all_nodes()}
+        for domain in set(model.opset_imports) - used - {""}:
+            del model.opset_imports[domain]
+        model.graph.sort()
+        return model
+
+
+@contextmanager
+def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Source]:
+    """The file that a quantizer reads.
+
+    Args:
+        model: in float; left as it is.
+        scheme: what it is quantized to.
+        exclude: names of nodes, or of operators, that stay in float.
+
+    Raises:
+        InputError: it is quantized already, or has no such node.
+    """
+    refuse_quantized(model)
+    model = model.clone()  # whose nodes get names
+    names = _excluded(model, exclude)
+    opset = model.opset_imports.get("", 0)
+    raised = f"convert-opset{{to={scheme.opset}}}," if opset < scheme.opset else ""
+    ready = clean(model, pipeline=f"{raised}{_FOLD},infer-shapes").model
+    kept = tuple(
+        str(node.name)
+        for graph in _graphs(ready)
+        for node in graph.all_nodes()
+        if node.name in names or not names.isdisjoint(graphs.origin(node))
+    )
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        path = Path(folder) / "float.onnx"
+        large = (
+            sum(value.const_value.nbytes for value in ready.graph.initializers.values() if value.const_value) > _LARGE
+        )
+        models.save(ready, path)
+        yield Source(path, Path(folder) / "quantized.onnx", kept, large)
+
+
+def refuse_quantized(model: ir.Model) -> None:
+    """Make sure that a model is in float.
+
+    Raises:
+        InputError: it is not; the error names the first node that quantizes.
+    """
+    if (node := quantized_node(model)) is not None:
+        where, hint = f"{node.op_type} {node.name}".strip(), "quantize the original model, in float"
+        raise InputError("the model is quantized already", where=where, hint=hint)
+
+
+def _excluded(model: ir.Model, wanted: Collection[str]) -> frozenset[str]:
+    """The names of the nodes that are meant."""
+    for scope in graphs.scopes(model):
+        graphs.name_nodes(scope)
+    nodes = [node for graph in _graphs(model) for node in graph.all_nodes()]
+    names = {str(node.name) for node in nodes}
+    operators = {node.op_type for node in nodes}
+    for each in wanted:
+        if each not in names | operators:
+            hint = nearest(each, names | operators) or f"its operators are {', '.join(sorted(operators))}"
+            raise InputError(f"the model has no node or operator {each!r}", where="--exclude", hint=hint)
+    return frozenset(str(node.name) for node in nodes if node.name in wanted or node.op_type in wanted)
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    return [model.graph, *(function.graph for function in model.functions.values())]

@@ -1,0 +1,108 @@
+"""What Quark's PyTorch quantizer is told, by scheme: how tensors are stored, and how their scales are found."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.quantization import quark
+from onnx_bridge.quantization.schemes import BLOCK, Scheme
+
+Mode = Literal["fx", "eager"]
+
+_CONFIG = "quark.torch.quantization.config"
+_OBSERVER = "quark.torch.quantization.observer.observer"
+_WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
+"""Schemes whose activations stay in float: Quark has no ONNX form for them, or they are about weights alone."""
+
+
+def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str]) -> Any:
+    """A configuration of Quark's.
+
+    Biases stay in float: as integers they would need a scale that neither Quark nor MIGraphX ties to the product's.
+
+    Args:
+        scheme: one that the mode can do.
+        mode: ``fx`` also quantizes what is between layers, such as additions.
+        per_channel: whether weights get a scale for each output channel.
+        exclude: names of layers, for the eager mode.
+    """
+    configs, types = quark.load(f"{_CONFIG}.config"), quark.load(f"{_CONFIG}.type")
+    weight = _weight(scheme, configs, per_channel)
+    activations = None if scheme.name in _WEIGHTS_ONLY else _activations(scheme, configs)
+    layer = configs.QLayerConfig(
+        input_tensors=activations, output_tensors=activations if mode == "fx" else None, weight=weight
+    )
+    quant_mode = types.QuantizationMode.fx_graph_mode if mode == "fx" else types.QuantizationMode.eager_mode
+    return configs.QConfig(global_quant_config=layer, quant_mode=quant_mode, exclude=exclude)
+
+
+def note(scheme: Scheme) -> tuple[str, ...]:
+    """What the user should know of the scheme's form in ONNX, in sentences."""
+    if scheme.name == "bf16":
+        return ("weights are stored as float, on the grid of bfloat16",)
+    if scheme.name in _WEIGHTS_ONLY:
+        kept = "" if scheme.name == "int4-weights" else "; activations stay in float"
+        return (f"weights are stored as float, on the grid of {scheme.name.removesuffix('-weights')}{kept}",)
+    return ()
+
+
+def _weight(scheme: Scheme, configs: Any, per_channel: bool) -> Any:
+    match scheme.name:
+        case "bf16":
+            return configs.Bfloat16Spec().to_quantization_spec()
+        case "bfp16":
+            return configs.BFP16Spec(ch_axis=-1).to_quantization_spec()
+        case "mxfp4":
+            return configs.OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False).to_quantization_spec()
+        case "int4-weights":
+            return configs.Int4PerGroupSpec(
+                ch_axis=-1,
+                group_size=BLOCK,
+                is_dynamic=False,
+                symmetric=True,
+                scale_type="float",
+                round_method="half_even",
+            ).to_quantization_spec()
+        case "fp8":
+            return _float8(configs)
+        case "int8-pow2":
+            return _integers("int8", configs, per_channel=per_channel, powers=True)
+        case _:
+            return _integers("int8", configs, per_channel=per_channel)
+
+
+def _activations(scheme: Scheme, configs: Any) -> Any:
+    match scheme.name:
+        case "bf16":
+            return configs.Bfloat16Spec().to_quantization_spec()
+        case "fp8":
+            return _float8(configs)
+        case "int8-pow2":
+            return _integers("int8", configs, powers=True)
+        case name:
+            return _integers(name, configs, symmetric=name != "uint8")
+
+
+def _float8(configs: Any) -> Any:
+    spec = configs.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False)
+    return spec.to_quantization_spec()
+
+
+def _integers(
+    name: str, configs: Any, *, per_channel: bool = False, powers: bool = False, symmetric: bool = True
+) -> Any:
+    types, observers = quark.load(f"{_CONFIG}.type"), quark.load(_OBSERVER)
+    measure = f"Per{'Channel' if per_channel else 'Tensor'}{'PowOf2MinMSE' if powers else 'MinMax'}Observer"
+    if not hasattr(observers, measure):
+        raise InputError(f"this version of Quark has no {measure}", hint=quark.EXTRA)
+    return configs.QTensorConfig(
+        dtype=getattr(types.Dtype, name),
+        qscheme=types.QSchemeType.per_channel if per_channel else types.QSchemeType.per_tensor,
+        observer_cls=getattr(observers, measure),
+        symmetric=symmetric,
+        scale_type=types.ScaleType.pof2 if powers else types.ScaleType.float,
+        round_method=types.RoundType.half_even,
+        is_dynamic=False,
+        ch_axis=0 if per_channel else None,
+    )

@@ -1,0 +1,1 @@
+"""ONNX Runtime as the reference, and the comparison of outputs with it."""

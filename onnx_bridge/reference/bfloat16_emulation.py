@@ -1,0 +1,68 @@
+"""Models in bfloat16 as ONNX Runtime's CPU provider can compute them: in float32, rounded after each node.
+
+    y = Op(x, …)    →    Cast<bfloat16>(Op(Cast<float>(x), …))
+
+The provider casts but has next to no kernels in this format. Rounding each result once, to the nearest, is what a good
+kernel in bfloat16 does; a node's error beyond that is the device's own.
+
+Left alone: Cast, what holds subgraphs (these are looked into), and what names the dtype of its outputs in an attribute.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from passes.core.graphs import Names, Scope, subgraphs
+
+_ATTRIBUTES = ("dtype", "output_dtype", "to")
+
+
+def has_bfloat16(model: ir.Model) -> bool:
+    """Whether any value that a node of it takes is known to be bfloat16."""
+    scope = Scope(model, model.graph)
+    return any(_is_bfloat16(value, scope) for node in scope.nodes() for value in node.inputs)
+
+
+def emulated(model: ir.Model) -> ir.Model:
+    """A copy of a model that computes in float32 what it computes in bfloat16; inputs and outputs stay as they are."""
+    copy = model.clone()
+    scope = Scope(copy, copy.graph)
+    names = scope.names
+    for graph in scope.graphs():
+        for node in list(graph):
+            if not any(subgraphs(node)) and not any(name in node.attributes for name in _ATTRIBUTES):
+                _widen(node, graph, scope, names)
+    return copy
+
+
+def _widen(node: ir.Node, graph: ir.Graph, scope: Scope, names: Names) -> None:
+    found = [index for index, value in enumerate(node.inputs) if _is_bfloat16(value, scope)]
+    if not found:
+        return
+    outputs = [value for value in node.outputs if value.name and value.dtype in (ir.DataType.BFLOAT16, None)]
+    for index in found:
+        value = node.inputs[index]
+        assert value is not None
+        cast = _cast(value, ir.DataType.FLOAT, names, f"{node.name}/widened_{index}")
+        graph.insert_before(node, [cast])
+        node.replace_input_with(index, cast.outputs[0])
+    for value in outputs:
+        cast = _cast(value, ir.DataType.BFLOAT16, names, f"{node.name}/rounded")
+        graph.insert_after(node, [cast])
+        (rounded,) = cast.outputs
+        value.replace_all_uses_with(rounded, replace_graph_outputs=True)
+        cast.replace_input_with(0, value)
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+        name, value.name = value.name, names.value(f"{value.name}/wide")
+        rounded.name = name
+
+
+def _cast(value: ir.Value, to: ir.DataType, names: Names, name: str) -> ir.Node:
+    cast = ir.node("Cast", [value], {"to": int(to)}, name=names.node(name))
+    (result,) = cast.outputs
+    result.name, result.type, result.shape = names.value(name), ir.TensorType(to), value.shape
+    return cast
+
+
+def _is_bfloat16(value: ir.Value | None, scope: Scope) -> bool:
+    return value is not None and (scope.dtype(value) or value.dtype) == ir.DataType.BFLOAT16

@@ -1,0 +1,292 @@
+"""The reference: ONNX Runtime on the CPU with all graph optimizations off.
+
+Graph optimizations fuse and reorder, which moves results (by a whole quantization step on a QDQ convolution), so the
+reference does without them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.model import io as models
+from onnx_bridge.reference import quark_library
+from onnx_bridge.reference.bfloat16_emulation import emulated, has_bfloat16
+from onnx_bridge.reference.output_dtypes import narrowed, widened
+from onnx_bridge.reference.quark_emulation import Emulation
+from onnx_bridge.reference.quark_operators import DOMAINS
+from onnx_bridge.reference.random_operators import with_random_kernels
+from passes.analysis.evaluation import unreleased_opsets
+
+_SILENT = 4
+"""ONNX Runtime's severity "fatal": errors come as exceptions, so its log has nothing to add."""
+_PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
+"""The types that ONNX Runtime itself turns into numpy arrays rightly (float8e4m3fn would become uint8)."""
+
+_ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in ir.DataType}}
+"""Element types by ONNX Runtime's name."""
+
+
+class Reference:
+    """A model, ready to be run by ONNX Runtime.
+
+    AMD Quark's operators come from Quark's own library, where it is installed; elsewhere they are emulated.
+
+    Attributes:
+        input_names, output_names: in the model's order.
+        notes: what the user should know of how it computes, in sentences.
+    """
+
+    def __init__(self, model: ir.Model | Path | bytes, *, custom_op_libraries: Sequence[Path] = ()) -> None:
+        """Load a model.
+
+        Args:
+            model: a file is read by ONNX Runtime itself, which maps its external data; the weights of a model in memory
+                are used where they are; bytes are a serialized model.
+            custom_op_libraries: libraries of custom operators (``.so``) that the model needs.
+
+        Raises:
+            InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
+        """
+        self._where = str(model) if isinstance(model, Path) else "the model"
+        self._source: models.SessionSource | None = None
+        self._emulation: Emulation | None = None
+        self.notes: tuple[str, ...] = ()
+        try:
+            self._session = self._open(model, custom_op_libraries)
+        except InputError as error:
+            if isinstance(model, bytes) or not any(domain in error.what for domain in DOMAINS):
+                raise
+            self._emulate(models.load(model) if isinstance(model, Path) else model, custom_op_libraries)
+            return
+        self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
+        outputs = self._session.get_outputs()
+        self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
+        self._types = {value.name: (str(value.type), list(value.shape or ())) for value in outputs}
+        self._plain = all(_PLAIN.fullmatch(value.type) for value in outputs)
+        self._unusual = {
+            name: dtype
+            for name, (dtype, _) in self.output_types().items()
+            if not _PLAIN.fullmatch(self._types[name][0])
+        }
+        self._model, self._libraries = model, custom_op_libraries
+        self._wide: Reference | None = None
+        for value in outputs:
+            if "map(" in value.type or "sparse" in value.type:
+                what = f"the output {value.name!r} is no tensor but {value.type}"
+                raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
+
+    def output_types(self) -> dict[str, tuple[ir.DataType, tuple[int | None, ...]]]:
+        """Dtypes and shapes of those outputs that are tensors, which ONNX Runtime infers for every operator it has."""
+        found = {}
+        for name, (kind, dims) in self._types.items():
+            element = re.fullmatch(r"tensor\((\w+)\)", kind)
+            if element and (dtype := _ELEMENTS.get(element[1])) is not None:
+                found[name] = dtype, tuple(dim if isinstance(dim, int) else None for dim in dims)
+        return found
+
+    def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        """Compute all outputs.
+
+        Args:
+            sample: arrays by input name; bfloat16, float8 and 4-bit and 2-bit integers as ml_dtypes have them, strings
+                as object arrays. A sequence is a list of arrays, an optional without a value None.
+
+        Returns:
+            Likewise by output name, in the model's order.
+
+        Raises:
+            InputError: the sample does not fit the model, or ONNX Runtime fails.
+        """
+        if self._emulation is not None:
+            return self._emulation.run(sample)
+        if self._unusual and self._needs_lists(sample):
+            return self._run_widened(sample)
+        feeds = {name: _feed(value, name) for name, value in sample.items()}
+        if not self._plain:
+            feeds = {name: _ort_value(feed, name) for name, feed in feeds.items() if feed is not None}
+        try:
+            run = self._session.run if self._plain else self._session.run_with_ort_values
+            found = run(None, feeds)
+        except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
+            raise _explained(error, self._where) from error
+        pairs = zip(self.output_names, found, strict=True)
+        return {name: result if self._plain else _array(result, name) for name, result in pairs}
+
+    def _open(self, model: ir.Model | Path | bytes, custom_op_libraries: Sequence[Path]) -> Any:
+        """A session, for a model in a form that ONNX Runtime takes."""
+        try:
+            return self._load(model, custom_op_libraries)
+        except InputError as error:
+            # A newer IR version stores the same computation; few kernels take bfloat16, and those that draw random
+            # numbers are of older opsets: none of it need be refused.
+            newest = re.search(r"max supported IR version: (\d+)", error.what)
+            no_kernel = "Could not find an implementation" in error.what
+            if not (newest or no_kernel) or isinstance(model, bytes):
+                raise
+            loaded = models.load(model) if isinstance(model, Path) else model.clone()
+            if newest:
+                loaded.ir_version = int(newest[1])
+            elif has_bfloat16(loaded):
+                loaded = emulated(loaded)
+            elif (older := with_random_kernels(loaded)) is not None:
+                loaded = older
+            else:
+                raise
+            return self._load(loaded, custom_op_libraries)
+
+    def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
+        """Compute AMD Quark's operators without their library."""
+        self._emulation = Emulation(model, lambda part: Reference(part, custom_op_libraries=libraries).run)
+        self.input_names = self._emulation.input_names
+        self.output_names = self._emulation.output_names
+        self._types = {}
+        self.notes = (
+            "AMD Quark's library of operators cannot be had here: the reference emulates these operators in numpy",
+        )
+
+    def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
+        """Whether there are inputs or outputs that cannot be OrtValues."""
+        given = any(
+            isinstance(value, list) or (value is not None and value.dtype.kind in "OUST") for value in sample.values()
+        )
+        return given or any(not kind.startswith("tensor(") for kind, _ in self._types.values())
+
+    def _run_widened(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        if self._wide is None:
+            model = self._model
+            if isinstance(model, bytes):
+                model = ir.from_proto(onnx.ModelProto.FromString(model))
+            loaded = models.load(model) if isinstance(model, Path) else model
+            self._wide = Reference(widened(loaded, self._unusual), custom_op_libraries=self._libraries)
+        found = self._wide.run(sample).values()
+        pairs = zip(self.output_names, found, strict=True)
+        return {name: narrowed(value, self._unusual.get(name)) for name, value in pairs}
+
+    def _load(self, model: ir.Model | Path | bytes, libraries: Sequence[Path]) -> Any:
+        options = _options(libraries)
+        if isinstance(model, ir.Model):
+            self._source = models.session_source(model)
+            self._source.add_to(options)
+        source = self._source.model if self._source else model
+        try:
+            with unreleased_opsets():
+                return onnxruntime.InferenceSession(
+                    source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
+                )
+        except Exception as error:
+            wants_quark = any(domain in str(error) for domain in DOMAINS)
+            if wants_quark and (found := quark_library.library()) is not None and found not in libraries:
+                return self._load(model, (*libraries, found))
+            raise _explained(error, self._where) from error
+
+
+def _options(libraries: Sequence[Path]) -> Any:
+    """Those of a session, which serve for one attempt: weights that were given to them stay."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _SILENT
+    options.use_deterministic_compute = True
+    for library in libraries:
+        try:
+            options.register_custom_ops_library(str(library))
+        except Exception as error:
+            raise _explained(error, str(library)) from error
+    return options
+
+
+def _feed(value: Value, name: str) -> Any:
+    """What a session takes for a value; a sequence remains a list, and what is missing None."""
+    if isinstance(value, list):
+        return [_feed_array(item, name) for item in value]
+    return None if value is None else _feed_array(value, name)
+
+
+def _feed_array(array: Array, name: str) -> Any:
+    """What a session takes for an array: itself, or an OrtValue where numpy alone does not know the dtype.
+
+    Such an OrtValue wraps memory as if it were contiguous, and packs nothing: both are seen to here.
+    """
+    if array.dtype.kind in "OUST":
+        return array.astype(object)
+    try:
+        element = ir.DataType.from_numpy(array.dtype)
+    except TypeError:
+        raise InputError(f"ONNX has no element type for {array.dtype}", where=f"input {name!r}") from None
+    if hasattr(np, array.dtype.name):
+        return array
+    if element.bitwidth < 8:
+        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(element))
+        packed = ir.tensor(array, dtype=element).tobytes()
+        ctypes.memmove(value.data_ptr(), packed, len(packed))
+        return value
+    dense = np.ascontiguousarray(array).reshape(array.shape)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(dense, int(element))
+
+
+def _ort_value(feed: Any, name: str) -> Any:
+    if isinstance(feed, onnxruntime.OrtValue):
+        return feed
+    if isinstance(feed, list) or feed.dtype == np.dtype(object):
+        what = "strings and sequences cannot be fed to a model with optional bfloat16, float8 or sub-byte outputs"
+        raise InputError(what, where=f"input {name!r}", hint="cast those outputs to float32 in the model")
+    return onnxruntime.OrtValue.ortvalue_from_numpy(feed)
+
+
+def _array(value: Any, name: str) -> Array | None:
+    """An output as an array; None for an optional without a value."""
+    if not value.has_value():
+        return None
+    if not value.is_tensor():
+        what = "a sequence beside optional bfloat16, float8 or sub-byte outputs cannot be fetched"
+        raise InputError(what, where=f"output {name!r}", hint="make it, or those outputs, plain in the model")
+    if _PLAIN.fullmatch(value.data_type()):
+        return np.asarray(value.numpy())
+    element, shape = ir.DataType(value.element_type()), value.shape()
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), dtype=np.uint8)
+    if element.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(raw, element, shape=shape).numpy())
+    return raw.view(element.numpy()).reshape(shape)
+
+
+_SOURCE = re.compile(
+    r"/\S+\.(?:cc|h|cpp):\d+ [^()]*(?:\((?:[^()]|\([^()]*\))*\))+"
+    r"(?:::<lambda\([^()]*\)>)?(?: const)?(?: \[with [^\]]*\])? "
+    r"|\b\w+\.(?:cc|h|cpp):\d+ \w+ "
+)
+"""Where in its own source ONNX Runtime noticed: a file and a line, then a function with or without its signature."""
+_RUNNING = re.compile(r"Non-zero status code returned while running (\S+) node\. Name:'(.*?)' Status Message: ")
+
+_HINTS = (
+    ("No Op registered|is not a registered function/op", "custom operators need their library"),
+    (
+        "NOT_IMPLEMENTED|Failed to find kernel",
+        "ONNX Runtime's CPU provider cannot run this operator here, so there is no reference for it",
+    ),
+    ("INVALID_PROTOBUF|No graph was found", "is it an ONNX file, and whole?"),
+    ("External data path", "external data must lie beside the model"),
+    ("Unsupported model IR version|released onnx opset", "convert it to an older version, or update onnxruntime"),
+    ("invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name", "see its inputs"),
+    ("while running", "do the inputs suit the model? give inputs of its real use"),
+)
+
+
+def _explained(error: Exception, where: str) -> InputError:
+    """ONNX Runtime's exception in one line, without its error codes and source locations."""
+    raw = str(error)
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", raw)
+    text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
+    text = _RUNNING.sub(lambda found: f"{found[1]} node {found[2]!r}: ", text)
+    text = " ".join(_SOURCE.sub("", text).split())
+    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, raw)), None)
+    return InputError(f"ONNX Runtime: {text}", where=where, hint=hint)

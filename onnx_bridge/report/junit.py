@@ -1,0 +1,76 @@
+"""A check as JUnit's XML, which CI systems read: a suite for each leg, a case for each output of each sample.
+
+There is no written standard; this is what Jenkins, GitLab and GitHub's actions agree on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from xml.etree import ElementTree as xml
+
+from onnx_bridge.core.atomic_write import write
+from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.reference.compare import OutputComparison
+
+_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold, not even escaped."""
+
+
+def write_junit(path: str | os.PathLike[str], report: Report) -> None:
+    """Write the results of a check.
+
+    A leg that could not be run is an error, and so is one that compared nothing.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    suites = xml.Element("testsuites", name="onnx-bridge check")
+    for leg in report.legs or (Leg("check"),):
+        suite = xml.SubElement(suites, "testsuite", name=_text(f"{report.model}: {leg.name}"))
+        properties = xml.SubElement(suite, "properties")
+        about = {**report.versions, **({} if report.seed is None else {"seed": str(report.seed)})}
+        for name, value in about.items():
+            xml.SubElement(properties, "property", name=_text(name), value=_text(value))
+        for case in _cases(report, leg):
+            suite.append(case)
+        _count(suite, [suite])
+    _count(suites, list(suites))
+    xml.indent(suites)
+    write(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n")
+
+
+def _cases(report: Report, leg: Leg) -> Iterator[xml.Element]:
+    place = _text(f"{report.model}.{leg.name}")
+    for sample, comparison in enumerate(leg.comparisons):
+        for output in comparison.outputs:
+            case = xml.Element("testcase", classname=place, name=_text(f"{output.name} [sample {sample}]"))
+            if output.reason is not None:
+                failure = xml.SubElement(case, "failure", message=_text(output.reason), type="difference")
+                failure.text = _text("\n".join(_figures(output)))
+            yield case
+    compared = any(comparison.outputs for comparison in leg.comparisons)
+    problem = leg.error or (None if compared else "nothing was compared")
+    if problem is not None:
+        failed = leg.failure
+        case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
+        kind = failed.kind.value if failed else "error"
+        told = [problem] if failed is None else [problem, report.blame, failed.printed]
+        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, told)))
+        yield case
+
+
+def _figures(output: OutputComparison) -> Iterator[str]:
+    for name, value in output.to_json().items():
+        if value is not None and name not in ("name", "passed", "reason"):
+            yield f"{name}: {value}"
+
+
+def _count(element: xml.Element, suites: list[xml.Element]) -> None:
+    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+        element.set(name, str(sum(1 for suite in suites for _ in suite.iter(tag))))
+
+
+def _text(text: object) -> str:
+    return _FORBIDDEN.sub("�", str(text))

@@ -1,0 +1,226 @@
+"""Calibration data: the samples on which the ranges of an int8 or fp8 program are measured.
+
+They come as whatever `onnx_bridge.samples.files` reads (``.npz``, folders of ``.pb``, Polygraphy's ``.json``, loader
+scripts, arrays in memory), and beyond that as
+
+- an ``.npy``, for a model with one input: one sample, or several along the first axis, or one longer batch;
+- a folder of images, for a model with one input of images, ``[N, C, H, W]`` or ``[N, H, W, C]`` of 1 or 3 channels.
+  Pillow reads them. How they are resized and normalised, a file ``images.toml`` in the folder declares (`ImageRules`).
+
+Without any, seeded samples are made up: ranges are then those of noise, which is said.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.samples import files
+from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
+
+RULES = "images.toml"
+"""The file in a folder of images that declares what is done with them."""
+_IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_MADE_UP = 8
+"""How many samples are made up where none are given."""
+
+
+@dataclass(frozen=True)
+class ImageRules:
+    """What is done with an image: resized, cut to the centre, scaled, normalised.
+
+    Pixels are (value · scale − mean) / std, by channel; the defaults are those of the ImageNet models of torchvision.
+
+    Attributes:
+        resize: what the shorter side becomes, as a multiple of the input's; the centre is cut out of that. 0 stretches
+            the image to the input's size instead.
+        channels: ``rgb`` or ``bgr``; an input of one channel takes the luminance.
+        scale: what pixel values, 0 to 255, are multiplied with.
+        mean: one number, or one a channel.
+        std: likewise.
+    """
+
+    resize: float = 256 / 224
+    channels: str = "rgb"
+    scale: float = 1 / 255
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    @classmethod
+    def read(cls, path: Path) -> ImageRules:
+        """Those that a file declares; the rest as by default.
+
+        Raises:
+            InputError: it is no TOML, or declares what there is not.
+        """
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+        known = [each.name for each in fields(cls)]
+        found: dict[str, Any] = {}
+        for name, value in content.items():
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(known)}"
+                raise InputError(f"there is no rule {name!r}", where=str(path), hint=hint)
+            several = name in ("mean", "std")
+            values = value if isinstance(value, list) and several else [value]
+            numbers = all(type(each) in (int, float) and math.isfinite(each) for each in values)
+            right = value in ("rgb", "bgr") if name == "channels" else numbers and len(values) in (1, 3)
+            if not right or (name == "std" and 0 in values) or (name == "resize" and 0 != value < 1):
+                raise InputError(f"{name} cannot be {value!r}", where=str(path))
+            found[name] = tuple(values) if several else value
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples, and where they come from.
+
+    Attributes:
+        samples: arrays by input name; at least one sample.
+        source: where they come from, in words.
+        notes: what the user should know, in sentences.
+    """
+
+    samples: tuple[Sample, ...]
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+def gather(given: files.Given | None, specs: Sequence[TensorSpec]) -> Calibration:
+    """Samples for a model.
+
+    Args:
+        given: where they are; None makes some up.
+        specs: what the model takes, in fixed shapes.
+
+    Raises:
+        InputError: there are none, they do not fit the model, or nothing can be measured on them: they hold NaN or Inf,
+            or an input is 0 in all of them.
+    """
+    if given is None:
+        made = tuple(generate(specs, seed=0, samples=_MADE_UP))
+        note = (
+            f"calibrated on {_MADE_UP} made-up samples (seed 0): their ranges are not those of real data; "
+            "--calibration takes some"
+        )
+        return Calibration(made, "seeded samples", (note,))
+    notes: tuple[str, ...] = ()
+    where = str(given) if isinstance(given, (str, os.PathLike)) else "what was given"
+    path = Path(given) if isinstance(given, (str, os.PathLike)) else None
+    if path is not None and path.suffix == ".npy":
+        samples = _from_npy(path, specs)
+    elif path is not None and path.is_dir() and (images := _images(path)):
+        rules = ImageRules.read(path / RULES) if (path / RULES).exists() else ImageRules()
+        samples = _from_images(images, rules, specs)
+        said = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(rules).items())
+        notes = (f"calibrated on {len(images)} images: {said}",)
+    else:
+        samples = files.given(given, specs)
+    _check(samples, where)
+    return Calibration(tuple(samples), where, notes)
+
+
+def _check(samples: Sequence[Sample], where: str) -> None:
+    if not samples:
+        raise InputError("there are no samples to calibrate on", where=where)
+    if doubts := files.doubts(samples):
+        raise InputError(f"nothing can be measured on such data: {doubts[0]}", where=where)
+    arrays: dict[str, list[Array]] = {}
+    for sample in samples:
+        for name, array in flat(sample).items():
+            arrays.setdefault(name, []).append(array)
+    for name, found in arrays.items():
+        if "float" in found[0].dtype.name and not any(array.any() for array in found):
+            raise InputError(f"the input {name} is 0 in all of {len(samples)} samples: it has no range", where=where)
+
+
+def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
+    if len(specs) != 1:
+        what = f"an .npy is one array, and the model takes {len(specs)} inputs"
+        raise InputError(what, where=str(path), hint="put them into an .npz, by name")
+    (spec,) = specs
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+    if not isinstance(array, np.ndarray):
+        raise InputError("it is no .npy", where=str(path))
+    shape = spec.shape or ()
+    if array.ndim == len(shape) + 1:
+        pieces = list(array)
+    elif array.ndim == len(shape) and shape and isinstance(batch := shape[0], int) and array.shape[0] > batch > 0:
+        pieces = [array[start : start + batch] for start in range(0, array.shape[0] - batch + 1, batch)]
+    else:
+        pieces = [array]
+    return files.given([{spec.name: piece} for piece in pieces], specs)
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.rglob("*") if each.suffix.lower() in _IMAGES)
+
+
+def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[TensorSpec]) -> list[Sample]:
+    """The images in batches of the model's; of the last ones, what does not fill a batch is filled with the first."""
+    folder = str(images[0].parent)
+    shape = specs[0].shape or () if len(specs) == 1 else ()
+    open_batch = bool(shape) and not isinstance(shape[0], int)  # then the images come one by one
+    sizes = [each for each in ((1, *shape[1:]) if open_batch else shape) if isinstance(each, int)]
+    first = len(sizes) == 4 and sizes[1] in (1, 3)
+    if len(sizes) != 4 or not (first or sizes[3] in (1, 3)) or "float" not in specs[0].dtype.name:
+        what = "the model takes no images: one input of floats, [N, C, H, W] or [N, H, W, C], of 1 or 3 channels"
+        raise InputError(what, where=folder, hint="give arrays as an .npz")
+    batch, channels = sizes[0], sizes[1] if first else sizes[3]
+    height, width = sizes[2:] if first else sizes[1:3]
+    arrays = [_read(path, rules, height, width, channels) for path in images]
+    count = -(-len(arrays) // batch)
+    arrays += [arrays[index % len(images)] for index in range(count * batch - len(arrays))]
+    stacked = np.stack(arrays).reshape(count, batch, height, width, channels)
+    if first:
+        stacked = stacked.transpose(0, 1, 4, 2, 3)
+    return [{specs[0].name: np.ascontiguousarray(each).astype(specs[0].dtype)} for each in stacked]
+
+
+def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int) -> Array:
+    """An image as floats [height, width, channels]."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise InputError("images need Pillow", where=str(path), hint="pip install pillow, or give an .npz") from None
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert("L" if channels == 1 else "RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise InputError(f"it is no image: {error}", where=str(path)) from None
+    size = width, height
+    if rules.resize:
+        factor = max(rules.resize * width / image.width, rules.resize * height / image.height)
+        size = max(width, round(image.width * factor)), max(height, round(image.height * factor))
+    image = image.resize(size, Image.Resampling.BILINEAR)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    pixels = np.asarray(image.crop((left, top, left + width, top + height)), np.float32).reshape(
+        height, width, channels
+    )
+    if rules.channels == "bgr" and channels == 3:
+        pixels = pixels[:, :, ::-1]
+    mean, std = (
+        np.asarray(each if len(each) == channels else (sum(each) / len(each),), np.float32)
+        for each in (rules.mean, rules.std)
+    )
+    return np.asarray((pixels * np.float32(rules.scale) - mean) / std, np.float32)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

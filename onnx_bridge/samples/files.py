@@ -1,0 +1,357 @@
+"""Samples that users have: in files of the usual formats, from scripts, from Python.
+
+- ``.npz``: arrays by input name. When every array has one dimension more than its input, the first axis of all of them
+  counts samples. The arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional that is not there has no value.
+- a folder with ``input_0.pb``, ``input_1.pb``, … (serialized TensorProto, SequenceProto or OptionalProto): one sample,
+  inputs by position. Or a folder with ``test_data_set_0``, … of such folders, as ONNX test suites have them.
+- ``.json``, or a folder of such: what Polygraphy writes with ``--save-inputs``, which is a list of dicts, each array
+  being a base64 of numpy's ``.npy``. Polygraphy itself is not needed.
+- ``script.py`` or ``script.py:function``: a Polygraphy data loader script. Its function, by default ``load_data``,
+  takes nothing and gives dicts of arrays, one a sample. It is run in this process.
+
+Dtypes that numpy does not know come back from files as raw bytes: they are taken for the input's dtype where the size
+of an element is the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.values import Array, Kind, Value, flat
+from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
+
+Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
+Given = str | os.PathLike[str] | Samples | Callable[[], Samples]
+"""What samples may be given as: a file, folder or script; one sample; several; or a function that gives either."""
+
+_MOST = 10_000
+"""A loader that gives more samples than this is taken for one that never ends."""
+_FORMATS = "an .npz, a folder of input_*.pb, Polygraphy's .json, or a loader script: file.py or file.py:function"
+_Found = Iterable[tuple[str, Mapping[str, Any]]]
+"""Samples as they were found, each with what it is called in messages."""
+
+
+def given(source: Given, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
+    """Samples from whatever a user has, validated.
+
+    Args:
+        source: where they are.
+        model: the model, or its `inputs.specs`.
+        count: how many of them, from the first; None is all.
+
+    Raises:
+        InputError: they cannot be read, are too few, or one does not fit the model.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return read(Path(source), model, count=count)
+    if callable(source):
+        return _taken(_from_function(source, "the function"), "the function", model, count)
+    found = [source] if isinstance(source, Mapping) else source
+    return _taken(((f"sample {index}", each) for index, each in enumerate(found)), "what was given", model, count)
+
+
+def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
+    """Samples from a file, a folder or a script, validated; the formats are above.
+
+    Args:
+        path: where they are; for a function of a script, ``script.py:function``.
+        model: the model, or its `inputs.specs`.
+        count: how many of them, from the first; None is all.
+
+    Raises:
+        InputError: nothing of the above, broken, too few samples, or one that does not fit the model.
+    """
+    wanted = specs(model) if isinstance(model, ir.Model) else list(model)
+    script, colon, function = str(path).rpartition(":")
+    if colon and script.endswith(".py") and not path.exists():
+        path = Path(script)
+    else:
+        function = "load_data"
+    if not path.exists():
+        raise InputError("there is no such file or folder", where=str(path), hint=f"inputs come as {_FORMATS}")
+    found: _Found
+    if path.is_dir():
+        found = _from_folder(path, wanted)
+    elif path.suffix == ".npz":
+        found = ((str(path), sample) for sample in _from_npz(path, wanted))
+    elif path.suffix == ".json":
+        found = _from_json(path, wanted)
+    elif path.suffix == ".py":
+        found = _from_script(path, function)
+    else:
+        raise InputError("this is no file of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
+    return _taken(found, str(path), wanted, count)
+
+
+def doubts(samples: Sequence[Sample]) -> list[str]:
+    """What makes samples prove little, in sentences: NaN or Inf, which go through a model and hide errors."""
+    found = []
+    for index, sample in enumerate(samples):
+        for name, array in flat(sample).items():
+            floats = array.dtype.kind == "f" or "float" in array.dtype.name
+            count = int(np.count_nonzero(~np.isfinite(array.astype(np.float64)))) if floats else 0
+            if count:
+                found.append(f"sample {index}, input {name}: {count} of {array.size} elements are NaN or Inf")
+    return found
+
+
+def _taken(found: _Found, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None) -> list[Sample]:
+    wanted = specs(model) if isinstance(model, ir.Model) else list(model)
+    # also one that never ends may be asked for a few
+    samples = [
+        _validated(each, wanted, origin) for origin, each in islice(found, _MOST + 1 if count is None else count)
+    ]
+    if count is None and len(samples) > _MOST:
+        what = f"there are more than {_MOST} samples, and perhaps no end of them"
+        raise InputError(what, where=source, hint="say how many with --samples")
+    if not samples or len(samples) < (count or 0):
+        have = f"there {'is' if len(samples) == 1 else 'are'} {len(samples) or 'no'} sample{'s' * (len(samples) != 1)}"
+        asked = f", and {count} were asked for" if samples else ""
+        raise InputError(f"{have}{asked}", where=source, hint="give as many, or ask for fewer" if samples else None)
+    return samples
+
+
+def _validated(sample: Any, wanted: Sequence[TensorSpec], origin: str) -> Sample:
+    if not isinstance(sample, Mapping):
+        what = f"a sample is a dict of arrays by input name, and this is a {type(sample).__name__}"
+        raise InputError(what, where=origin)
+    names = [spec.name for spec in wanted]
+    if sample and names and not any(name in names for name in sample):
+        what = f"none of its arrays ({_listed(sample)}) is an input of the model"
+        near = next((hint for name in sample if (hint := nearest(str(name), names))), None)
+        hint = near or f"the model takes {_listed(names)}: are these the inputs of another model?"
+        raise InputError(what, where=origin, hint=hint)
+    try:
+        return validate(sample, wanted)
+    except InputError as error:
+        raise InputError(error.what, where=f"{origin}, {error.where}", hint=error.hint) from None
+
+
+def _listed(names: Iterable[object]) -> str:
+    every = [str(name) for name in names]
+    return ", ".join(every[:4]) + (f" and {len(every) - 4} more" if len(every) > 4 else "")
+
+
+# --- numpy
+
+
+def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
+    dtypes = {spec.name: spec.dtype for spec in wanted}
+    others = [spec for spec in wanted if spec.kind is not Kind.TENSOR]
+    ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: _restored(file[name], dtypes.get(_ELEMENT.sub("", name))) for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        hint = "save strings as numpy.str_" if "pickle" in str(error) else "write it with numpy.savez"
+        raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
+    if others:
+        return [_gathered(arrays, others)]
+    if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in arrays.items()):
+        return [dict(arrays)]
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(f"the numbers of samples differ: {listed}", where=str(path), hint="stack as many of each")
+    return [{name: array[sample] for name, array in arrays.items()} for sample in range(next(iter(counts.values())))]
+
+
+_ELEMENT = re.compile(r"\[\d+\]$")
+"""What follows the name of a sequence in that of one of its arrays."""
+
+
+def _gathered(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> Sample:
+    """The values that arrays of a file stand for: lists for sequences, None for what is optional and not there."""
+    sample: Sample = dict(arrays)
+    for spec in others:
+        if spec.kind.sequence:
+            names = sorted((name for name in arrays if _ELEMENT.sub("", name) == spec.name != name), key=_index)
+            items = [arrays[name] for name in names]
+            for name in names:
+                del sample[name]
+            sample[spec.name] = items if items or not spec.kind.optional else None
+        else:
+            sample.setdefault(spec.name, None)
+    return sample
+
+
+def _index(name: str) -> int:
+    return int(name[name.rindex("[") + 1 : -1])
+
+
+def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
+    """Give raw bytes, which is how numpy saves dtypes that it does not know, the dtype that they had."""
+    raw = array.dtype.type is np.void and array.dtype.names is None
+    return array.view(dtype) if dtype is not None and raw and array.dtype.itemsize == dtype.itemsize else array
+
+
+# --- folders
+
+
+def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> _Found:
+    if not any(folder.glob("input_*.pb")) and (files := sorted(folder.glob("*.json"))):
+        return (each for file in files for each in _from_json(file, wanted))
+    folders = sorted(folder.glob("test_data_set_*"), key=_number) or [folder]
+    return ((str(each), _from_protobuf(each, wanted)) for each in folders)
+
+
+def _number(path: Path) -> int:
+    digits = re.search(r"(\d+)$", path.stem)
+    return int(digits[1]) if digits else 0
+
+
+def _from_protobuf(folder: Path, wanted: Sequence[TensorSpec]) -> Sample:
+    files = sorted(folder.glob("input_*.pb"), key=_number)
+    if [_number(file) for file in files] != list(range(len(wanted))):
+        raise InputError(
+            f"has {len(files)} input files ({', '.join(file.name for file in files) or 'none'})",
+            where=str(folder),
+            hint=f"the model takes {len(wanted)} inputs: input_0.pb … in the order of the model",
+        )
+    return {spec.name: _read_value(file, spec.kind) for spec, file in zip(wanted, files, strict=True)}
+
+
+def _read_value(file: Path, kind: Kind) -> Value:
+    proto: type[onnx.TensorProto] | type[onnx.SequenceProto] | type[onnx.OptionalProto] = onnx.TensorProto
+    if kind is not Kind.TENSOR:
+        proto = onnx.OptionalProto if kind.optional else onnx.SequenceProto
+    try:
+        return _value(proto.FromString(file.read_bytes()))
+    except Exception as error:  # protobuf's DecodeError, and whatever reading a broken tensor raises
+        what, hint = f"is no serialized {kind.value}", f"write a {proto.__name__}"
+        raise InputError(what, where=str(file), hint=hint) from error
+
+
+def _value(proto: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto) -> Value:
+    if isinstance(proto, onnx.SequenceProto):
+        return [_array(each) for each in proto.tensor_values]
+    if isinstance(proto, onnx.OptionalProto):
+        if proto.HasField("tensor_value"):
+            return _array(proto.tensor_value)
+        return _value(proto.sequence_value) if proto.HasField("sequence_value") else None
+    return _array(proto)
+
+
+def _array(proto: onnx.TensorProto) -> Array:
+    return np.asarray(ir.serde.deserialize_tensor(proto).numpy())
+
+
+# --- Polygraphy's JSON
+
+_CLASS = "polygraphy_class"
+_LEGACY = "__polygraphy_encoded_"
+"""In files of versions before 0.35: the start of a key that names the class, followed by its name."""
+_RESULTS = frozenset(("RunResults", "IterationResult"))
+
+
+def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Found:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), object_hook=_decoded)
+    except InputError as error:
+        raise InputError(error.what, where=str(path), hint=error.hint) from None
+    except (OSError, ValueError, RecursionError) as error:
+        hint = "Polygraphy writes such a file with --save-inputs"
+        raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
+    samples = found if isinstance(found, list) else [found]  # a file of a folder has one sample
+    if not all(isinstance(sample, dict) for sample in samples):
+        hint = "Polygraphy writes such a file with --save-inputs"
+        raise InputError("it is no list of dicts of arrays", where=str(path), hint=hint)
+    dtypes = {spec.name: spec.dtype for spec in wanted}
+    for index, sample in enumerate(samples):
+        arrays = {
+            name: _restored(each, dtypes.get(name)) if isinstance(each, np.ndarray) else each
+            for name, each in sample.items()
+        }
+        yield f"{path}, sample {index}", arrays
+
+
+def _decoded(values: dict[str, Any]) -> Any:
+    """What Polygraphy encoded as an object of JSON."""
+    legacy = next((key.removeprefix(_LEGACY) for key in values if key.startswith(_LEGACY)), None)
+    kind = values.get(_CLASS) or legacy
+    if kind is None:
+        return values
+    if kind in _RESULTS or {"lst", "outputs"} & values.keys():
+        raise InputError("it holds results, not inputs", hint="Polygraphy saves inputs with --save-inputs")
+    if kind in ("LazyArray", "LazyNumpyArray"):
+        return values.get("values")
+    if kind != "ndarray" or not isinstance(values.get("array"), str):
+        what = f"it holds a {'torch.Tensor' if kind == 'Tensor' else kind}, which is no array of numpy"
+        raise InputError(what, hint="let the data loader give numpy arrays")
+    text = values["array"]
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        data = text.encode("latin-1")  # as old versions wrote it
+    loaded = np.load(io.BytesIO(data), allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    return next(iter(loaded.values()))  # old versions wrote .npz
+
+
+# --- scripts
+
+
+def _from_script(path: Path, name: str) -> _Found:
+    with _importable(path.parent):
+        try:
+            names = runpy.run_path(str(path), run_name="__onnx_bridge_loader__")
+        except BridgeError:
+            raise
+        except Exception as error:
+            raise _failed(error, str(path)) from error
+        function = names.get(name)
+        if not callable(function):
+            defined = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
+            hint = nearest(name, defined) or f"name one with {path.name}:FUNCTION: {_listed(defined) or 'it has none'}"
+            raise InputError(f"it has no function {name!r}", where=str(path), hint=hint)
+        yield from _from_function(function, str(path))
+
+
+def _from_function(function: Callable[[], Samples], source: str) -> _Found:
+    try:
+        found = function()
+        samples = [found] if isinstance(found, Mapping) else found
+        for index, sample in enumerate(samples):
+            yield f"{source}, sample {index}", sample
+    except BridgeError:
+        raise
+    except Exception as error:
+        raise _failed(error, source) from error
+
+
+def _failed(error: Exception, source: str) -> InputError:
+    """What a loader raised, and the line of it that did."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
+    where = f"{source}:{frames[-1].lineno}" if frames else source
+    return InputError(f"the loader raised {type(error).__name__}: {error}", where=where)
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let a script import what lies beside it."""
+    place = str(folder.absolute())
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(place)

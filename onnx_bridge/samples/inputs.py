@@ -1,0 +1,280 @@
+"""What a model takes, and samples of it: generated to make sense, checked before they run.
+
+A sample is a dict from input name to array (to a list of arrays for a sequence, to None for an optional without a
+value). Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Kind, Value
+from onnx_bridge.samples.generated import Array, draw
+from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+
+__all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
+
+Sample = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input of a model.
+
+    Attributes:
+        name: its name.
+        dtype: numpy's, or one of ml_dtypes; object for strings. Of a sequence, that of its arrays.
+        shape: each dimension is a size, a symbol (or an expression of symbols), or None where unknown; None where
+            not even the number of dimensions is known. Of a sequence, that of its arrays, among which sizes that are
+            not fixed may differ.
+        role: what the model does with it, which decides the values that `generate` makes.
+        kind: a tensor, a sequence, or either optionally.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[Dim, ...] | None
+    role: Role = field(default_factory=Data)
+    kind: Kind = Kind.TENSOR
+
+
+def specs(model: ir.Model) -> list[TensorSpec]:
+    """The inputs that a model must be given, in order; inputs with an initializer have a default and are left out.
+
+    Raises:
+        InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
+            type.
+    """
+    graph = model.graph
+    required = [value for value in graph.inputs if value.name not in graph.initializers]
+    for value in required:
+        if Kind.of(value.type) is None:
+            what = "has no type" if value.type is None else f"is {value.type}"
+            raise InputError(what, where=f"input {value.name!r}", hint="only tensors and sequences can be fed")
+        if value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
+            raise InputError("has no element type", where=f"input {value.name!r}", hint="run ONNX shape inference")
+    return [
+        TensorSpec(value.name or "", value.dtype.numpy(), dims_of(value), role, kind)
+        for value, role in zip(required, roles(required), strict=True)
+        if value.dtype is not None and (kind := Kind.of(value.type)) is not None
+    ]
+
+
+def generate(
+    model: ir.Model | Sequence[TensorSpec], *, seed: int = 0, samples: int = 1, dims: Mapping[str, int] | None = None
+) -> list[Sample]:
+    """Make samples whose values suit what the model does with them (see `onnx_bridge.samples.roles`).
+
+    Each array depends on the seed, the number of its sample and the input's name alone. Sequences have two arrays, and
+    optionals a value.
+
+    Args:
+        model: the model, or its `specs`.
+        seed: zero or more.
+        samples: how many.
+        dims: sizes by symbol. Symbols that are not given, and unknown dimensions, have size 1; the same symbol has the
+            same size everywhere.
+
+    Raises:
+        InputError: an input's number of dimensions is unknown, ``dims`` names a symbol that no input has, or an
+            expression of symbols has no whole size.
+    """
+    if seed < 0:
+        raise InputError(f"the seed is {seed}", hint="use zero or more")
+    wanted = _specs(model)
+    size = _sizes(wanted, dims or {})
+    shapes = {spec.name: _shape(spec, size) for spec in wanted}
+
+    def made(spec: TensorSpec, sample: int) -> Value:
+        def array(name: str) -> Array:
+            key = [seed, sample, *name.encode()]
+            return draw(spec.role, key, shapes[spec.name], spec.dtype, lambda dim: size(dim) or 1)
+
+        return [array(f"{spec.name}[{index}]") for index in range(2)] if spec.kind.sequence else array(spec.name)
+
+    return [{spec.name: made(spec, sample) for spec in wanted} for sample in range(samples)]
+
+
+def fixed(wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]) -> tuple[list[TensorSpec], dict[str, int]]:
+    """The specs and the sizes of symbols with which `generate` makes samples of given shapes.
+
+    Symbols stay where they were, since the values of other inputs may depend on them; sequences stay wholly.
+    """
+    sizes: dict[str, int] = {}
+    fixed_specs = []
+    for spec in wanted:
+        if spec.kind is not Kind.TENSOR or spec.name not in shapes:
+            fixed_specs.append(spec)
+            continue
+        shape = shapes[spec.name]
+        symbolic = spec.shape if spec.shape is not None else (None,) * len(shape)
+        pairs = zip(symbolic, shape, strict=True)
+        sizes |= {str(dim): size for dim, size in pairs if _symbols(dim) == {dim} and isinstance(size, int)}
+        dims = tuple(dim if dim in sizes else size for dim, size in zip(symbolic, shape, strict=True))
+        fixed_specs.append(replace(spec, shape=dims))
+    return fixed_specs, sizes
+
+
+def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) -> Sample:
+    """The sample as arrays in the order of the model's inputs; nothing is cast, reshaped or left out silently.
+
+    Strings of any numpy kind become object arrays of str; Python numbers and lists count as numpy reads them.
+
+    Raises:
+        InputError: an input is missing, unknown, of another dtype, or of a shape that does not fit, which includes two
+            sizes for one symbol.
+    """
+    wanted = _specs(model)
+    names = [spec.name for spec in wanted]
+    for name in sample:
+        if name not in names:
+            raise InputError(
+                "the model has no such input",
+                where=f"input {name!r}",
+                hint=nearest(name, names) or f"its inputs are {', '.join(names) or 'none'}",
+            )
+    symbols: dict[str, tuple[int, str]] = {}
+    checked: Sample = {}
+    for spec in wanted:
+        if spec.name not in sample:
+            raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
+        checked[spec.name] = _checked(sample[spec.name], spec, symbols)
+    return checked
+
+
+def _specs(model: ir.Model | Sequence[TensorSpec]) -> list[TensorSpec]:
+    return specs(model) if isinstance(model, ir.Model) else list(model)
+
+
+def _checked(value: Any, spec: TensorSpec, symbols: dict[str, tuple[int, str]]) -> Value:
+    if value is None and spec.kind.optional:
+        return None
+    if not spec.kind.sequence:
+        array = _typed(value, spec)
+        _check_shape(array.shape, spec, symbols)
+        return array
+    if not isinstance(value, (list, tuple)):
+        what = f"is {'None' if value is None else f'a {type(value).__name__}'}, the model takes a sequence"
+        raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
+    arrays = [_typed(item, spec) for item in value]
+    for item in arrays:
+        _check_shape(item.shape, spec, {})
+    return arrays
+
+
+def _wanted(spec: TensorSpec) -> str:
+    what = f"a list of {_described(spec)} arrays" if spec.kind.sequence else f"a {_described(spec)} array"
+    return f"{what}, or None" if spec.kind.optional else what
+
+
+def _described(spec: TensorSpec) -> str:
+    shape = "" if spec.shape is None else f"[{', '.join('?' if dim is None else str(dim) for dim in spec.shape)}]"
+    return f"{_dtype_name(spec.dtype)}{shape}"
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return "string" if dtype.kind in "OUST" else dtype.name
+
+
+def _shape(spec: TensorSpec, size: Callable[[Dim], int | None]) -> tuple[int, ...]:
+    where = f"input {spec.name!r}"
+    if spec.shape is None:
+        what = "its number of dimensions is unknown, so no values can be made up"
+        raise InputError(what, where=where, hint="give inputs from a file")
+    sizes = []
+    for dim in spec.shape:
+        sizes.append(found := size(dim))
+        if found is None:
+            what = f"its dimension {dim!r} is no whole number for these sizes of its symbols"
+            raise InputError(what, where=where, hint=f"choose other sizes for {', '.join(sorted(_symbols(dim)))}")
+    return tuple(found for found in sizes if found is not None)
+
+
+def _symbols(dim: Dim) -> frozenset[str]:
+    """The symbols of a dimension; what is no expression (``batch size``) is one symbol."""
+    if not isinstance(dim, str):
+        return frozenset()
+    try:
+        return ir.SymbolicDim(dim).free_symbols()
+    except ValueError:
+        return frozenset({dim})
+
+
+def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[Dim], int | None]:
+    """What gives the size of any dimension; None where an expression has no whole size, zero or more."""
+    known = {symbol for spec in wanted for dim in spec.shape or () for symbol in _symbols(dim)}
+    for symbol, size in dims.items():
+        if symbol not in known:
+            hint = nearest(symbol, known) or f"its inputs have {', '.join(sorted(known)) or 'fixed sizes only'}"
+            raise InputError("no input has such a dimension", where=f"dimension {symbol!r}", hint=hint)
+        if size < 0:
+            raise InputError(f"its size is {size}", where=f"dimension {symbol!r}", hint="use zero or more")
+
+    def size_of(dim: Dim) -> int | None:
+        if not isinstance(dim, str):
+            return 1 if dim is None else dim
+        value = _evaluate(dim, {symbol: dims.get(symbol, 1) for symbol in _symbols(dim)})
+        return None if value is None or value < 0 else value
+
+    return size_of
+
+
+def _evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of a symbolic dimension; None where it is not a whole number."""
+    if dim in sizes:
+        return sizes[dim]
+    value = ir.SymbolicDim(dim).evaluate(sizes)
+    return value if isinstance(value, int) else None
+
+
+def _typed(value: Any, spec: TensorSpec) -> Array:
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; what torch says of tensors elsewhere
+        what = f"cannot be taken for an array: {error}"
+        raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}") from error
+    if spec.dtype == np.dtype(object) and array.dtype.kind in "OUST":
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
+        if all(isinstance(text, str) for text in texts):
+            strings = np.empty(array.shape, dtype=object)
+            strings.reshape(-1)[:] = texts
+            return strings
+    elif array.dtype == spec.dtype:
+        return array
+    if spec.dtype == np.dtype(object):
+        hint = "give strings"
+    else:
+        package = "" if hasattr(np, spec.dtype.name) else "ml_dtypes."
+        hint = f"cast it where that loses nothing: astype({package}{spec.dtype.name})"
+    what = f"is {_dtype_name(array.dtype)}, the model takes {_dtype_name(spec.dtype)}"
+    raise InputError(what, where=f"input {spec.name!r}", hint=hint)
+
+
+def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tuple[int, str]]) -> None:
+    """Check one shape; ``symbols`` collects the sizes of symbols, and the input that each was seen at."""
+    if spec.shape is None:
+        return
+    where = f"input {spec.name!r}"
+    has = f"its shape is {list(shape)}"
+    if len(shape) != len(spec.shape) or any(
+        isinstance(dim, int) and dim != size for dim, size in zip(spec.shape, shape, strict=False)
+    ):
+        raise InputError(has, where=where, hint=f"the model takes {_described(spec)}")
+    for dim, size in zip(spec.shape, shape, strict=True):
+        if not isinstance(dim, str):
+            continue
+        if _symbols(dim) == {dim}:
+            before, other = symbols.setdefault(dim, (size, spec.name))
+            if before != size:
+                hint = f"{dim!r} is {before} in input {other!r}" if other != spec.name else f"one size for {dim!r}"
+                raise InputError(f"{has}, where {dim!r} is {size}", where=where, hint=hint)
+        elif _symbols(dim) <= symbols.keys():
+            expected = _evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
+            if expected != size:
+                raise InputError(f"{has}, where {dim!r} is {size}", where=where, hint=f"it should be {expected}")

@@ -1,0 +1,205 @@
+"""Names in an exported graph that say where in the module they come from.
+
+What the exporters call ``flat_0``, ``node_linear_3`` and ``module.encoder.weight`` becomes ``input_ids``,
+``/encoder/layer.0/query/MatMul`` and ``encoder.weight``, as ``state_dict`` has it. Each node keeps the way to its
+module (``encoder.layer.0.query``) as metadata, `SCOPE`. Stack traces, which name the files of this machine, go.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnx_bridge.model.provenance import SCOPE
+from onnx_bridge.torch.export.calls import WRAPPER
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_TORCH = ("pkg.", "namespace")
+_PREFIX = f"{WRAPPER}."
+
+
+def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], modules: Container[str]) -> None:
+    """Name inputs and outputs by position, initializers like parameters, and nodes by their module.
+
+    An output that is an input, or another output, becomes a value of its own.
+
+    Args:
+        model: as an exporter made it; changed in place.
+        inputs: names, in order.
+        outputs: names, in order.
+        modules: the names of all submodules.
+    """
+    graph = model.graph
+    seen: set[ir.Value] = set(graph.inputs) | set(graph.initializers.values())
+    for index, value in enumerate(graph.outputs):
+        if value in seen:
+            node = ir.node("Identity", [value])
+            copy = node.outputs[0]
+            copy.type, copy.shape = value.type, value.shape
+            graph.append(node)
+            graph.outputs[index] = value = copy
+        seen.add(value)
+    _name_nodes(model, modules)
+    fixed = dict(zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True))
+    values = list(_values(graph))
+    _clear(values, {*inputs, *outputs}, fixed)
+    for value, name in fixed.items():
+        value.name = name
+    taken = {str(value.name) for value in values}
+    for value in list(graph.initializers.values()):
+        name = str(value.name)
+        if name.startswith(_PREFIX) and name[len(_PREFIX) :] not in taken:
+            value.name = name[len(_PREFIX) :]
+            taken.add(value.name)
+    for value in values:
+        _keep(value.metadata_props, {})
+    model.producer_name = model.producer_name or "pytorch"
+    model.metadata_props.clear()
+
+
+def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -> str | None:
+    """Give open dimensions their own names instead of the exporter's (``s77``).
+
+    Returns:
+        Why the dimensions are not what was asked for: one of them has become a constant; None where they are.
+    """
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    names: dict[str, str] = {}
+    for name, dims in dynamic.items():
+        shape = inputs[name].shape
+        for axis, symbol in dims.items():
+            dim = None if shape is None else shape[axis]
+            if isinstance(dim, int):
+                return f"it takes dimension {axis} of {name} ({symbol}) for the constant {dim}"
+            if dim is not None and dim.value and (symbol.isidentifier() or dim.value not in names):
+                names.setdefault(dim.value, symbol if symbol.isidentifier() else f"({symbol})")
+    rename = _renamer(names)
+    for value in _values(model.graph):
+        if value.shape is not None:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else _read(rename(dim.value)) for dim in value.shape])
+    for name, dims in dynamic.items():
+        shape = inputs[name].shape
+        if shape is not None:
+            inputs[name].shape = ir.Shape([dims.get(axis, dim) for axis, dim in enumerate(shape)])
+    return None
+
+
+def observed(
+    model: ir.Model, sizes: Sequence[Mapping[str, int]], shapes: Sequence[Mapping[str, Sequence[int]]]
+) -> None:
+    """Correct the shapes of outputs by those that were seen: TorchScript infers some of them wrongly.
+
+    Args:
+        model: whose outputs are corrected.
+        sizes: for each sample the sizes of symbols.
+        shapes: for each sample the shapes of outputs by name.
+    """
+    for value in model.graph.outputs:
+        seen = [sample[str(value.name)] for sample in shapes if str(value.name) in sample]
+        if not seen or len({len(shape) for shape in seen}) > 1:
+            continue
+        ranked = value.shape is not None and len(value.shape) == len(seen[0])
+        known = list(value.shape) if ranked and value.shape is not None else [ir.SymbolicDim(None)] * len(seen[0])
+        columns = zip(*seen, strict=True)
+        dims = [_corrected(dim, list(column), sizes) for dim, column in zip(known, columns, strict=True)]
+        value.shape = ir.Shape(dims)
+
+
+def _corrected(
+    dim: int | ir.SymbolicDim, found: Sequence[int], sizes: Sequence[Mapping[str, int]]
+) -> int | ir.SymbolicDim | str | None:
+    """A dimension that was found to have these sizes."""
+    known = not isinstance(dim, ir.SymbolicDim) or (dim.value is not None and dim.free_symbols() <= sizes[0].keys())
+    told = [dim.evaluate(each) if isinstance(dim, ir.SymbolicDim) else dim for each in sizes] if known else []
+    if told == list(found):
+        return dim
+    if len(set(found)) > 1:
+        for symbol in sizes[0]:
+            if [each[symbol] for each in sizes] == list(found):
+                return symbol
+    return None if known else dim  # a symbol of its own depends on the data
+
+
+def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
+    if not names:
+        return lambda text: text
+    pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(each)}(?![\w.])" for each in sorted(names, key=len)[::-1]))
+
+    def rename(text: str | None) -> str | None:
+        if text is None:
+            return None
+        found = pattern.sub(lambda match: names[match[0]], text)
+        return found[1:-1] if re.fullmatch(r"\([^()]*\)", found) else found
+
+    return rename
+
+
+@functools.cache
+def _read(text: str | None) -> str | None:
+    """The name or expression of a dimension; None for torch's functions, such as PythonMod, that no dimension has."""
+    try:
+        ir.SymbolicDim(text).free_symbols()
+    except ValueError:
+        return None
+    return text
+
+
+def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
+    """Scope and name of every node; both exporters know the scope, one in metadata and the other in the name."""
+    counts: dict[str, int] = {}
+    inner = (node for function in model.functions.values() for node in function.all_nodes())
+    for node in (*model.graph.all_nodes(), *inner):
+        parts = _scope(node, modules)
+        _keep(node.metadata_props, {SCOPE: ".".join(parts)} if parts else {})
+        stem = "/".join(("", *parts, node.op_type))
+        count = counts[stem] = counts.get(stem, -1) + 1
+        node.name = f"{stem}_{count}" if count else stem
+
+
+def _scope(node: ir.Node, modules: Container[str]) -> list[str]:
+    """The names of the modules around a node, from the outermost on, each relative to the one before."""
+    text = node.metadata_props.get(_SCOPES)
+    if text is not None:
+        scopes = [str(each) for each in ast.literal_eval(text)][:-1]
+        paths = [each.removeprefix(_PREFIX) for each in scopes if each.startswith(_PREFIX)]
+        return [path.removeprefix(f"{before}.") for before, path in itertools.pairwise(["", *paths])]
+    parts = [part for part in (node.name or "").split("/")[1:-1] if part]
+    found: list[str] = []
+    for part in parts[1:] if parts[:1] == [WRAPPER] else parts:
+        pieces = part.split(".")  # of "inner.1" within "inner", as TorchScript has it, only "1" is right
+        tails = [".".join(pieces[start:]) for start in range(len(pieces))]
+        found.append(next((tail for tail in tails if ".".join((*found, tail)) in modules), part))
+    return found
+
+
+def _keep(metadata: dict[str, str], more: Mapping[str, str]) -> None:
+    """Take what the exporter wrote out of metadata."""
+    for key in [key for key in metadata if key.startswith(_TORCH)]:
+        del metadata[key]
+    metadata.update(more)
+
+
+def _values(graph: ir.Graph) -> Iterable[ir.Value]:
+    """All values of a graph and its subgraphs."""
+    for each in (graph, *graph.subgraphs()):
+        yield from each.inputs
+        yield from each.initializers.values()
+        for node in each:
+            yield from node.outputs
+
+
+def _clear(values: Iterable[ir.Value], wanted: set[str], owners: Mapping[ir.Value, str]) -> None:
+    """Rename values that have names which others will get."""
+    taken = {str(value.name) for value in values} | wanted
+    for value in values:
+        name = str(value.name)
+        if name not in wanted or owners.get(value) == name:
+            continue
+        fresh = next(new for count in itertools.count(1) if (new := f"{name}_{count}") not in taken)
+        value.name = fresh
+        taken.add(fresh)

@@ -1,0 +1,47 @@
+"""Outputs behind quantizers, and how far ONNX Runtime may be from PyTorch there.
+
+A number halfway between two steps of a grid goes either way, by the last bit of what it was computed from. What
+depends on numbers that are quantized while the model runs is judged as what is computed in 8 bits; all else, quantized
+weights among it, as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Array
+from onnx_bridge.reference.cuts import is_quantizer
+from onnx_bridge.reference.tolerances import Tolerance, preset_tolerance
+from passes.core import graphs
+from passes.target.probes import fixed_values
+
+
+def tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
+    """The tolerances of outputs behind quantizers, by name.
+
+    Args:
+        model: an export.
+        expected: what PyTorch gave, by the names of the outputs.
+    """
+    presets = _presets(model)
+    return {name: preset_tolerance(expected[name], preset) for name, preset in presets.items() if name in expected}
+
+
+def _presets(model: ir.Model) -> dict[str, str]:
+    """``int8`` or ``fp8`` for each output behind a quantizer."""
+    constant = fixed_values(model.graph)
+    reached: dict[ir.Value, str] = {}
+    for node in model.graph:
+        quantizers = [each for each in graphs.with_nested([node]) if is_quantizer(each)]
+        found = {_preset(each) for each in quantizers if each.inputs[0] not in constant}
+        found |= {reached[value] for value in (*node.inputs, *graphs.captures(node)) if value in reached}
+        if found:
+            reached |= dict.fromkeys(node.outputs, "fp8" if "fp8" in found else "int8")
+    return {str(value.name): reached[value] for value in model.graph.outputs if value in reached}
+
+
+def _preset(quantizer: ir.Node) -> str:
+    dtype = quantizer.outputs[0].dtype
+    return "fp8" if dtype is not None and dtype.is_floating_point() else "int8"

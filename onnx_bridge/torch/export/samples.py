@@ -1,0 +1,160 @@
+"""Samples to export and to check with: sizes that do not mislead an exporter, and other values of the same kind."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import Data
+from onnx_bridge.torch.export.exporters import Dims
+from onnx_bridge.torch.export.tensors import to_array, to_tensor
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) -> Dims:
+    """The open dimensions with axes counted from the front.
+
+    Raises:
+        InputError: there is no such input or axis, or a symbol's name is no name.
+    """
+    checked: dict[str, dict[int, str]] = {}
+    if not isinstance(dynamic, Mapping):
+        hint = "name them by input and axis: {'input_ids': {0: 'batch'}}"
+        raise InputError(f"the open dimensions are {dynamic!r}", where="dynamic", hint=hint)
+    for name, dims in dynamic.items():
+        where = f"dynamic input {name!r}"
+        if name not in tensors:
+            hint = nearest(name, tensors) or f"its inputs are {', '.join(tensors) or 'none'}"
+            raise InputError("the module is not called with such a tensor", where=where, hint=hint)
+        if not isinstance(dims, Mapping):
+            raise InputError(f"its dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
+        rank = tensors[name].dim()
+        for axis, symbol in dims.items():
+            if not isinstance(axis, int) or not -rank <= axis < rank:
+                raise InputError(f"it has {rank} dimensions, and so no axis {axis!r}", where=where)
+            if not _symbols(symbol):
+                what = f"{symbol!r} is no name of a dimension"
+                raise InputError(what, where=where, hint="use a name, or an expression of names: past+seq")
+            checked.setdefault(name, {})[axis % rank] = symbol
+    return checked
+
+
+def sizes_of(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
+    """The size of each symbol, at its first place.
+
+    Raises:
+        InputError: a symbol occurs in expressions only, or two places disagree.
+    """
+    sizes: dict[str, int] = {}
+    places = [(name, axis, symbol) for name, dims in dynamic.items() for axis, symbol in dims.items()]
+    for name, axis, symbol in places:
+        if symbol.isidentifier():
+            sizes.setdefault(symbol, tensors[name].shape[axis])
+    for name, axis, symbol in places:
+        where = f"dynamic input {name!r}, axis {axis}"
+        if missing := _symbols(symbol) - sizes.keys():
+            what = f"no dimension is {min(missing)!r} itself, so its size is unknown"
+            raise InputError(what, where=where, hint="name a dimension of another input so")
+        if (size := _evaluated(symbol, sizes)) != tensors[name].shape[axis]:
+            raise InputError(f"its size is {tensors[name].shape[axis]}, where {symbol} is {size}", where=where)
+    return sizes
+
+
+def distinct(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, int]:
+    """Sizes near the given ones: 2 or more, and no two the same.
+
+    Exporters take a size of 1 for a constant that is broadcast, and may take equal sizes for one and the same.
+
+    Args:
+        sizes: by symbol.
+        taken: sizes that none may have.
+    """
+    used = set(taken)
+    found: dict[str, int] = {}
+    for symbol, size in sorted(sizes.items(), key=lambda item: item[1] < 2):  # those that may stay come first
+        near = itertools.chain(range(size, 1, -1), itertools.count(max(size + 1, 2)))  # a model may have a largest size
+        found[symbol] = next(each for each in near if each not in used)
+        used.add(found[symbol])
+    return {symbol: found[symbol] for symbol in sizes}
+
+
+def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """The tensors in other sizes: cut off, or repeated from the start."""
+    found = {}
+    for name, tensor in tensors.items():
+        for axis, symbol in dynamic.get(name, {}).items():
+            size, have = _evaluated(symbol, sizes), tensor.shape[axis]
+            if size == have:
+                continue
+            if not have:  # such as a cache with nothing in it
+                tensor = tensor.new_zeros([size if each == axis else old for each, old in enumerate(tensor.shape)])
+            else:
+                tensor = tensor.index_select(axis, torch.arange(size) % have)
+        found[name] = tensor
+    return found
+
+
+def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]) -> dict[str, torch.Tensor]:
+    """Other values in the same shapes, always the same ones.
+
+    What the graph says about an input decides (token ids stay below the number of embeddings, masks are ones, then
+    zeros); values without a special meaning are those given, in another order.
+
+    Args:
+        model: the exported graph.
+        tensors: values to go by.
+        how: ``shuffled`` does not ask the graph: every value was given.
+    """
+    wanted, sizes = samplers.fixed(samplers.specs(model), {name: tuple(each.shape) for name, each in tensors.items()})
+    known = [spec for spec in wanted if not isinstance(spec.role, Data)]
+    drawn = samplers.generate(known, seed=1, dims=sizes)[0] if how == "roles" and known else {}
+    generator = np.random.default_rng(1)
+    found = {}
+    for name, tensor in tensors.items():
+        value = drawn.get(name)
+        array = value if isinstance(value, np.ndarray) else _shuffled(to_array(tensor), generator)
+        found[name] = to_tensor(array)
+    return found
+
+
+def opposite(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats with the other sign, and yes for no; integers, which may be indices, as they are."""
+    if tensor.dtype is torch.bool:
+        return ~tensor
+    return -tensor if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
+
+
+def _shuffled(array: Array, generator: np.random.Generator) -> Array:
+    """Floats in any order, and normal ones where all are the same; others only in their last dimension."""
+    floats = "float" in array.dtype.name
+    if floats and array.size and (array == array.flat[0]).all():
+        return np.asarray(generator.standard_normal(array.shape)).astype(array.dtype)
+    if not array.ndim:
+        return array
+    lines = array.reshape(-1) if floats else array
+    mixed = generator.permutation(lines, axis=-1)
+    return (np.roll(lines, 1, axis=-1) if np.array_equal(mixed, lines) else mixed).reshape(array.shape)
+
+
+def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int:
+    size = ir.SymbolicDim(symbol).evaluate(sizes)
+    if not isinstance(size, int) or size < 0:
+        listed = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        raise InputError(f"{symbol} is no size where {listed}", where="a dynamic dimension")
+    return size
+
+
+def _symbols(text: object) -> frozenset[str]:
+    try:
+        return ir.SymbolicDim(text).free_symbols() if isinstance(text, str) else frozenset()
+    except ValueError:
+        return frozenset()

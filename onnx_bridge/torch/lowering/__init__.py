@@ -1,0 +1,1 @@
+"""`lower`: a PyTorch module whose forward runs on MIGraphX."""

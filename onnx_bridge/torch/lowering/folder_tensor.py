@@ -1,0 +1,70 @@
+"""A folder as a tensor of bytes, so that it travels wherever tensors do: in a ``state_dict``, in ``torch.save``."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import weakref
+import zipfile
+from pathlib import Path
+
+import torch
+
+from onnx_bridge.core.errors import InputError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_DIGEST = hashlib.sha256().digest_size
+
+
+class Folder:
+    """A folder, and, where it is a temporary one, its end: it is removed when nothing holds on to it any more.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Take a folder, or make a temporary one."""
+        if path is None:
+            temporary = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
+            weakref.finalize(self, temporary.cleanup)
+            path = Path(temporary.name)
+        self.path = path
+
+
+def pack(folder: Path) -> torch.Tensor:
+    """The files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
+
+    Raises:
+        InputError: the folder is gone.
+    """
+    if not folder.is_dir():
+        raise InputError("the programs are gone from the disk", where=str(folder), hint="lower the module again")
+    buffer = io.BytesIO()
+    buffer.write(bytes(_DIGEST))
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+            info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
+            with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as sink:
+                while chunk := source.read(1 << 22):
+                    sink.write(chunk)
+    buffer.getbuffer()[:_DIGEST] = hashlib.sha256(buffer.getbuffer()[_DIGEST:]).digest()
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def unpack(packed: torch.Tensor) -> Folder:
+    """A temporary folder with the files that were packed.
+
+    Raises:
+        InputError: this is no such tensor, or it is damaged.
+    """
+    if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
+        raise InputError("this is no packed bundle", where="the state", hint="take it from `state_dict()`")
+    data = packed.cpu().contiguous().numpy().data
+    if hashlib.sha256(data[_DIGEST:]).digest() != bytes(data[:_DIGEST]):
+        raise InputError("the packed bundle is damaged", where="the state", hint="lower the module again")
+    folder = Folder()
+    with zipfile.ZipFile(io.BytesIO(data[_DIGEST:])) as archive:
+        archive.extractall(folder.path)  # which keeps within the folder
+    return folder

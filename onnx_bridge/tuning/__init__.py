@@ -1,1 +1,0 @@
-"""Finding what makes a model fastest that is still right: the search over precisions and options."""

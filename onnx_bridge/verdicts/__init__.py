@@ -1,0 +1,1 @@
+"""What a MIGraphX runtime really does with nodes: probed, compared with the reference, and cached."""

@@ -1,0 +1,102 @@
+"""How much work a node is, estimated: multiply-adds where it has any, elements touched elsewhere.
+
+Products count their multiply-adds, what only moves or describes data counts nothing, everything else counts the
+elements of its largest operand or result. Unknown sizes count as 1, and a repeated body counts once: the numbers
+serve to compare parts of one model, not to predict a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from passes.core import graphs
+
+Sizes = tuple[int, ...]
+
+_MOVERS = (
+    "Cast CastLike Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements "
+    "GatherND Identity Pad Range Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Optional "
+    "OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
+    "SequenceLength ConcatFromSequence SplitToSequence"
+)
+MOVERS = frozenset(_MOVERS.split())
+"""Operators that only move, copy or describe data."""
+
+
+def estimate(node: ir.Node) -> int:
+    """The work of one node, with its subgraphs."""
+    inner = sum(estimate(each) for graph in graphs.subgraphs(node) for each in graph)
+    if node.op_type in MOVERS or inner:
+        return inner
+    count = _PRODUCTS.get(node.op_type)
+    operands = [_sizes(value) for value in node.inputs]
+    results = [_sizes(value) for value in node.outputs]
+    if count is not None and len(operands) > 1 and results:
+        try:
+            return count(node, operands, results[0])
+        except (IndexError, ZeroDivisionError):  # a shape that is unknown or makes no sense
+            pass
+    return max((math.prod(sizes) for sizes in (*operands, *results)), default=0)
+
+
+def _sizes(value: ir.Value | None) -> Sizes:
+    """A value's sizes; those unknown as 1. What is left out, or no tensor, is a scalar."""
+    if value is None:
+        return ()
+    if value.const_value is not None:
+        return tuple(value.const_value.shape.numpy())
+    return tuple(dim if isinstance(dim, int) else 1 for dim in value.shape or ())
+
+
+def _convolution(weight: int) -> Callable[[ir.Node, Sequence[Sizes], Sizes], int]:
+    def count(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+        return math.prod(result) * math.prod(operands[weight][1:])
+
+    return count
+
+
+def _transposed(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(operands[0]) * math.prod(operands[1][1:])
+
+
+def _product(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(result) * operands[0][-1]
+
+
+def _gemm(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    transposed = node.attributes.get_int("transA", 0)
+    return math.prod(result) * operands[0][0 if transposed else 1]
+
+
+def _recurrent(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    steps, batch, _ = operands[0]
+    return steps * batch * (math.prod(operands[1]) + math.prod(operands[2]))
+
+
+def _attention(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return 2 * math.prod(operands[0]) * operands[1][-2]
+
+
+def _einsum(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    terms = node.attributes.get_string("equation", "").partition("->")[0].replace(" ", "").split(",")
+    sizes: dict[str, int] = {}
+    for term, operand in zip(terms, operands, strict=False):
+        sizes |= dict(zip(reversed(term), reversed(operand), strict=False))
+    return math.prod(sizes.values())
+
+
+_PRODUCTS: Mapping[str, Callable[[ir.Node, Sequence[Sizes], Sizes], int]] = {
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "NhwcConv"), _convolution(1)),
+    "QLinearConv": _convolution(3),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulNBits"), _product),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _product),
+    **dict.fromkeys(("Gemm", "QGemm", "FusedGemm"), _gemm),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
+    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
+    "Einsum": _einsum,
+}
+"""Operators made of multiply-adds, by name in whatever domain: how many, from node, operands' sizes and result's."""

@@ -1,0 +1,395 @@
+"""The engine of the passes that fold constants: it finds islands of nodes that depend on constants alone, computes what
+the rest of the graph takes from them, and puts the results in their place.
+
+What an island is, the pass decides, by saying of each node that has only constant inputs whether it may be folded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.shape_values import Elements
+from passes.core import graphs
+from passes.core.base import Context, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+
+Refusal = str
+"""Why a node is not folded; empty where that goes without saying."""
+
+_BATCH = 4096
+"""How many results one session is asked for; the time that ONNX Runtime takes to set it up grows faster than that."""
+_PATIENCE = 64
+"""After so many nodes that ONNX Runtime cannot compute, no more are tried in a scope."""
+
+
+@dataclass
+class _Plan:
+    """One round: what can be computed now.
+
+    Attributes:
+        constants: what is constant already, or known without running anything.
+        island: the nodes to run, in topological order.
+        inside: these, the nodes in their subgraphs, and those whose outputs are known without running them.
+        known: the outputs that are known without running anything.
+        order: the place of every node, but for those within islands.
+    """
+
+    constants: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict)
+    island: dict[ir.Node, None] = field(default_factory=dict)
+    inside: set[ir.Node] = field(default_factory=set)
+    known: dict[ir.Value, None] = field(default_factory=dict)
+    order: dict[ir.Node, int] = field(default_factory=dict)
+
+    def targets(self) -> list[ir.Value]:
+        """The values that the rest of the graph takes."""
+        made = [*self.known, *(value for node in self.island for value in node.outputs)]
+        return [
+            value
+            for value in made
+            if value.is_graph_output() or any(use.node not in self.inside for use in value.uses())
+        ]
+
+    def cone(self, targets: Iterable[ir.Value]) -> list[ir.Node]:
+        """The nodes that targets need, in topological order."""
+        needed: set[ir.Node] = set()
+        pending = list(targets)
+        while pending:
+            value = pending.pop()
+            node = value.producer()
+            if value not in self.constants and node is not None and node not in needed:
+                needed.add(node)
+                pending.extend(_operands(node))
+        return [node for node in self.island if node in needed] if needed else []
+
+
+@dataclass
+class _Folded:
+    """One value that was folded.
+
+    Attributes:
+        value: the value that a constant stands for now.
+        constant: that constant.
+        node: the node that made it.
+        made: the new nodes, where an initializer alone would not do.
+        gone: the names of the nodes that went.
+    """
+
+    value: ir.Value
+    constant: ir.Value
+    node: ir.Node
+    made: list[ir.Node]
+    gone: list[str] = field(default_factory=list)
+
+    def rewrite(self) -> Rewrite:
+        """For the report; a node of several outputs goes with the first of them."""
+        before = self.gone or [self.node.name or ""]
+        return Rewrite(tuple(before), tuple(node.name or "" for node in self.made), f"{self.value.name} is constant")
+
+
+class Folder:
+    """Folds the constants of one scope, round by round.
+
+    Args:
+        scope: the main graph or a function.
+        context: for the budget.
+        result: where rewrites and skips are written down.
+        name: the pass's.
+        accept: whether a node all of whose operands are constant may be folded; called for the nodes of its subgraphs,
+            too.
+        max_bytes: how large a constant may become beyond what it frees.
+        shapes: whether to fold what the shapes of values imply.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        context: Context,
+        result: Result,
+        *,
+        name: str,
+        accept: Callable[[ir.Node, Scope], Refusal | None],
+        max_bytes: int,
+        shapes: bool = False,
+    ) -> None:
+        self.scope, self.context, self.result = scope, context, result
+        self.name, self.accept, self.max_bytes, self.shapes = name, accept, max_bytes, shapes
+        self._refused: dict[ir.Node, Refusal] = {}
+        self._too_large: set[ir.Node] = set()
+        self._unsupported: dict[tuple[object, ...], Refusal] = {}
+        self._failures = 0
+
+    def round(self) -> list[ir.Value]:
+        """Fold all that can be folded now; the constants that it made."""
+        for node in self._too_large:  # more may be known by now, and what else took the weights may be gone
+            del self._refused[node]
+        self._too_large.clear()
+        while True:
+            refused = len(self._refused)
+            plan = self._plan()
+            targets = plan.targets()
+            if self._refuse_growth(plan, targets):
+                continue
+            folded = self._fold(plan, targets)
+            if folded or len(self._refused) == refused:  # what leads to a node that was refused may still be folded
+                return folded
+
+    def _fold(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[ir.Value]:
+        done: list[_Folded] = []
+        for value, tensor in self._evaluate(plan, targets):
+            if not self._would_grow(value, tensor.nbytes, plan):
+                if not self.context.budget.take():
+                    break
+                done.append(self._commit(value, tensor))
+        self._sweep(plan, done)
+        self.result.rewrites += [each.rewrite() for each in done]
+        return [each.constant for each in done]
+
+    def report(self) -> None:
+        """Write down why nodes were left that could have been folded."""
+        for node, reason in self._refused.items():
+            if reason and node.graph is not None:
+                self.result.skips.append(Skip(reason, node.name or ""))
+        if self._failures >= _PATIENCE:
+            self.result.skips.append(Skip(f"ONNX Runtime could not compute {_PATIENCE} nodes, so no more were tried"))
+
+    # planning
+
+    def _plan(self) -> _Plan:
+        plan = _Plan()
+        self._walk(self.scope.graph, plan, Elements(self.scope))
+        return plan
+
+    def _walk(self, graph: ir.Graph, plan: _Plan, elements: Elements) -> None:
+        for node in graph:
+            plan.order[node] = len(plan.order)
+            if not self._absorb(node, plan, elements):
+                for subgraph in graphs.subgraphs(node):
+                    self._walk(subgraph, plan, elements)
+
+    def _absorb(self, node: ir.Node, plan: _Plan, elements: Elements) -> bool:
+        """Take a node into the plan, if it is constant."""
+        if node.op_type == "Constant" and node.domain == "":
+            tensor = graphs.constant_of(node)
+            if tensor is not None:
+                plan.constants[node.outputs[0]] = tensor
+            return True
+        if node.op_type == "Identity" and node.domain == "":  # an alias; computing it would copy a weight
+            tensor = self._tensor(node.inputs[0], plan)
+            if tensor is not None:
+                plan.constants[node.outputs[0]] = tensor
+                plan.inside.add(node)
+            elements.follow(node)
+            return True
+        if self.shapes:
+            known = elements.follow(node)
+            tensor = known.tensor() if known is not None else None
+            if tensor is not None:
+                plan.constants[node.outputs[0]] = tensor
+                plan.known[node.outputs[0]] = None
+                plan.inside.add(node)
+                return True
+        if not self._is_foldable(node, plan):
+            return False
+        plan.island[node] = None
+        plan.inside.add(node)
+        for subgraph in graphs.subgraphs(node):
+            plan.inside.update(subgraph.all_nodes())
+        return True
+
+    def _is_foldable(self, node: ir.Node, plan: _Plan) -> bool:
+        operands = _operands(node)
+        if not all(self._is_constant(value, plan) for value in operands):
+            return False
+        if node not in self._refused:
+            refusal = self._refusal(node, operands, plan)
+            if refusal is not None:
+                self._refused[node] = refusal
+        if node in self._refused:
+            return False
+        if any(_bytes(value, self.scope) is None for value in node.outputs):
+            # how large it becomes will be known once its operands are there, or only by computing it
+            return all(self._tensor(value, plan) is not None for value in operands)
+        return True
+
+    def _refusal(self, node: ir.Node, operands: Sequence[ir.Value], plan: _Plan) -> Refusal | None:
+        for each in graphs.with_nested([node]):
+            if each.op_identifier() in self.scope.model.functions or any(map(ir.Attr.is_ref, each.attributes.values())):
+                return ""  # in a function, what refers to an attribute of the caller is not constant
+            refusal = self.accept(each, self.scope)
+            if refusal is not None:
+                return refusal
+            if self._unsupported and self._signature(each) in self._unsupported:
+                return self._unsupported[self._signature(each)]
+        size = sum(_bytes(value, self.scope) or 0 for value in node.outputs)
+        if size > self.max_bytes:
+            tensors = [self._tensor(value, plan) for value in operands]
+            given = sum(
+                tensor.nbytes if tensor is not None else _bytes(value, self.scope) or 0
+                for value, tensor in zip(operands, tensors, strict=True)
+            )
+            if size > given:
+                self._too_large.add(node)
+                return _too_large(size)
+        return None
+
+    def _is_constant(self, value: ir.Value, plan: _Plan) -> bool:
+        return value.producer() in plan.island or self._tensor(value, plan) is not None
+
+    def _tensor(self, value: ir.Value | None, plan: _Plan) -> ir.TensorProtocol | None:
+        """The constant that a value is already, remembered for the cones."""
+        if value is None or value in plan.constants:
+            return plan.constants.get(value) if value is not None else None
+        tensor = self.scope.constant(value)
+        if tensor is not None:
+            plan.constants[value] = tensor
+        return tensor
+
+    def _refuse_growth(self, plan: _Plan, targets: Sequence[ir.Value]) -> bool:
+        """Refuse what is known beforehand to become too large; whether there was any."""
+        grown = [value for value in targets if self._would_grow(value, _bytes(value, self.scope) or 0, plan)]
+        return bool(grown)
+
+    def _would_grow(self, value: ir.Value, size: int, plan: _Plan) -> bool:
+        """Refuse a result that is larger than allowed, and larger than the weights that go for it."""
+        node = value.producer()
+        if size <= self.max_bytes or node is None:
+            return False
+        cone = set(plan.cone([value]))
+        operands = {operand for each in cone for operand in _operands(each)}
+        freed = sum(
+            tensor.nbytes
+            for operand in operands
+            if (tensor := self.scope.constant(operand)) is not None and all(use.node in cone for use in operand.uses())
+        )
+        if size <= freed:
+            return False
+        self._refused[node] = _too_large(size)
+        self._too_large.add(node)
+        return True
+
+    # computing
+
+    def _evaluate(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[tuple[ir.Value, ir.TensorProtocol]]:
+        found = [(value, plan.constants[value]) for value in targets if value in plan.constants]
+        rest = [value for value in targets if value not in plan.constants]
+        pending = [rest[start : start + _BATCH] for start in range(0, len(rest), _BATCH)]
+        while pending:
+            batch = pending.pop()
+            if not batch or self._failures >= _PATIENCE:
+                continue
+            try:
+                tensors = self._run(plan, plan.cone(batch), batch)
+                found.extend(zip(batch, tensors, strict=True))
+            except EvaluationError as error:
+                half = len(batch) // 2
+                if half:
+                    pending += [batch[half:], batch[:half]]
+                else:
+                    self._blame(plan, batch, error)
+        return found
+
+    def _run(self, plan: _Plan, nodes: Sequence[ir.Node], targets: Sequence[ir.Value]) -> list[ir.TensorProtocol]:
+        operands = {value: None for node in nodes for value in _operands(node)}
+        constants = {value: plan.constants[value] for value in operands if value in plan.constants}
+        return evaluate(nodes, constants, targets, self.scope)
+
+    def _blame(self, plan: _Plan, target: Sequence[ir.Value], error: EvaluationError) -> None:
+        """Find the first node on the way to a target that cannot be computed, and refuse it from now on."""
+        nodes = plan.cone(target)
+        right, wrong = 0, len(nodes)
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            try:
+                self._run(plan, nodes[:middle], [value for value in nodes[middle - 1].outputs if value.name])
+                right = middle
+            except EvaluationError as earlier:
+                wrong, error = middle, earlier
+        node = nodes[wrong - 1]
+        self._failures += 1
+        self._refused[node] = f"ONNX Runtime could not compute it: {error}"
+        if "Could not find an implementation" in str(error):
+            self._unsupported[self._signature(node)] = self._refused[node]
+
+    def _signature(self, node: ir.Node) -> tuple[object, ...]:
+        return (node.domain, node.op_type, *(value.dtype if value is not None else None for value in node.inputs))
+
+    # rewriting
+
+    def _commit(self, value: ir.Value, tensor: ir.TensorProtocol) -> _Folded:
+        node = value.producer()
+        assert node is not None
+        graph = node.graph
+        assert graph is not None
+        made: list[ir.Node] = []
+        if self.scope.function is not None:
+            attribute = ir.AttrTensor("value", tensor)
+            made.append(ir.Node("", "Constant", [], [attribute], name=self.scope.names.node(f"{node.name}/Constant")))
+            new = made[0].outputs[0]
+        elif value.is_graph_output():  # an initializer would make a poor output
+            constant = self.scope.new_constant(graph, tensor, self.scope.names.value(f"{value.name}/value"))
+            made.append(ir.Node("", "Identity", [constant], name=self.scope.names.node(f"{node.name}/Identity")))
+            new = made[0].outputs[0]
+        else:
+            new = self.scope.new_constant(graph, tensor, str(value.name))
+        graph.insert_before(node, made)
+        if made:
+            new.name, new.type = value.name, ir.TensorType(tensor.dtype)
+            new.shape = ir.Shape(tensor.shape.numpy())
+        graphs.replace(value, new)
+        graphs.stamp(made, self.name, [node])
+        return _Folded(value, new, node, made)
+
+    def _sweep(self, plan: _Plan, done: Sequence[_Folded]) -> None:
+        """Remove what only led to what has been folded: from the end, so that each node is looked at once."""
+        owners: dict[ir.Node, _Folded] = {}
+        for each in done:
+            owners.setdefault(each.node, each)
+        pending = [(-plan.order[node], node.name, node) for node in owners]
+        heapq.heapify(pending)
+        operands: dict[ir.Value, None] = {}
+        while pending:
+            *_, node = heapq.heappop(pending)
+            graph = node.graph
+            if graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
+                continue
+            used = _operands(node)
+            graphs.remove(graph, [node])
+            owners[node].gone.append(node.name or "")
+            operands.update(dict.fromkeys(used))
+            for value in used:
+                producer = value.producer()
+                if producer in plan.order and producer not in owners:
+                    owners[producer] = owners[node]
+                    heapq.heappush(pending, (-plan.order[producer], producer.name, producer))
+        for value in operands:
+            self.scope.drop_constant(value)
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """The inputs of a node and what its subgraphs capture, each once."""
+    values = {value: None for value in node.inputs if value is not None}
+    if any(True for _ in graphs.subgraphs(node)):
+        values.update(graphs.captures(node))
+    return list(values)
+
+
+def _bytes(value: ir.Value, scope: Scope) -> int | None:
+    """The size of a value; None where its shape or dtype is not known."""
+    if not value.name:
+        return 0
+    shape, dtype = scope.shape(value), scope.dtype(value)
+    if shape is None or dtype is None or not shape.is_static() or dtype == ir.DataType.STRING:
+        return None
+    size = 1
+    for dim in shape.numpy():
+        size *= dim
+    return (size * dtype.bitwidth + 7) // 8
+
+
+def _too_large(size: int) -> Refusal:
+    return f"it would become a constant of {size / 2**20:.1f} MiB, larger than max-bytes and than what it frees"

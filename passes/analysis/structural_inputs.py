@@ -1,0 +1,92 @@
+"""Which inputs of a model say how it computes rather than what: shapes, axes, pads, counts, limits.
+
+A runtime wants these constant, and a deployment mostly has them so. An input is structural where an operator takes it,
+at once or through the arithmetic of shapes, as such an operand, and nothing takes it as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.graphs import Scope
+
+_REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
+_OPERANDS: Mapping[str, tuple[int, ...]] = {
+    "AffineGrid": (1,),
+    "BlackmanWindow": (0,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "Compress": (1,),
+    "ConstantOfShape": (0,),
+    "CumProd": (1,),
+    "CumSum": (1,),
+    "DFT": (1, 2),
+    "Dropout": (1, 2),
+    "Expand": (1,),
+    "HammingWindow": (0,),
+    "HannWindow": (0,),
+    "Loop": (0, 1),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "NonMaxSuppression": (2, 3, 4),
+    "OneHot": (1,),
+    "Pad": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "SequenceAt": (1,),
+    "SequenceErase": (1,),
+    "SequenceInsert": (2,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "SplitToSequence": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Trilu": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
+}
+"""The operands, by operator, that say how it computes."""
+_ARITHMETIC = {
+    "Add",
+    "Cast",
+    "Concat",
+    "Div",
+    "Gather",
+    "Identity",
+    "Mul",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Sub",
+    "Unsqueeze",
+}
+"""What shapes are computed with."""
+
+
+def structural_inputs(model: ir.Model) -> list[str]:
+    """The names of the structural inputs of ``model``, in order."""
+    scope = Scope(model, model.graph)
+    inputs = [value for value in model.graph.inputs if not scope.is_parameter(value)]
+    return [
+        str(value.name) for value in inputs if not value.is_graph_output() and value.uses() and _is_structural(value)
+    ]
+
+
+def _is_structural(value: ir.Value) -> bool:
+    """Whether every use of a value is structural."""
+    for use in value.uses():
+        node = use.node
+        if node.domain == "" and use.idx in _OPERANDS.get(node.op_type, ()):
+            continue
+        if node.domain != "" or node.op_type not in _ARITHMETIC or next(graphs.subgraphs(node), None) is not None:
+            return False
+        if node.outputs[0].is_graph_output() or not node.outputs[0].uses() or not _is_structural(node.outputs[0]):
+            return False
+    return True

@@ -1,0 +1,99 @@
+"""Between which numbers a value certainly is, as far as the operators that made it say so.
+
+    Clip, Relu, Sigmoid, Softmax, Tanh, …       bounds of their own
+    DequantizeLinear                            (qmin − z)·s … (qmax − z)·s
+    Reshape, Transpose, MaxPool, Concat, …      the bounds of what goes in
+
+Bounds are of real numbers: an average of numbers within them may leave them by a rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from passes.analysis.quantization import is_dequantize, parameters, plain
+from passes.core.graphs import Scope
+
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+"""That of a value of which nothing is known."""
+
+_DEPTH = 32
+_OWN: dict[str, Range] = {
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Cos": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+    "Erf": (-1.0, 1.0),
+    "Abs": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+    "Sqrt": (0.0, math.inf),
+    "Softplus": (0.0, math.inf),
+}
+_KEEPING = (
+    "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool",
+    "ReduceMax", "ReduceMean", "ReduceMin", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
+    "Unsqueeze",
+)  # fmt: skip
+"""Operators whose results are within the bounds of their first input."""
+
+
+def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Range:
+    """The least and the largest number that ``value`` may hold; infinities where nothing is known."""
+    node = value.producer() if value is not None else None
+    if node is None or depth == 0:
+        return ANY
+    if is_dequantize(node):
+        found = parameters(node, scope)
+        if isinstance(found, str):
+            return ANY
+        least, most = found.bounds()
+        return float(least.min()), float(most.max())
+    if node.domain != "":
+        return ANY
+    first = node.inputs[0] if node.inputs else None
+    if node.op_type in _OWN and plain(node, scope, node.op_type):
+        return _OWN[node.op_type]
+    if plain(node, scope, *_KEEPING):
+        return value_range(first, scope, depth - 1)
+    if plain(node, scope, "Relu"):
+        low, high = value_range(first, scope, depth - 1)
+        return max(low, 0.0), max(high, 0.0)
+    if plain(node, scope, "Clip"):
+        low, high = value_range(first, scope, depth - 1)
+        return max(low, _limit(node, 1, "min", scope, -math.inf)), min(high, _limit(node, 2, "max", scope, math.inf))
+    if plain(node, scope, "Max", "Min", "Concat"):
+        ranges = [_constant(each, scope) or value_range(each, scope, depth - 1) for each in node.inputs]
+        lows, highs = zip(*ranges, strict=True)
+        if node.op_type == "Concat":
+            return min(lows), max(highs)
+        choose = max if node.op_type == "Max" else min
+        return choose(lows), choose(highs)
+    if plain(node, scope, "AveragePool", "Pad"):  # what they pad with is zero
+        if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0) != 0.0):
+            return ANY
+        low, high = value_range(first, scope, depth - 1)
+        return min(low, 0.0), max(high, 0.0)
+    return ANY
+
+
+def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> float:
+    """A limit of Clip: an input, or before opset 11 an attribute; ``none`` where it has none, or a computed one."""
+    if name in node.attributes:
+        return float(node.attributes.get_float(name, none))
+    tensor = scope.constant(node.inputs[index]) if index < len(node.inputs) else None
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else none
+
+
+def _constant(value: ir.Value | None, scope: Scope) -> Range | None:
+    """The range of a constant; None for anything else, and for large ones, which are not read."""
+    tensor = scope.constant(value)
+    if tensor is None or not tensor.size or tensor.nbytes > 65536:
+        return None
+    array = tensor.numpy()
+    return float(array.min()), float(array.max())

@@ -1,0 +1,1 @@
+"""Passes that remove what does not change the result."""

@@ -1,0 +1,121 @@
+"""Compute once what is computed twice.
+
+    y1 = f(x), y2 = f(x)        the same operator, inputs, attributes and outputs        →  y1 for both
+
+Each graph is looked at by itself. An output of the graph keeps its name: one that would have a second is an Identity of
+the other.
+
+Left alone: nodes with subgraphs, calls of functions, and operators outside of ONNX, which may have side effects. Skips:
+random operators, of which each draws its own numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from passes.analysis.randomness import is_random
+from passes.analysis.tensor_identity import Content
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Skip
+from passes.core.edit import Proposal
+from passes.core.graphs import Scope
+from passes.core.visibility import can_stand_for
+
+_CHEAP = {"Constant", "Identity"}
+"""Not worth an Identity in their place."""
+
+
+@dataclass(frozen=True)
+class EliminateCommonSubexpressions(Pass):
+    """Compute once what is computed twice."""
+
+    name = "eliminate-common-subexpressions"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Go through each graph from its beginning, so that equal nodes after equal nodes are found as well."""
+        result = Result(model)
+        for scope in graphs.scopes(model):
+            graphs.name_nodes(scope)
+            for graph in list(scope.graphs()):
+                seen: dict[Hashable, ir.Node] = {}
+                for node in list(graph):
+                    key = _key(node, scope)
+                    twin = seen.setdefault(key, node) if key is not None else node
+                    if twin is node:
+                        continue
+                    obstacle = _obstacle(node, twin, scope)
+                    if obstacle is not None:
+                        if obstacle:
+                            result.skips.append(Skip(obstacle, node.name or ""))
+                        continue
+                    if not context.budget.take():
+                        return result
+                    outputs = [*twin.outputs, *(None for _ in range(len(node.outputs) - len(twin.outputs)))]
+                    proposal = Proposal(scope, node, outputs[: len(node.outputs)])
+                    _inherit(twin, node)
+                    rewrite = proposal.commit(self.name)
+                    result.rewrites.append(replace(rewrite, note=f"the same as {twin.name}"))
+        return result
+
+
+def _key(node: ir.Node, scope: Scope) -> Hashable | None:
+    """What two nodes that compute the same have in common; None for a node that must stay as it is."""
+    if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
+        return None
+    attributes: list[Hashable] = []
+    for name in sorted(node.attributes):
+        value = _attribute(node.attributes[name])
+        if value is None:
+            return None
+        attributes.append((name, value))
+    inputs, outputs = list(node.inputs), [bool(value.name) for value in node.outputs]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    while outputs and not outputs[-1]:
+        outputs.pop()
+    return node.op_identifier(), tuple(inputs), tuple(outputs), tuple(attributes)
+
+
+def _attribute(attribute: ir.Attr) -> Hashable | None:
+    """An attribute by its bits; None for graphs, types and sparse tensors."""
+    kind = attribute.type
+    if attribute.is_ref():
+        return kind, "of the caller", attribute.ref_attr_name
+    match kind:
+        case ir.AttributeType.INT | ir.AttributeType.STRING:
+            return kind, attribute.value
+        case ir.AttributeType.INTS | ir.AttributeType.STRINGS:
+            return kind, tuple(attribute.value)
+        case ir.AttributeType.FLOAT:
+            return kind, struct.pack("<d", attribute.as_float())
+        case ir.AttributeType.FLOATS:
+            floats = attribute.as_floats()
+            return kind, struct.pack(f"<{len(floats)}d", *floats)
+        case ir.AttributeType.TENSOR:
+            return kind, Content(attribute.as_tensor())
+        case ir.AttributeType.TENSORS:
+            return kind, tuple(map(Content, attribute.as_tensors()))
+    return None
+
+
+def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
+    """Why a node cannot give way to its twin; empty where that goes without saying."""
+    if is_random(node, scope):
+        return "it may be random"
+    for old, new in zip(node.outputs, twin.outputs, strict=False):
+        if not can_stand_for(new, old, node.graph, scope):
+            return f"{new.name} is the name of another value in a subgraph that would use it"
+        if node.op_type in _CHEAP and old.is_graph_output() and not graphs.can_take_name(new, node.graph):
+            return ""
+    return None
+
+
+def _inherit(twin: ir.Node, node: ir.Node) -> None:
+    """Let the twin stand for what the node stood for."""
+    names = dict.fromkeys([*graphs.origin(twin), *graphs.origin(node)])
+    twin.metadata_props[graphs.ORIGIN] = json.dumps(list(names))

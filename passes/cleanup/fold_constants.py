@@ -1,0 +1,105 @@
+"""Compute what depends on constants alone, and what shapes imply, before the model runs.
+
+    y = f(constants)                                       →  y, an initializer
+    Shape(x: [2, n, 12])[2], Size(x: [2, 3])               →  12, 6
+    Constant                                               →  an initializer
+
+ONNX Runtime computes, with its optimizations off, all islands of constants in one session. In functions, which have no
+initializers, results are Constant nodes. Each round makes more shapes known, which ONNX's inference finds, until
+nothing is left to fold.
+
+Skips: random operators, operators outside of ONNX, what ONNX Runtime cannot compute (with its reason), and results
+larger than ``max-bytes`` and than the weights that they replace. Quantized constants are the business of fold-qdq, and
+Identity is that of remove-identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.analysis.folding import Folder, Refusal
+from passes.analysis.randomness import is_random
+from passes.cleanup.lift_constant_nodes import lift
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result
+from passes.core.graphs import Scope
+from passes.core.inference import infer, infer_after
+
+_LEFT = {
+    # quantized constants
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "QuantizeLinear",
+    # results that are no tensors
+    "Optional",
+    "OptionalGetElement",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceMap",
+    "SplitToSequence",
+}
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Compute what depends on constants alone, and what shapes imply.
+
+    Attributes:
+        max_bytes: a result may be larger than this only where it replaces as many bytes of weights.
+    """
+
+    name = "fold-constants"
+    settles = True
+    max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Fold round by round: each function, then the main graph with its subgraphs, which takes shapes from them."""
+        result = Result(model)
+        main, *functions = graphs.scopes(model)
+        for scope in (*functions, main):
+            graphs.name_nodes(scope)
+            folder = Folder(
+                scope, context, result, name=self.name, accept=_accept, max_bytes=self.max_bytes, shapes=True
+            )
+            if scope.function is None:
+                _fold_with_shapes(folder, model)
+                _lift(scope, context, result)
+            else:
+                while folder.round():
+                    pass
+            folder.report()
+        return result
+
+
+def _fold_with_shapes(folder: Folder, model: ir.Model) -> None:
+    """Fold and infer in turn, and only when that comes to an end ask ONNX for what shape arithmetic may still say."""
+    infer(model, propagate=False)
+    while True:
+        while constants := folder.round():
+            infer_after(constants, folder.scope)
+        if not infer(model, declared=False).learned:
+            return
+
+
+def _accept(node: ir.Node, scope: Scope) -> Refusal | None:
+    if node.domain not in ("", "ai.onnx.ml"):
+        return f"{node.domain}::{node.op_type} is no operator of ONNX"
+    if is_random(node, scope):
+        return "it is random"
+    return "" if node.op_type in _LEFT else None
+
+
+def _lift(scope: Scope, context: Context, result: Result) -> None:
+    """Turn Constant nodes into initializers, but for outputs of a graph."""
+    for node in list(scope.nodes()):
+        tensor = graphs.constant_of(node)
+        graph = node.graph
+        if tensor is None or graph is None or node.outputs[0].is_graph_output():
+            continue
+        if not context.budget.take():
+            return
+        result.rewrites.append(lift(node, tensor, graph, scope))

@@ -1,0 +1,43 @@
+"""Infer the types and shapes of all values, by ONNX's inference with propagation of shape arithmetic.
+
+Behind operators that are not ONNX's, ONNX Runtime tells.
+
+    nothing is computed and no weight is read; what is known already is never lost
+
+Skips: a value whose declared type or shape contradicts what its inputs imply keeps it, and other passes do not rely on
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.analysis.foreign_inference import infer_foreign
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.inference import infer
+
+
+@dataclass(frozen=True)
+class InferShapes(Pass):
+    """Infer the types and shapes of all values."""
+
+    name = "infer-shapes"
+    settles = True
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Merge what inference finds into the values of the main graph and its subgraphs."""
+        result = Result(model)
+        inferred = infer(model, commit=context.budget.take)
+        if foreign := infer_foreign(model) if context.budget.left != 0 else []:
+            inferred.learned += [*foreign, *infer(model, declared=False).learned]
+        if inferred.error:
+            result.skips.append(Skip(f"ONNX's inference failed: {inferred.error}"))
+        for value, reason in inferred.disputed.items():
+            producer = value.producer()
+            result.skips.append(Skip(reason, (producer.name or "") if producer else ""))
+        if inferred.learned:
+            nodes = {node.name: None for value in inferred.learned if (node := value.producer()) and node.name}
+            result.rewrites.append(Rewrite(tuple(nodes), note=f"{len(inferred.learned)} values known better"))
+        return result

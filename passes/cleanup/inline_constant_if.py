@@ -1,0 +1,221 @@
+"""Replace an If whose condition is constant by the branch that it always takes.
+
+    y = If(true){ then: a = Relu(x); y = Neg(a)   else: … }  →  a = Relu(x); y = Neg(a)
+
+The branch's nodes and initializers move as they are into the graph around the If; only a name that is taken there is
+replaced, and the outputs bear the names of the If's. In a function, which has no initializers, those become Constant
+nodes. An output of the graph that was the branch's second name for something gets an Identity.
+
+Skips: a condition of more than one element, and branches that are not valid ONNX.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+
+
+@dataclass(frozen=True)
+class InlineConstantIf(Pass):
+    """Replace an If whose condition is constant by the branch that it always takes."""
+
+    name = "inline-constant-if"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Inline from the outside to the inside, so that branches that are never taken are not looked at."""
+        result = Result(model)
+        for scope in graphs.scopes(model):
+            graphs.name_nodes(scope)
+            _Inliner(self.name, scope, context, result).visit(scope.graph, ChainMap())
+        return result
+
+
+@dataclass
+class _Taken:
+    """A branch that is always taken, with what it returns: values of its own, or of the graphs around it."""
+
+    branch: ir.Graph
+    outputs: list[ir.Value]
+
+
+@dataclass
+class _Inliner:
+    """Inlines within one scope.
+
+    Attributes:
+        taken: how many values bear a name: those of several subgraphs may bear the same.
+        nodes: how many nodes bear a name.
+        stopped: the budget is used up.
+    """
+
+    maker: str
+    scope: Scope
+    context: Context
+    result: Result
+    taken: Counter[str] = field(init=False)
+    nodes: Counter[str] = field(init=False)
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.taken, self.nodes = Counter(), Counter()
+        for graph in self.scope.graphs():
+            self._count(graph, 1)
+
+    def visit(self, graph: ir.Graph, outer: ChainMap[str, ir.Value]) -> None:
+        """Inline what can be inlined in a graph and in the subgraphs of what remains.
+
+        Args:
+            graph: rewritten in place.
+            outer: the values around the graph that it may use, by name.
+        """
+        visible = outer.new_child()
+        for value in (*graph.inputs, *graph.initializers.values()):
+            visible[value.name or ""] = value
+        pending = deque(graph)
+        while pending and not self.stopped:
+            node = pending.popleft()
+            found = self._match(node, visible)
+            if isinstance(found, Skip):
+                self.result.skips.append(found)
+            elif found is not None:
+                if not self.context.budget.take():
+                    self.stopped = True
+                    return
+                pending.extendleft(reversed(self._inline(node, graph, found)))
+                continue
+            for inner in graphs.subgraphs(node):
+                self.visit(inner, visible)
+            visible.update((value.name, value) for value in node.outputs if value.name)
+
+    def _match(self, node: ir.Node, visible: Mapping[str, ir.Value]) -> _Taken | Skip | None:
+        """The branch that an If always takes, and what it returns."""
+        if (node.domain, node.op_type) != ("", "If") or node.op_identifier() in self.scope.model.functions:
+            return None
+        tensor = self.scope.constant(node.inputs[0]) if node.inputs else None
+        if tensor is None:
+            return None
+        name = node.name or ""
+        if tensor.size != 1 or tensor.dtype != ir.DataType.BOOL:
+            return Skip(f"its condition is no single boolean, but {tensor.dtype} of {tensor.size} elements", name)
+        chosen = "then_branch" if tensor.numpy().item() else "else_branch"
+        branch = node.attributes[chosen].as_graph() if chosen in node.attributes else None
+        if branch is None or branch.inputs or len(branch.outputs) != len(node.outputs):
+            return Skip(f"its {chosen} is not valid: it needs no inputs, and as many outputs as the If", name)
+        outputs: list[ir.Value] = []
+        for old, value in zip(node.outputs, branch.outputs, strict=True):
+            if value.producer() is None and not value.is_initializer():  # the name of a value around the If
+                if value.name not in visible:
+                    return Skip(f"its {chosen} returns {value.name}, which nothing makes", name)
+                value = visible[str(value.name)]
+            second = value.producer() is None or value.graph is not branch or value in outputs
+            if old.is_graph_output() and second and not _has_identity(value, self.scope):
+                return Skip(f"opset {self.scope.opset()} has no Identity for the output {old.name}", name)
+            outputs.append(value)
+        return _Taken(branch, outputs)
+
+    def _inline(self, node: ir.Node, graph: ir.Graph, taken: _Taken) -> list[ir.Node]:
+        """Move a branch into ``graph``, in the place of its If; the nodes that moved."""
+        branch, outputs = taken.branch, taken.outputs
+        for inner in graphs.subgraphs(node):
+            if inner is not branch:
+                self._forget(inner)
+        moved, constants = list(branch), list(branch.initializers.values())
+        branch.outputs.clear()
+        branch.initializers.clear()
+        branch.remove(moved)
+        fresh = {value for each in moved for value in each.outputs}
+        for each in moved:
+            self._rename_node(each)
+            for value in each.outputs:
+                self._rename(value)
+        made = [each for value in constants for each in self._move_constant(value, graph, outputs)]
+        graph.insert_before(node, [*made, *moved])
+        for old, new in zip(node.outputs, outputs, strict=True):
+            if not old.uses() and not old.is_graph_output():
+                continue
+            if new not in fresh and old.is_graph_output():
+                identity = ir.Node("", "Identity", [new], name=self.scope.names.node(f"{node.name}/Identity"))
+                self.nodes[identity.name or ""] += 1
+                graph.insert_before(node, identity)
+                made.append(identity)
+                new = identity.outputs[0]
+                fresh.add(new)
+            if new in fresh:
+                fresh.discard(new)
+                self.taken[new.name or ""] -= 1
+                _take_over(old, new)
+            graphs.replace(old, new)
+        graphs.remove(graph, [node])
+        graphs.stamp(made, self.maker, [node])
+        after = tuple(each.name or "" for each in (*moved, *made))
+        self.result.rewrites.append(Rewrite((node.name or "",), after))
+        return moved
+
+    def _move_constant(self, value: ir.Value, graph: ir.Graph, outputs: list[ir.Value]) -> list[ir.Node]:
+        """Move an initializer; in a function a Constant node stands for it."""
+        self._rename(value)
+        if self.scope.function is None or graph is not self.scope.graph:
+            graph.initializers.add(value)
+            if self.scope.model.ir_version < 4 and graph is self.scope.graph:
+                graph.inputs.append(value)
+            return []
+        assert value.const_value is not None
+        made = ir.Value(name=value.name, type=value.type, shape=value.shape)
+        value.replace_all_uses_with(made)
+        outputs[:] = [made if each is value else each for each in outputs]
+        attribute = ir.AttrTensor("value", value.const_value)
+        name = self.scope.names.node(value.name or "Constant")
+        self.nodes[name] += 1
+        return [ir.Node("", "Constant", [], [attribute], outputs=[made], name=name)]
+
+    def _rename(self, value: ir.Value) -> None:
+        """Give a value that moved another name where a second value bears its own."""
+        name = value.name or ""
+        if name and self.taken[name] > 1:
+            self.taken[name] -= 1
+            value.name = self.scope.names.value(name)
+            self.taken[value.name] += 1
+
+    def _rename_node(self, node: ir.Node) -> None:
+        name = node.name or ""
+        if self.nodes[name] > 1:
+            graphs.stamp([node], self.maker, [node])
+            self.nodes[name] -= 1
+            node.name = self.scope.names.node(name)
+            self.nodes[node.name] += 1
+
+    def _forget(self, graph: ir.Graph) -> None:
+        """Free the names of a branch that goes away."""
+        self._count(graph, -1)
+        for node in graph:
+            for inner in graphs.subgraphs(node):
+                self._forget(inner)
+
+    def _count(self, graph: ir.Graph, by: int) -> None:
+        values = {*graph.inputs, *graph.initializers.values()}
+        for node in graph:
+            self.nodes[node.name or ""] += by
+            values.update(node.outputs)
+        for value in values:
+            self.taken[value.name or ""] += by
+
+
+def _has_identity(value: ir.Value, scope: Scope) -> bool:
+    """Whether Identity takes a value: sequences since opset 14, optionals since 16."""
+    return value.type is None or isinstance(value.type, ir.TensorType) or scope.opset() >= 16
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    """Let the branch's output be what the If's output was, by name and by what was noted of it."""
+    new.name = old.name
+    new.doc_string = old.doc_string or new.doc_string
+    new.metadata_props.update(old.metadata_props)
+    for key, note in old.meta.items():
+        new.meta[key] = note

@@ -1,0 +1,188 @@
+"""Put the bodies of the model's own functions in the place of their calls.
+
+    y = f<alpha=2>(x)        where f<alpha>(a) = g(a, beta=@alpha)        →  y = g(x, beta=2)
+
+What is called ``inner`` in a function becomes ``caller/inner``, after the node that called it. Functions that nothing
+calls any more are removed.
+
+Skips: a function whose operators mean something else in the opset of the model; it stays, with its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.edit import Proposal
+from passes.core.errors import InputError
+from passes.core.graphs import Scope
+
+
+@dataclass(frozen=True)
+class InlineFunctions(Pass):
+    """Put the bodies of the model's own functions in the place of their calls."""
+
+    name = "inline-functions"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Inline from the outside in: what a body calls is inlined once the body is in its place.
+
+        Raises:
+            InputError: a function calls itself.
+        """
+        result = Result(model)
+        if not model.functions:
+            return result
+        _check_recursion(model)
+        scope = Scope(model, model.graph)
+        graphs.name_nodes(scope)
+        for function in model.functions.values():
+            graphs.name_nodes(Scope(model, function.graph, function))
+        pending = list(scope.nodes())[::-1]
+        while pending:
+            call = pending.pop()
+            if call.op_identifier() not in model.functions:
+                continue
+            function = model.functions[call.op_identifier()]
+            obstacle = _obstacle(call, function, scope)
+            if obstacle is not None:
+                result.skips.append(Skip(obstacle, call.name or ""))
+                continue
+            if not context.budget.take():
+                return result
+            proposal = _instantiate(call, function, scope)
+            result.rewrites.append(proposal.commit(self.name))
+            pending.extend(list(graphs.with_nested(proposal.nodes))[::-1])
+        self._remove_unused(model, context, result)
+        return result
+
+    def _remove_unused(self, model: ir.Model, context: Context, result: Result) -> None:
+        calls = _calls(model)
+        pending = [node.op_identifier() for node in Scope(model, model.graph).nodes()]
+        called: set[ir.OperatorIdentifier] = set()
+        while pending:
+            identifier = pending.pop()
+            if identifier in calls and identifier not in called:
+                called.add(identifier)
+                pending.extend(calls[identifier])
+        for identifier in [each for each in model.functions if each not in called]:
+            if context.budget.take():
+                del model.functions[identifier]
+                result.rewrites.append(
+                    Rewrite((), note=f"function {'::'.join(filter(None, identifier))} is not called")
+                )
+
+
+def _calls(model: ir.Model) -> dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]]:
+    """The functions that each function calls."""
+    return {
+        identifier: [node.op_identifier() for node in function.all_nodes() if node.op_identifier() in model.functions]
+        for identifier, function in model.functions.items()
+    }
+
+
+def _check_recursion(model: ir.Model) -> None:
+    calls = _calls(model)
+    done: set[ir.OperatorIdentifier] = set()
+    for first in calls:
+        path: list[tuple[ir.OperatorIdentifier, list[ir.OperatorIdentifier]]] = [(first, list(calls[first]))]
+        while path:
+            identifier, rest = path[-1]
+            if not rest:
+                done.add(identifier)
+                path.pop()
+                continue
+            called = rest.pop()
+            if any(called == each for each, _ in path):
+                raise InputError(f"the function {called[0]}::{called[1]} calls itself, which ONNX does not allow")
+            if called not in done:
+                path.append((called, list(calls[called])))
+
+
+def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
+    """Why a call cannot be replaced by the function's body."""
+    if len(call.inputs) > len(function.inputs):
+        return f"it is given {len(call.inputs)} inputs, and its function takes {len(function.inputs)}"
+    if len(call.outputs) > len(function.outputs):
+        return f"it has {len(call.outputs)} outputs, and its function {len(function.outputs)}"
+    inner = Scope(scope.model, function.graph, function)
+    for node in inner.nodes():
+        if node.op_identifier() in scope.model.functions or node.domain not in scope.opset_imports:
+            continue
+        here, there = scope.opset(node.domain), inner.opset(node.domain)
+        if here != there and _since(node, here) != _since(node, there):
+            domain = node.domain or "ai.onnx"
+            return f"its function uses {node.op_type} of {domain} {there}, which is another in {domain} {here}"
+    return None
+
+
+def _since(node: ir.Node, version: int) -> int:
+    """The version in which an operator was last changed; an operator that ONNX does not know may change with each."""
+    try:
+        return onnx.defs.get_schema(node.op_type, version, node.domain).since_version
+    except onnx.defs.SchemaError:
+        return version
+
+
+def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal:
+    """A copy of the body, for the inputs and attributes of one call."""
+    body = function.clone()
+    nodes = list(body)
+    inner = list(graphs.with_nested(nodes))
+    attributes = {name: each for name, each in function.attributes.items() if each.value is not None}
+    attributes |= call.attributes
+    for node in inner:
+        _resolve(node, attributes)
+    given = [*call.inputs, *(None for _ in range(len(function.inputs) - len(call.inputs)))]
+    arguments = dict(zip(body.inputs, given, strict=True))
+    for parameter, argument in arguments.items():
+        for node, index in parameter.uses():
+            node.replace_input_with(index, argument)
+    outputs = [arguments.get(value, value) for value in body.outputs][: len(call.outputs)]
+    body.outputs.clear()
+    body.graph.remove(nodes)
+    _rename(call, nodes, scope)
+    for node in inner:
+        node.metadata_props.update({**call.metadata_props, **node.metadata_props})
+    for domain, version in function.opset_imports.items():
+        if domain not in scope.opset_imports and any(node.domain == domain for node in inner):
+            scope.model.opset_imports[domain] = version
+    return Proposal(scope, call, outputs, nodes)
+
+
+def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
+    """Put the call's attributes in the place of references to them; one that was not given is left out."""
+    for name, attribute in list(node.attributes.items()):
+        if not attribute.is_ref():
+            continue
+        given = attributes.get(str(attribute.ref_attr_name))
+        if given is None:
+            del node.attributes[name]
+        elif given.is_ref():
+            node.attributes[name] = ir.RefAttr(name, str(given.ref_attr_name), given.type)
+        else:
+            node.attributes[name] = ir.Attr(name, given.type, given.value)
+
+
+def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
+    """Call everything after its caller; sizes that have names in the function say nothing outside of it."""
+
+    def value(each: ir.Value) -> None:
+        if each.name:
+            each.name = scope.names.value(f"{call.name}/{each.name}")
+        if each.shape is not None and not each.is_initializer():
+            each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
+
+    for node in nodes:
+        node.name = scope.names.node(f"{call.name}/{node.name}")
+        for output in node.outputs:
+            value(output)
+        for graph in graphs.subgraphs(node):
+            for each in (*graph.inputs, *graph.initializers.values()):
+                value(each)
+            _rename(call, graph, scope)

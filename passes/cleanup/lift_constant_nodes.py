@@ -1,0 +1,68 @@
+"""Turn Constant nodes into initializers.
+
+    c = Constant<value=…>        (or value_float, value_floats, value_int, value_ints, value_string, value_strings)
+                                 →  c, an initializer
+
+The value keeps its name. Constant nodes of functions stay, since functions have no initializers.
+
+Skips: outputs of a graph, which must come from nodes; sparse tensors; subgraphs before IR version 4, where initializers
+are inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+
+
+@dataclass(frozen=True)
+class LiftConstantNodes(Pass):
+    """Turn Constant nodes into initializers."""
+
+    name = "lift-constant-nodes"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Lift the constants of the main graph and its subgraphs, each to its own graph."""
+        result = Result(model)
+        scope = Scope(model, model.graph)
+        graphs.name_nodes(scope)
+        for node in list(scope.nodes()):
+            graph = node.graph
+            if graph is None or node.op_identifier() != ("", "Constant", "") or node.op_identifier() in model.functions:
+                continue
+            tensor = graphs.constant_of(node)
+            obstacle = _obstacle(node, scope)
+            if tensor is None or obstacle is not None:
+                result.skips.append(Skip(obstacle or "its tensor is sparse", node.name or ""))
+                continue
+            if not context.budget.take():
+                return result
+            result.rewrites.append(lift(node, tensor, graph, scope))
+        return result
+
+
+def lift(node: ir.Node, tensor: ir.TensorProtocol, graph: ir.Graph, scope: Scope) -> Rewrite:
+    """Put an initializer of ``graph`` in the place of a Constant node in it, whose ``tensor`` this is."""
+    old = node.outputs[0]
+    new = scope.new_constant(graph, tensor, str(old.name))
+    new.doc_string = old.doc_string
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
+    graphs.replace(old, new)
+    graphs.remove(graph, [node])
+    return Rewrite((node.name or "",), note=f"{new.name} is an initializer")
+
+
+def _obstacle(node: ir.Node, scope: Scope) -> str | None:
+    """Why a constant must stay a node."""
+    value = node.outputs[0]
+    if value.is_graph_output():
+        return f"{value.name} is an output of the graph, which must come from a node"
+    if scope.model.ir_version < 4 and node.graph is not scope.graph:
+        return "before IR version 4, the initializers of a subgraph are its inputs"
+    return None

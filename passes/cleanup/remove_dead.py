@@ -1,0 +1,107 @@
+"""Remove what does not contribute to the outputs of the model.
+
+    nodes none of whose outputs is used, initializers, functions and opset imports
+    y, m = MaxPool(x)  →  y = MaxPool(x)        where m, an optional last output, is not used
+
+Inputs and outputs of graphs stay. So do unused outputs of BatchNormalization: before opset 14 their number told whether
+it was training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite
+from passes.core.graphs import Scope
+
+
+@dataclass(frozen=True)
+class RemoveDead(Pass):
+    """Remove nodes, initializers, functions and opset imports that nothing needs."""
+
+    name = "remove-dead"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Remove from the end to the beginning, then what that left unused."""
+        return Result(model, list(_removals(model, context)))
+
+
+def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
+    take = context.budget.take
+    for scope in graphs.scopes(model):
+        graphs.name_nodes(scope)
+        yield from _nodes(scope, scope.graph, context)
+        for graph in list(scope.graphs()):
+            for value in list(graph.initializers.values()):
+                unused = scope.is_parameter(value) and not value.uses() and not value.is_graph_output()
+                if unused and take() and scope.drop_constant(value):
+                    yield Rewrite((), note=f"initializer {value.name}")
+    used = _called(model)
+    for identifier in [each for each in model.functions if each not in used]:
+        if take():
+            del model.functions[identifier]
+            yield Rewrite((), note=f"function {'::'.join(filter(None, identifier))}")
+    for scope in graphs.scopes(model):
+        imports = scope.graph.opset_imports
+        needed = {"", "ai.onnx", *(node.domain for node in scope.nodes())}
+        if scope.function is None:
+            needed.update(domain for function in model.functions.values() for domain in function.opset_imports)
+        for domain in [each for each in imports if each not in needed]:
+            if take():
+                del imports[domain]
+                yield Rewrite((), note=f"opset import {domain}")
+
+
+def _nodes(scope: Scope, graph: ir.Graph, context: Context) -> Iterator[Rewrite]:
+    for node in reversed(graph):
+        if not any(map(_used, node.outputs)):
+            if context.budget.take():
+                graphs.remove(graph, [node])
+                yield Rewrite((node.name or "",))
+            continue
+        kept = _needed_outputs(node, scope)
+        if kept < len(node.outputs) and context.budget.take():
+            node.resize_outputs(kept)
+            yield Rewrite((node.name or "",), (node.name or "",), note="unused last outputs")
+        for subgraph in graphs.subgraphs(node):
+            yield from _nodes(scope, subgraph, context)
+
+
+def _used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _needed_outputs(node: ir.Node, scope: Scope) -> int:
+    """How many outputs a node needs: all up to the last that is used or is not optional."""
+    count = len(node.outputs)
+    if count == 1 or _used(node.outputs[-1]) or node.op_type == "BatchNormalization":
+        return count
+    if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
+        return count
+    try:
+        outputs = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain).outputs
+    except onnx.defs.SchemaError:
+        return count
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    while count <= len(outputs) and outputs[count - 1].option == optional and not _used(node.outputs[count - 1]):
+        count -= 1
+    return count
+
+
+def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """The functions that are called from the main graph, directly or through others."""
+    called: set[ir.OperatorIdentifier] = set()
+    pending = [Scope(model, model.graph)]
+    while pending:
+        for node in pending.pop().nodes():
+            identifier = node.op_identifier()
+            if identifier in model.functions and identifier not in called:
+                called.add(identifier)
+                function = model.functions[identifier]
+                pending.append(Scope(model, function.graph, function))
+    return called

@@ -1,0 +1,187 @@
+"""Remove nodes that hand on their input as it is.
+
+    y = Identity(x), Dropout(x) in inference, Cast(x) to its own dtype, Reshape(x) to its own shape, Transpose(x) in
+    order, Pad(x) by 0, Slice(x) of everything, Concat(x), Expand(x) or Tile(x) by ones, Squeeze(x) or Unsqueeze(x) of
+    nothing, Flatten of a matrix, Sum(x), Mean(x), Max(x), Min(x)                →  x
+
+Skips: an output of the graph that would become an input, an initializer, a value of an outer graph, or a second name of
+another output: ONNX and MIGraphX want a node there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope, ints
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_FULL = 2**31 - 1
+"""From here on, the end of a slice means all that there is."""
+
+
+def _always(node: ir.Node, scope: Scope) -> bool:
+    return True
+
+
+def _one_input(node: ir.Node, scope: Scope) -> bool:
+    return len(node.inputs) == 1
+
+
+def _dropout(node: ir.Node, scope: Scope) -> bool:
+    opset = scope.opset()
+    if opset < 7:
+        return _int(node, "is_test", 0) != 0
+    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
+        return True
+    training = scope.constant(node.inputs[2])
+    return training is not None and not training.numpy().item()
+
+
+def _cast(node: ir.Node, scope: Scope) -> bool:
+    dtype = scope.dtype(node.inputs[0])
+    return dtype is not None and dtype == _int(node, "to", None)
+
+
+def _cast_like(node: ir.Node, scope: Scope) -> bool:
+    dtype = scope.dtype(node.inputs[0])
+    return dtype is not None and dtype == scope.dtype(node.inputs[1])
+
+
+def _same_shape(node: ir.Node, scope: Scope) -> bool:
+    """Provably the same shape before and after: as numbers, or as names of which none is unknown."""
+    before, after = scope.shape(node.inputs[0]), scope.shape(node.outputs[0])
+    return before is not None and after is not None and before == after and not before.has_unknown_dim()
+
+
+def _reshape(node: ir.Node, scope: Scope) -> bool:
+    if _same_shape(node, scope):
+        return True
+    before, wanted = scope.shape(node.inputs[0]), _operand(node, scope, 1, "shape")
+    if before is None or wanted is None or len(before) != len(wanted):
+        return False
+    copies = _int(node, "allowzero", 0) == 0
+    free = [i for i, (old, new) in enumerate(zip(before, wanted, strict=True)) if old != new and (new or not copies)]
+    # the one dimension that is left to be computed is what it was, if the others are kept and hold something
+    others = [new for i, new in enumerate(wanted) if i not in free and (new or not copies)]
+    return not free or (len(free) == 1 and wanted[free[0]] == -1 and all(others))
+
+
+def _transpose(node: ir.Node, scope: Scope) -> bool:
+    permutation = node.attributes.get("perm")
+    if permutation is not None:
+        return not permutation.is_ref() and list(permutation.as_ints()) == sorted(permutation.as_ints())
+    shape = scope.shape(node.inputs[0])
+    return shape is not None and len(shape) < 2
+
+
+def _pad(node: ir.Node, scope: Scope) -> bool:
+    pads = _operand(node, scope, 1, "pads")
+    return pads is not None and not any(pads)
+
+
+def _slice(node: ir.Node, scope: Scope) -> bool:
+    starts, ends = _operand(node, scope, 1, "starts"), _operand(node, scope, 2, "ends")
+    steps = _operand(node, scope, 4, "steps", absent=[])
+    if starts is None or ends is None or steps is None or any(step != 1 for step in steps):
+        return False
+    return (all(start == 0 for start in starts) and all(end >= _FULL for end in ends)) or _same_shape(node, scope)
+
+
+def _expand(node: ir.Node, scope: Scope) -> bool:
+    shape, wanted = scope.shape(node.inputs[0]), _operand(node, scope, 1, "shape")
+    ones = shape is not None and wanted is not None and len(wanted) <= len(shape) and all(each == 1 for each in wanted)
+    return ones or _same_shape(node, scope)
+
+
+def _tile(node: ir.Node, scope: Scope) -> bool:
+    repeats = _operand(node, scope, 1, "repeats")
+    return repeats is not None and scope.opset() >= 6 and all(each == 1 for each in repeats)
+
+
+def _flatten(node: ir.Node, scope: Scope) -> bool:
+    shape = scope.shape(node.inputs[0])
+    return shape is not None and len(shape) == 2 and _int(node, "axis", 1) in (1, -1)
+
+
+def _int(node: ir.Node, name: str, default: int | None) -> int | None:
+    """An integer attribute; None where a function's caller decides it."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    return None if attribute.is_ref() else attribute.as_int()
+
+
+def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[int] | None = None) -> list[int] | None:
+    """A list of integers that is an input or, in older opsets, an attribute; None where it is not constant."""
+    attribute = node.attributes.get(name)
+    if attribute is not None:
+        return None if attribute.is_ref() else list(attribute.as_ints())
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return absent if value is None else ints(scope.constant(value))
+
+
+_TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Concat": _one_input,
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Identity": _always,
+    "Max": _one_input,
+    "Mean": _one_input,
+    "Min": _one_input,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _same_shape,
+    "Sum": _one_input,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _same_shape,
+}
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    mask: bool = False
+    """Whether Dropout's mask is used: it is all true."""
+
+
+@dataclass(frozen=True)
+class RemoveIdentity(NodeRewrite[_Found]):
+    """Remove nodes that hand on their input as it is."""
+
+    name = "remove-identity"
+    operators = frozenset(("", operator) for operator in _TESTS)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Ask the test of the operator, then whether the output may be named after something else."""
+        scope = context.scope
+        if node.op_identifier() in scope.model.functions or not node.inputs:
+            return None
+        value, output = node.inputs[0], node.outputs[0]
+        if value is None or not _TESTS[node.op_type](node, scope):
+            return None
+        mask = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
+        if mask and scope.opset() < 12:
+            return Skip("its mask is used, whose dtype depends on the input's before opset 12")
+        if output.is_graph_output() and not graphs.can_take_name(value, node.graph):
+            return Skip(f"{output.name} is an output of the graph, and {value.name} cannot be")
+        return _Found(node, mask=mask)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The input; and for a mask, trues in its shape."""
+        value = match.node.inputs[0]
+        outputs: list[ir.Value | None] = [value, *[None for _ in match.node.outputs[1:]]]
+        if match.mask:
+            true = ir.Tensor(np.array([True]))
+            outputs[1] = edit.op("ConstantOfShape", [edit.op("Shape", [value])], {"value": true})
+        return outputs

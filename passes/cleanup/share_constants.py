@@ -1,0 +1,103 @@
+"""Make one of the initializers that are equal in every bit.
+
+    w1 = w2 (dtype, shape, bytes)  →  whatever uses w2 uses w1
+
+In a subgraph, an equal initializer of an outer graph is used. Of weights only as much is read as it takes to tell them
+apart, where they lie.
+
+Left alone: initializers that are inputs (a caller may give others) or outputs of a graph, and those that have, or are
+named by, a quantization annotation. Skips: where the other's name means something else in a subgraph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.analysis.tensor_identity import Content, kind
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+from passes.core.visibility import can_stand_for
+
+_ANNOTATION = "quant_parameter_tensor_names"
+"""Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
+
+
+@dataclass(frozen=True)
+class ShareConstants(Pass):
+    """Make one of the initializers that are equal in every bit."""
+
+    name = "share-constants"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Share the initializers of the main graph and its subgraphs; functions have none."""
+        result = Result(model)
+        scope = Scope(model, model.graph)
+        outer = {graph: node.graph for node in scope.nodes() for graph in graphs.subgraphs(node)}
+        for equals in _groups(scope):
+            kept: list[ir.Value] = []
+            for value in equals:
+                around = set(_around(value.graph, outer))
+                other = next((each for each in kept if each.graph in around), None)
+                if other is None:
+                    kept.append(value)
+                elif not can_stand_for(other, value, other.graph, scope):
+                    result.skips.append(Skip(f"{value.name} equals {other.name}, whose name other values have, too"))
+                elif not context.budget.take():
+                    return result
+                else:
+                    value.replace_all_uses_with(other)
+                    scope.drop_constant(value)
+                    result.rewrites.append(Rewrite((), note=f"{value.name} is {other.name}"))
+        return result
+
+
+def _groups(scope: Scope) -> Iterator[list[ir.Value]]:
+    """Initializers with equal contents, those of outer graphs first."""
+    annotated = _annotated(scope)
+    kinds: dict[object, list[tuple[ir.Value, ir.TensorProtocol]]] = {}
+    for graph in scope.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and _is_free(value, scope) and value.name not in annotated:
+                kinds.setdefault(kind(tensor), []).append((value, tensor))
+    for members in kinds.values():
+        if len(members) > 1:
+            groups: dict[Content, list[ir.Value]] = {}
+            for value, tensor in members:
+                groups.setdefault(Content(tensor), []).append(value)
+            yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _is_free(value: ir.Value, scope: Scope) -> bool:
+    if not scope.is_parameter(value) or value.is_graph_output():
+        return False
+    return not value.is_graph_input() or value.graph is scope.graph  # whoever runs a subgraph gives it its inputs
+
+
+def _annotated(scope: Scope) -> set[str]:
+    """The names of all values that have, or are named by, a quantization annotation."""
+    names: set[str] = set()
+    for value in _values(scope):
+        annotation: dict[str, str] | None = value.meta.get(_ANNOTATION)
+        if annotation:
+            names.update(annotation.values(), [str(value.name)])
+    return names
+
+
+def _values(scope: Scope) -> Iterable[ir.Value]:
+    for graph in scope.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from node.outputs
+
+
+def _around(graph: ir.Graph | None, outer: dict[ir.Graph, ir.Graph | None]) -> Iterator[ir.Graph]:
+    """A graph and all that enclose it."""
+    while graph is not None:
+        yield graph
+        graph = outer.get(graph)

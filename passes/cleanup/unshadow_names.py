@@ -1,0 +1,119 @@
+"""Give every value, and every node, a name of its own.
+
+    Loop<body = (i, x) { … }>(n, c, x)  →  Loop<body = (i, loop/x) { … }>(n, c, x)
+
+Subgraphs may use names again that an outer graph or another subgraph uses. MIGraphX keeps one table for all: it rejects
+a parameter that any graph before has ("existing in parent graph!"), and of two values with one name, takes the first.
+Whoever comes first keeps the name, outer graphs before inner ones; all others are called after the node that their
+graph belongs to. Inputs and outputs of the model keep their names; functions have names of their own.
+
+Skips: an initializer of a subgraph with a name from outside: which of the two a node means, ONNX leaves open, and
+ONNX Runtime itself has it both ways.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+
+_ANNOTATION = "quant_parameter_tensor_names"
+"""Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
+
+
+@dataclass(frozen=True)
+class UnshadowNames(Pass):
+    """Give every value, and every node, a name of its own."""
+
+    name = "unshadow-names"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Rename in the main graph with its subgraphs, then in each function."""
+        result = Result(model)
+        for scope in graphs.scopes(model):
+            graphs.name_nodes(scope)
+            _rename_values(scope, context, result)
+            _rename_nodes(scope, context, result)
+        return result
+
+
+def _rename_values(scope: Scope, context: Context, result: Result) -> None:
+    owners = {graph: node for node in scope.nodes() for graph in graphs.subgraphs(node)}
+    names: dict[ir.Graph, dict[str, ir.Value]] = {}
+    clashes: list[tuple[ir.Value, ir.Graph]] = []
+    taken: set[str] = set()
+    for graph in scope.graphs():
+        own = names[graph] = {}
+        for value in dict.fromkeys(_values(graph)):
+            name = value.name
+            if name and name in taken:
+                clashes.append((value, graph))
+            elif name:
+                taken.add(name)
+            if name:
+                own.setdefault(name, value)
+    annotations = list(_annotations(names, owners))
+    promised = {*scope.graph.inputs, *scope.graph.outputs}
+    for value, graph in clashes:
+        owner, name = owners.get(graph), str(value.name)
+        label = (owner.name or "") if owner is not None else ""
+        if value in promised:
+            result.skips.append(Skip(f"{name} is the name of an input and of an output of the model"))
+        elif value.is_initializer() and any(name in names[each] for each in _outside(graph, owners)):
+            result.skips.append(Skip(f"{name} may mean its initializer or the value outside", label))
+        elif context.budget.take():
+            value.name = scope.names.value(f"{label}/{name}" if label else name)
+            node = value.producer() or owner
+            result.rewrites.append(Rewrite((node.name or "",) if node else (), note=f"{name} is called {value.name}"))
+    for annotation, key, value in annotations:
+        annotation[key] = str(value.name)
+
+
+def _rename_nodes(scope: Scope, context: Context, result: Result) -> None:
+    taken: set[str] = set()
+    for graph in scope.graphs():
+        for node in graph:
+            name = str(node.name)
+            if name in taken and context.budget.take():
+                node.metadata_props[graphs.ORIGIN] = json.dumps(graphs.origin(node))
+                node.name = scope.names.node(name)
+                result.rewrites.append(Rewrite((name,), (node.name,)))
+            taken.add(name)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values of a graph, those whose names are most worth keeping first."""
+    yield from graph.inputs
+    yield from (value for value in graph.outputs if value.graph is graph)
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _outside(graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir.Graph]:
+    """The graphs around a graph, from the inside out."""
+    while graph in owners:
+        outer = owners[graph].graph
+        assert outer is not None
+        yield outer
+        graph = outer
+
+
+def _annotations(
+    names: Mapping[ir.Graph, Mapping[str, ir.Value]], owners: Mapping[ir.Graph, ir.Node]
+) -> Iterator[tuple[dict[str, str], str, ir.Value]]:
+    """What the quantization annotations name: the annotation, its key, and the value."""
+    for graph, own in names.items():
+        for value in dict.fromkeys(_values(graph)):
+            annotation: dict[str, str] = value.meta.get(_ANNOTATION) or {}
+            for key, name in annotation.items():
+                around = [own, *(names[each] for each in _outside(graph, owners))]
+                named = next((each[name] for each in around if name in each), None)
+                if named is not None:
+                    yield annotation, key, named

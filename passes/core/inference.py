@@ -1,0 +1,262 @@
+"""Types and shapes by ONNX's own inference, without handing it the weights.
+
+`onnx.shape_inference` takes a serialized model, so a model is first reduced to its skeleton: structure, types, and
+those constants that are small enough to be shapes, axes and the like.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.graphs import Scope
+
+SMALL = 1024
+"""The most bytes of a constant that inference may read."""
+_LONG = 2**16
+"""With lists of more elements than this, ONNX may not follow the arithmetic of shapes."""
+
+
+@dataclass
+class Inferred:
+    """What `infer` found.
+
+    Attributes:
+        learned: values whose type or shape is known better than before.
+        disputed: why some values were left alone: what they declare contradicts what was inferred.
+        error: why nothing could be inferred at all, else empty.
+    """
+
+    learned: list[ir.Value] = field(default_factory=list)
+    disputed: dict[ir.Value, str] = field(default_factory=dict)
+    error: str = ""
+
+
+def infer(
+    model: ir.Model, *, commit: Callable[[], bool] = lambda: True, declared: bool = True, propagate: bool = True
+) -> Inferred:
+    """Merge inferred types and shapes into the values of the main graph and its subgraphs.
+
+    What is known stays: a declared shape that contradicts inference is kept, and marked as disputed.
+
+    Args:
+        model: rewritten in place; only its values' types and shapes.
+        commit: asked once, before the first change; if it says no, nothing changes.
+        declared: whether to look for declared shapes that inference from the inputs alone contradicts. This costs a
+            second inference, and is needed once for a model.
+        propagate: whether ONNX may follow the arithmetic of shapes. It then takes every list of numbers for a shape,
+            element by element, so with long lists it is not let.
+    """
+    result = Inferred()
+    updates: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
+    try:
+        if declared:
+            for value, info in _run(model, declared=False, propagate=False):
+                _dispute(value, info, result)
+                propagate = propagate and not _is_long(_read(info)[1])
+            for value in result.disputed:
+                value.meta[graphs.DISPUTED] = True  # so that the next inference does not build on what it declares
+        propagate = propagate and not any(_is_long(value.shape) for value in graphs.values(model))
+        for value, info in _run(model, declared=True, propagate=propagate):
+            update = _update(value, info) if _trusted(value) else None
+            if update is not None:
+                updates[value] = update
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+        return Inferred(error=first_line(error))
+    if updates and commit():
+        for value, (kind, shape) in updates.items():
+            value.type, value.shape = kind, shape
+        result.learned = list(updates)
+    return result
+
+
+def infer_node(node: ir.Node, scope: Scope) -> None:
+    """Set the types and shapes of the outputs of one node, which need not be in a graph; its values must have names."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
+    except onnx.defs.SchemaError:
+        return
+    types, data = {}, {}
+    for value in {*node.inputs, *graphs.captures(node)} - {None}:
+        assert value is not None
+        types[str(value.name)] = ir.serde.serialize_value(value).type
+        tensor = scope.constant(value)
+        if tensor is None and value.producer() is None and not value.is_graph_input():
+            tensor = value.const_value  # a constant that has been proposed and is in no graph yet
+        if tensor is not None and tensor.nbytes <= SMALL:
+            data[str(value.name)] = graphs.tensor_proto(tensor, str(value.name))
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, ir.serde.serialize_node(node), types, data, opset_imports=imports, ir_version=scope.model.ir_version
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):  # inputs of unknown type
+        return
+    for value in node.outputs:
+        info = onnx.ValueInfoProto(name=value.name or "", type=inferred.get(value.name or ""))
+        value.type, value.shape = _update(value, info) or (value.type, value.shape)
+
+
+def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
+    """Learn what newly known ``values`` imply for the nodes after them, as far as there is anything to learn."""
+    work = deque(use.node for value in values for use in value.uses())
+    while work:
+        node = work.popleft()
+        open_ones = [value for value in node.outputs if value.name and _trusted(value) and not _is_known(value)]
+        if not open_ones:
+            continue
+        before = [(value.type, value.shape) for value in node.outputs]
+        infer_node(node, scope)
+        for value, (kind, shape) in zip(node.outputs, before, strict=True):
+            if value not in open_ones:
+                value.type, value.shape = kind, shape
+            elif (value.type, value.shape) != (kind, shape):
+                work.extend(use.node for use in value.uses())
+
+
+def first_line(error: Exception) -> str:
+    """What a library's exception says, without what follows."""
+    return str(error).strip().partition("\n")[0]
+
+
+def _run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Infer, and pair the values of the model with what was found for them."""
+    proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))  # so that initializers need not be inputs
+    proto.opset_import.extend(
+        onnx.helper.make_opsetid(*each) for each in Scope(model, model.graph).opset_imports.items()
+    )
+    for function in model.functions.values():
+        ir.serde.serialize_function_into(proto.functions.add(), function)
+    skeleton(model.graph, proto.graph, declared=declared)
+    inferred = onnx.shape_inference.infer_shapes(proto.SerializeToString(), data_prop=propagate)
+    yield from _pairs(model.graph, inferred.graph)
+
+
+def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None:
+    """Write a graph with its structure, types, and small constants; of others ``value_info`` has the types.
+
+    Args:
+        graph: with its subgraphs.
+        proto: what to write it into.
+        declared: with what is known of the types and shapes of results.
+    """
+    proto.name = graph.name or "graph"
+    for value in graph.inputs:
+        ir.serde.serialize_value_into(proto.input.add(), value)
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            _constant(value, value.const_value, proto)
+    for node in graph:
+        tensor = graphs.constant_of(node)
+        if tensor is not None:
+            _constant(node.outputs[0], tensor, proto)
+            continue
+        _node(node, proto.node.add(), declared=declared)
+        if declared or node.domain not in ("", "ai.onnx.ml"):
+            for value in node.outputs:
+                if value.name and value.type is not None and not value.is_graph_output() and _trusted(value):
+                    ir.serde.serialize_value_into(proto.value_info.add(), value)
+    for value in graph.outputs:
+        info = proto.output.add()
+        ir.serde.serialize_value_into(info, value)
+        if info.type.HasField("tensor_type") and not (declared and _trusted(value)):
+            info.type.tensor_type.ClearField("shape")
+
+
+def _trusted(value: ir.Value) -> bool:
+    return graphs.DISPUTED not in value.meta
+
+
+def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto) -> None:
+    """Add a constant: with its elements if it is small, else by its type."""
+    if tensor.nbytes <= SMALL:
+        proto.initializer.append(graphs.tensor_proto(tensor, value.name or ""))
+    else:
+        kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+        proto.value_info.add(name=value.name or "", type=kind)
+
+
+def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
+    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+    if node.domain == "com.microsoft" and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        proto.domain = ""  # they are ONNX's in all that matters here, and ONNX does not know theirs
+    proto.input.extend("" if value is None else str(value.name) for value in node.inputs)
+    proto.output.extend(value.name or "" for value in node.outputs)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
+            skeleton(attribute.as_graph(), graph, declared=declared)
+        else:
+            proto.attribute.append(ir.serde.serialize_attribute(attribute))
+
+
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """The values of a graph and of its subgraphs, each with what inference says of it."""
+    found = {info.name: info for info in (*proto.value_info, *proto.output)}
+    protos = iter(proto.node)
+    for node in graph:
+        tensor = graphs.constant_of(node)
+        if tensor is not None:
+            kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
+            yield node.outputs[0], onnx.ValueInfoProto(type=kind)
+            continue
+        inner = next(protos)
+        for value in node.outputs:
+            if value.name in found:
+                yield value, found[value.name]
+        for attribute in inner.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _pairs(node.attributes[attribute.name].as_graph(), attribute.g)
+
+
+def _read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    kind = ir.serde.deserialize_type_proto_for_type(info.type)
+    shape = ir.serde.deserialize_type_proto_for_shape(info.type)
+    if kind is not None and kind.dtype == ir.DataType.UNDEFINED:
+        kind = None
+    if shape is not None:  # the names that inference makes up say nothing, and differ from run to run
+        shape = ir.Shape([None if _made_up(dim) else dim for dim in shape])
+    return kind, shape
+
+
+def _is_known(value: ir.Value) -> bool:
+    return value.type is not None and value.shape is not None and value.shape.is_static()
+
+
+def _is_long(shape: ir.Shape | None) -> bool:
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONG
+
+
+def _made_up(dim: int | ir.SymbolicDim) -> bool:
+    return not isinstance(dim, int) and (dim.value or "").startswith("unk__")
+
+
+def _update(value: ir.Value, info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None] | None:
+    """The type and shape of a value with what inference adds; None where it adds nothing."""
+    if _is_known(value):
+        return None
+    kind, shape = _read(info)
+    merged = graphs.more_known(value.shape, shape) if shape is not None else value.shape
+    kind = value.type if value.type is not None else kind
+    return (kind, merged) if kind is not value.type or merged != value.shape else None
+
+
+def _dispute(value: ir.Value, info: onnx.ValueInfoProto, result: Inferred) -> None:
+    """Note whether a value declares what inference contradicts."""
+    kind, shape = _read(info)
+    if kind is not None and value.type is not None and kind != value.type:
+        result.disputed[value] = f"{value.name} is declared as {value.type}, and inferred to be {kind}"
+    elif shape is not None and value.shape is not None and _contradict(value.shape, shape):
+        result.disputed[value] = f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
+
+
+def _contradict(declared: ir.Shape, inferred: ir.Shape) -> bool:
+    if len(declared) != len(inferred):
+        return True
+    pairs = zip(declared, inferred, strict=True)
+    return any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)

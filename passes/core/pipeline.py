@@ -1,0 +1,148 @@
+"""An ordered list of passes: written, read, and run, with a call back between any two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+import passes
+from passes.core import spec
+from passes.core.base import Context, Exactness, Pass, Result
+from passes.core.errors import BridgeError, InputError, PassError
+from passes.core.graphs import scopes
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one pass of a pipeline did.
+
+    Attributes:
+        name: the pass.
+        options: the options that differ from their defaults, by name, as values of JSON.
+        exactness: how far numbers may have moved.
+        seconds: how long it took.
+        nodes_before: the number of nodes it was given, in all graphs, subgraphs and functions.
+        nodes_after: the number it left.
+        result: its own account, with the model.
+    """
+
+    name: str
+    options: dict[str, Any]
+    exactness: Exactness
+    seconds: float
+    nodes_before: int
+    nodes_after: int
+    result: Result
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values: rewrites as their number, skips as the nodes of each reason."""
+        skips: dict[str, list[str]] = {}
+        for skip in self.result.skips:
+            skips.setdefault(skip.reason, []).append(skip.node)
+        return {
+            "name": self.name,
+            "options": self.options,
+            "exactness": self.exactness.value,
+            "seconds": self.seconds,
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "rewrites": len(self.result.rewrites),
+            "skips": [{"reason": reason, "nodes": nodes} for reason, nodes in skips.items()],
+        }
+
+
+class Pipeline:
+    """An ordered list of passes; ``str()`` gives the specification that `parse` reads.
+
+    Args:
+        passes: the passes, in order.
+    """
+
+    def __init__(self, passes: Iterable[Pass] = ()) -> None:
+        self.passes = tuple(passes)
+
+    @classmethod
+    def parse(cls, text: str) -> Pipeline:
+        """Read a specification, in which the name of a pipeline stands for its passes.
+
+        Args:
+            text: as in ``inline-functions,fold-constants{max-bytes=1MiB}``; the grammar is in `passes.core.spec`.
+
+        Raises:
+            InputError: it is not well formed, or a name, option or value in it is wrong.
+        """
+        steps: list[Pass] = []
+        for name, options in spec.parse(text):
+            if name not in passes.PIPELINES:
+                steps.append(spec.build(name, options))
+                continue
+            if options:
+                raise InputError(f"{name} is a pipeline, which has no options", where="pipeline")
+            steps.extend(cls.parse(passes.PIPELINES[name]).passes)
+        return cls(steps)
+
+    def __str__(self) -> str:
+        return ",".join(map(spec.text_of, self.passes))
+
+    def __repr__(self) -> str:
+        return f"Pipeline.parse({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pipeline) and self.passes == other.passes
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __add__(self, other: Pipeline) -> Pipeline:
+        return Pipeline((*self.passes, *other.passes))
+
+    def run(
+        self, model: ir.Model, context: Context | None = None, *, between: Callable[[Step], None] | None = None
+    ) -> list[Step]:
+        """Run the passes in order.
+
+        Args:
+            model: rewritten in place, unless a pass had to make another: go on with that of the last step.
+            context: what the passes may know besides the model; ``progress`` is told each pass as it begins.
+            between: called after each pass with what it did.
+
+        Raises:
+            InputError: the options of a pass do not fit the model.
+            PassError: a pass is at fault.
+        """
+        context = context or Context()
+        steps: list[Step] = []
+        settled: list[Pass] = []  # that have run since the model was last changed
+        nodes = _count(model)
+        for each in self.passes:
+            if context.progress is not None:
+                context.progress(each.name)
+            begin = time.perf_counter()
+            try:
+                result = Result(model) if each in settled else each.run(model, context)
+            except BridgeError:
+                raise
+            except Exception as error:
+                raise PassError(
+                    f"{type(error).__name__}: {error}",
+                    where=f"pass {each.name}",
+                    hint="this is a defect of the pass; leave it out of the pipeline",
+                ) from error
+            seconds = time.perf_counter() - begin
+            changed = result.modified or result.model is not model
+            model, before = result.model, nodes
+            settled = [*([] if changed else settled), *([each] if each.settles else [])]
+            nodes = _count(model) if changed else nodes
+            step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
+            steps.append(step)
+            if between is not None:
+                between(step)
+        return steps
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for scope in scopes(model) for _ in scope.nodes())

@@ -1,0 +1,171 @@
+"""Recognize the GELU that exporters spell out.
+
+    x · ½ · (1 + Erf(x / √2))                            →  Gelu(x)                        (ONNX operator, since 20)
+    x · ½ · (1 + Tanh(√(2/π) · (x + 0.044715 · x³)))     →  Gelu(x), approximate="tanh"
+
+The factors may come in any order and grouping, x³ as a power or as products, and √2 as divisor or as factor: what goes
+into Erf or Tanh, and what comes out of it, is read as a polynomial of x. Its coefficients must be those above within
+the rounding of the constants' dtype.
+
+Skips: opsets before 20; an intermediate result that is used elsewhere, which would be computed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.polynomial import Polynomial
+
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import Surroundings, is_plain, wanted_elsewhere
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_INNER = {
+    "Erf": [0.0, math.sqrt(0.5)],
+    "Tanh": [0.0, math.sqrt(2.0 / math.pi), 0.0, math.sqrt(2.0 / math.pi) * 0.044715],
+}
+"""What goes into the function, as coefficients of 1, x, x², …"""
+_OUTER = [0.0, 0.5]
+"""What its result plus one is multiplied by."""
+_ROUNDINGS = 4
+"""How many roundings of a constant may have gone into a coefficient."""
+_DEPTH = 8
+"""How many operators deep a polynomial may be nested."""
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    x: ir.Value
+    approximate: str
+
+
+@dataclass(frozen=True)
+class FuseGelu(NodeRewrite[_Found]):
+    """Recognize the GELU that exporters spell out, by Erf or Tanh."""
+
+    name = "fuse-gelu"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Erf"), ("", "Tanh")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Follow the result of Erf or Tanh through the sum with 1 and the products, until they are x · ½ of it."""
+        if not is_plain(node, context.scope):
+            return None
+        near = Surroundings.of(node, context.scope)
+        add = near.reader(node.outputs[0], "Add")
+        one = next((value for value in add.inputs if near.scalar(value, node.outputs[0]) == 1.0), None) if add else None
+        tensor = context.scope.constant(one)
+        if add is None or tensor is None or not tensor.dtype.is_floating_point():
+            return None
+        tolerance = _ROUNDINGS * float(tensor.dtype.eps)
+        inner = node.inputs[0]
+        assert inner is not None
+        for last, factors in _products(add.outputs[0], near):
+            for x in _candidates(factors, near):
+                outer = _product(factors, x, near)
+                if _is_close(outer, _OUTER, tolerance):
+                    if not _is_close(_polynomial(inner, x, near), _INNER[node.op_type], tolerance):
+                        return None
+                    return self._found(node, last, x, context)
+        return None
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """One Gelu."""
+        attributes = {"approximate": match.approximate} if match.approximate != "none" else {}
+        return [edit.op("Gelu", [match.x], attributes)]
+
+    def _found(self, node: ir.Node, last: ir.Node, x: ir.Value, context: NodeContext) -> _Found | Skip:
+        absorbed = Surroundings.of(node, context.scope).between(last, {x})
+        shared = wanted_elsewhere(absorbed, last)
+        if shared is not None:
+            return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
+        if context.scope.opset() < 20:
+            return Skip(f"opset {context.scope.opset()} has no Gelu; it came with 20")
+        approximate = "tanh" if node.op_type == "Tanh" else "none"
+        return _Found(last, x, approximate, absorbed=absorbed)
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """What a result was multiplied by, or divided by."""
+
+    value: ir.Value
+    divisor: bool = False
+
+
+def _products(value: ir.Value, near: Surroundings) -> Iterator[tuple[ir.Node, list[_Factor]]]:
+    """The nodes by which ``value`` is multiplied, one after the other, each with all factors so far."""
+    factors: list[_Factor] = []
+    while len(factors) < 3 and (node := near.reader(value, "Mul", "Div")) is not None:
+        left, right = node.inputs
+        if left is None or right is None or left is right or (node.op_type == "Div" and right is value):
+            return
+        factors.append(_Factor(right if left is value else left, node.op_type == "Div"))
+        yield node, factors
+        value = node.outputs[0]
+
+
+def _candidates(factors: Sequence[_Factor], near: Surroundings) -> Iterator[ir.Value]:
+    """What may be x: a factor, or what a factor is a multiple of."""
+    for factor in factors:
+        yield factor.value
+        node = near.maker(factor.value, "Mul", "Div")
+        yield from (value for value in node.inputs if value is not None) if node is not None else ()
+
+
+def _product(factors: Sequence[_Factor], x: ir.Value, near: Surroundings) -> Polynomial | None:
+    product = Polynomial([1.0])
+    for factor in factors:
+        each = _polynomial(factor.value, x, near)
+        if each is None or (factor.divisor and not _is_number(each)):
+            return None
+        product = product / each.coef[0] if factor.divisor else product * each
+    return product
+
+
+def _polynomial(value: ir.Value | None, x: ir.Value, near: Surroundings, depth: int = _DEPTH) -> Polynomial | None:
+    """``value`` as a polynomial of ``x``; None where it is none, or one of a degree above 3."""
+    if value is x:
+        return Polynomial([0.0, 1.0])
+    number = near.scalar(value, x)
+    if number is not None:
+        return Polynomial([number])
+    node = near.maker(value, "Add", "Mul", "Div", "Pow") if depth else None
+    if node is None or len(node.inputs) != 2:
+        return None
+    left = _polynomial(node.inputs[0], x, near, depth - 1)
+    right = _polynomial(node.inputs[1], x, near, depth - 1) if left is not None else None
+    if left is None or right is None:
+        return None
+    match node.op_type:
+        case "Add":
+            result = left + right
+        case "Mul":
+            result = left * right
+        case "Div" if _is_number(right):
+            result = left / right.coef[0]
+        case "Pow" if _is_number(right) and right.coef[0] in (2.0, 3.0):
+            result = left ** int(right.coef[0])
+        case _:
+            return None
+    return result if result.degree() <= 3 else None
+
+
+def _is_number(polynomial: Polynomial) -> bool:
+    """Whether it is a constant that one can divide by."""
+    return polynomial.degree() == 0 and polynomial.coef[0] != 0.0
+
+
+def _is_close(polynomial: Polynomial | None, wanted: Sequence[float], tolerance: float) -> bool:
+    if polynomial is None:
+        return False
+    coefficients = np.zeros(max(len(wanted), len(polynomial.coef)))
+    coefficients[: len(polynomial.coef)] = polynomial.coef
+    target = np.zeros_like(coefficients)
+    target[: len(wanted)] = wanted
+    return bool(np.all(np.abs(coefficients - target) <= tolerance * np.abs(target)))

@@ -1,0 +1,129 @@
+"""Merge a node that only changes the shape with the one before it.
+
+    g(f(x))  →  Reshape(x, shape of g(f(x)))        or x, where that is its shape
+                f, g: Reshape, Flatten, Squeeze, Unsqueeze
+
+Such operators leave the elements in their order, so only the last shape counts. The shape that a Reshape is given holds
+for x as well, where no 0 in it copies a dimension of what is in between. Any other has to be known, so this belongs
+after infer-shapes: an open dimension is copied by a 0 where x has the same at the same place, and one more can be
+computed (-1). But -1 is no answer where another dimension turns out to be 0, so it is not combined with copies, unless
+the model did so itself.
+
+Skips: shapes that are not known well enough, as in functions; a first node that is needed anyway, unless x is what
+comes out; one in an outer graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core.base import Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope, ints
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.visibility import can_stand_for
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What the one Reshape is told.
+
+    Attributes:
+        shape: its second input, or the elements of one to be made.
+        allowzero: its attribute: whether a 0 is a size, and not a dimension to be copied.
+    """
+
+    shape: ir.Value | tuple[int, ...]
+    allowzero: bool = False
+
+
+@dataclass(frozen=True)
+class _Chain(Match):
+    source: ir.Value
+    target: _Target | None
+    """None where the source has the right shape."""
+
+
+@dataclass(frozen=True)
+class MergeReshapes(NodeRewrite[_Chain]):
+    """Merge chains of Reshape, Flatten, Squeeze and Unsqueeze into one Reshape, or remove them."""
+
+    name = "merge-reshapes"
+    operators = frozenset({("", "Flatten"), ("", "Reshape"), ("", "Squeeze"), ("", "Unsqueeze")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Chain | Skip | None:
+        """Find the shape that x must take for the same result, whatever the open dimensions turn out to be."""
+        scope = context.scope
+        middle = node.inputs[0]
+        first = middle.producer() if middle is not None else None
+        if middle is None or first is None or not (self._reshapes(node, scope) and self._reshapes(first, scope)):
+            return None
+        source = first.inputs[0]
+        if source is None:
+            return None
+        if first.graph is not node.graph:
+            return Skip(f"{first.name} is in an outer graph")
+        before, after = scope.shape(source), scope.shape(node.outputs[0])
+        if before is not None and before == after and not before.has_unknown_dim():
+            if not can_stand_for(source, node.outputs[0], node.graph, scope):
+                return Skip(f"{source.name} is the name of another value in a subgraph that would use it")
+            return _Chain(node, source, None, absorbed=(first,))
+        if middle.is_graph_output() or not all(
+            self._reshapes(use.node, scope) and use.idx == 0 and use.node.graph is node.graph for use in middle.uses()
+        ):
+            return Skip(f"{middle.name} is used elsewhere")
+        if source.type is None:
+            return Skip(f"the type of {source.name} is not known")
+        target = _target(node, before, after, scope)
+        return target if isinstance(target, Skip) else _Chain(node, source, target, absorbed=(first,))
+
+    def rewrite(self, match: _Chain, edit: Edit) -> Sequence[ir.Value]:
+        """One Reshape, or the input of the chain."""
+        if match.target is None:
+            return [match.source]
+        shape = match.target.shape
+        if isinstance(shape, tuple):
+            shape = edit.constant(np.array(shape, np.int64), f"{match.node.name}/shape")
+        attributes = {"allowzero": 1} if match.target.allowzero else {}
+        return [edit.op("Reshape", [match.source, shape], attributes)]
+
+    def _reshapes(self, node: ir.Node, scope: Scope) -> bool:
+        return (node.domain, node.op_type) in self.operators and node.op_identifier() not in scope.model.functions
+
+
+def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scope: Scope) -> _Target | Skip:
+    if scope.opset() < 5:
+        return Skip("Reshape takes its shape as an attribute before opset 5")
+    given: list[int] | None = None
+    if node.op_type == "Reshape" and node.inputs[1] is not None:
+        given = ints(scope.constant(node.inputs[1]))
+        zero = node.attributes.get("allowzero")
+        literal = zero is not None and not zero.is_ref() and zero.as_int() == 1
+        if literal or (given is not None and 0 not in given):
+            return _Target(node.inputs[1], literal)
+    if after is None:
+        return Skip("its shape is not known")
+    return _from_shapes(given, before, after, scope)
+
+
+def _from_shapes(given: list[int] | None, before: ir.Shape | None, after: ir.Shape, scope: Scope) -> _Target | Skip:
+    """What tells Reshape to make ``after`` out of ``before``; ``given`` is the constant that a Reshape has now."""
+    old = [*before, *(None for _ in after)] if before is not None else [None for _ in after]
+    kept = [index for index, dim in enumerate(after) if old[index] == dim and (isinstance(dim, int) or dim.value)]
+    opened = [index for index, dim in enumerate(after) if not isinstance(dim, int) and index not in kept]
+    copied = [index for index in kept if not isinstance(after[index], int)]
+    empty = [index for index, dim in enumerate(after) if dim == 0]
+    if len(opened) > 1:
+        return Skip(f"{len(opened)} dimensions of {after} are open")
+    if opened and (empty or (copied and (given is None or given[opened[0]] != -1))):
+        return Skip(f"if a dimension of {after} is 0, none can be computed")
+    allowzero = any(index not in kept for index in empty)
+    if allowzero and (copied or scope.opset() < 14):
+        return Skip(f"Reshape cannot make {after}, as a 0 copies a dimension")
+    return _Target(
+        tuple(dim if isinstance(dim, int) else -1 if i in opened else 0 for i, dim in enumerate(after)), allowzero
+    )

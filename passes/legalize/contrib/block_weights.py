@@ -1,0 +1,210 @@
+"""Write com.microsoft's weights in blocks of few bits in the form that keeps them small, or as floats.
+
+    MatMulNBits(A, B, s, z, –, b)   →  MatMulNBits(A, B, s, z flat) + b        4 bits stay 4 bits
+    GatherBlockQuantized(W, i, s, z) →  (Gather(W', i) − Gather(z', i))·Gather(s, i)
+    MatMulBnb4(A, B, absmax)        →  A · Wᵀ                                  W = table[B]·absmax, in float
+
+W' and z' are the same numbers, a byte each; scales and zero points are spread over their blocks once they are gathered.
+The tables of MatMulBnb4 are the two of bitsandbytes, FP4 and NF4.
+
+Skips: weights that are not constant; permuted weights (g_idx); shapes that are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.grids import cast
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.contrib.quantized_weights import unpack
+
+_CONTRIB = "com.microsoft"
+_NUMBER = ir.DataType.FLOAT
+_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
+_TABLES = {
+    0: np.concatenate([_FP4, -_FP4]),
+    1: np.array(
+        [
+            -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+            -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+            0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+        ],
+        np.float32,
+    ),
+}  # fmt: skip
+"""The numbers that 4 bits stand for, by ``quant_type``."""
+
+
+@dataclass(frozen=True)
+class PlainMatMulNBits(NodeRewrite[Match]):
+    """Give MatMulNBits flat zero points, and add its bias afterwards."""
+
+    name = "plain-mat-mul-n-bits"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_CONTRIB, "MatMulNBits")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether there is anything about it that another form has not."""
+        scope = context.scope
+        zeros, bias = given(node, 3), given(node, 5)
+        if not is_plain(node, scope) or node.attributes.get_int("bits", 4) != 4 or given(node, 4) is not None:
+            return None
+        if zeros is not None and scope.dtype(zeros) != ir.DataType.UINT8:
+            return None
+        shape = sizes_of(zeros, scope) if zeros is not None else (0,)
+        if shape is None:
+            return Skip(UNKNOWN_SHAPE)
+        return Match(node) if len(shape) > 1 or bias is not None else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same operator with fewer inputs."""
+        node = match.node
+        zeros, bias = given(node, 3), given(node, 5)
+        inputs = list(node.inputs[:3])
+        if zeros is not None:
+            tensor = edit.scope.constant(zeros)
+            if tensor is not None:
+                inputs.append(edit.constant(tensor.numpy().ravel()))
+            else:
+                inputs.append(edit.op("Reshape", [zeros, edit.constant(np.array([-1]))]))
+        attributes: dict[str, Any] = dict(node.attributes)
+        y = edit.op("MatMulNBits", inputs, attributes, domain=_CONTRIB)
+        return [y if bias is None else edit.op("Add", [y, bias])]
+
+
+@dataclass(frozen=True)
+class _Gathered(Match):
+    data: ir.TensorProtocol
+    dtype: ir.DataType
+    axes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
+    """Gather integers, scales and zero points, and then dequantize."""
+
+    name = "decompose-gather-block-quantized"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_CONTRIB, "GatherBlockQuantized")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Gathered | Skip | None:
+        """Whether the weights can be read."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        data, dtype = scope.constant(node.inputs[0]), scope.dtype(node.inputs[2])
+        if data is None or (given(node, 3) is not None and scope.constant(node.inputs[3]) is None):
+            return Skip("its weights or their zero points are not constant")
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        if sizes_of(node.inputs[1], scope) is None or sizes_of(node.inputs[2], scope) is None:
+            return Skip(UNKNOWN_SHAPE)
+        rank = len(data.shape)
+        gathered, blocked = (
+            node.attributes.get_int(name, default) % rank
+            for name, default in (("gather_axis", 0), ("quantize_axis", 1))
+        )
+        if gathered == blocked:
+            return Skip("it gathers along the axis of its blocks")
+        return _Gathered(node, data, dtype, (gathered, blocked))
+
+    def rewrite(self, match: _Gathered, edit: Edit) -> Sequence[ir.Value | None]:
+        """In float32, rounded once at the end."""
+        node, a = match.node, Arithmetic(edit, _NUMBER)
+        gathered, blocked = match.axes
+        indices, scales = node.inputs[1], node.inputs[2]
+        shape = sizes_of(indices, edit.scope)
+        assert shape is not None and scales is not None and indices is not None
+        bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
+        packed = match.data.dtype == ir.DataType.UINT8 and bits < 8
+        numbers = _bytes(match.data, bits, None)
+        axis = blocked + len(shape) - 1 if blocked > gathered else blocked
+
+        def gather(value: ir.Value) -> ir.Value:
+            return edit.op("Gather", [value, indices], {"axis": gathered})
+
+        x = cast(edit, gather(edit.constant(numbers)), _NUMBER)
+        length = numbers.shape[blocked]
+        zeros = edit.scope.constant(given(node, 3))
+        if zeros is not None:
+            count = -(-length // block)
+            stored = _bytes(zeros, bits, count if packed else None)
+            x = a("Sub", x, _over_blocks(a, cast(edit, gather(edit.constant(stored)), _NUMBER), axis, block, length))
+        elif match.data.dtype == ir.DataType.UINT8:
+            x = a("Sub", x, float(2 ** (bits - 1)))
+        spread = _over_blocks(a, cast(edit, gather(scales), _NUMBER, match.dtype), axis, block, length)
+        return [cast(edit, a("Mul", x, spread), match.dtype, _NUMBER)]
+
+
+def _bytes(tensor: ir.TensorProtocol, bits: int, length: int | None) -> np.ndarray:
+    """Integers of few bits, a byte each; packed ones are unpacked along the last axis, up to ``length`` of them."""
+    array = tensor.numpy()
+    if tensor.dtype != ir.DataType.UINT8 or bits == 8:
+        return array.astype(np.int8 if tensor.dtype.is_signed() else np.uint8)
+    rows = array.reshape(-1, array.shape[-1])
+    length = length or array.shape[-1] * (8 // bits)
+    return unpack(rows, bits, length).reshape(*array.shape[:-1], length)
+
+
+def _over_blocks(a: Arithmetic, x: ir.Value, axis: int, block: int, length: int) -> ir.Value:
+    """One number a block, for each element of the blocks along an axis."""
+    shape = x.shape
+    assert shape is not None
+    dims = [int(each) for each in shape.numpy()]
+    if dims[axis] in (1, length):
+        return x
+    wide = [*dims[: axis + 1], block, *dims[axis + 1 :]]
+    expanded = a("Expand", a.unsqueeze(x, [axis + 1]), a.index(wide))
+    flat = a.reshape(expanded, [*dims[:axis], dims[axis] * block, *dims[axis + 1 :]])
+    return flat if dims[axis] * block == length else a.slice(flat, axis, 0, length)
+
+
+@dataclass(frozen=True)
+class DecomposeMatMulBnb4(NodeRewrite[Match]):
+    """Multiply by the weights in float."""
+
+    name = "decompose-mat-mul-bnb4"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_CONTRIB, "MatMulBnb4")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether the weights can be read."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        if scope.dtype(node.inputs[0]) is None:
+            return Skip(UNKNOWN_DTYPE)
+        if any(scope.constant(value) is None for value in node.inputs[1:3]):
+            return Skip("its weights are not constant")
+        if node.attributes.get_int("quant_type", 1) not in _TABLES:
+            return Skip("its weights are of a kind that is not known")
+        if not node.attributes.get_int("transB", 1):
+            return Skip("its weights are transposed")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """Look the weights up, scale them, and multiply."""
+        node, scope = match.node, edit.scope
+        packed, largest = (scope.constant(value) for value in node.inputs[1:3])
+        dtype = scope.dtype(node.inputs[0])
+        assert packed is not None and largest is not None and dtype is not None
+        rows, columns, block = (node.attributes.get_int(name, 0) for name in ("N", "K", "block_size"))
+        stored = packed.numpy().ravel()
+        indices = np.stack([stored >> 4, stored & 15], axis=-1).ravel()[: rows * columns]
+        scales = np.repeat(largest.numpy().ravel().astype(np.float32), block)[: rows * columns]
+        weights = _TABLES[node.attributes.get_int("quant_type", 1)][indices] * scales
+        matrix = np.ascontiguousarray(weights.reshape(rows, columns).T).astype(dtype.numpy())
+        return [edit.op("MatMul", [node.inputs[0], edit.constant(matrix)])]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (PlainMatMulNBits(), DecomposeGatherBlockQuantized(), DecomposeMatMulBnb4())

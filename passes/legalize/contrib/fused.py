@@ -1,0 +1,254 @@
+"""Take apart what ONNX Runtime fuses: products with a transposition and a factor, activations with a bias.
+
+    FusedMatMul<transA, transB, transBatchA, transBatchB, alpha>(A, B)  →  alpha · A' · B'      (also TransposeMatMul)
+    FusedGemm<…, activation>(A, B, C)                                   →  activation(Gemm(A, B, C))
+    FusedConv<…, activation>(X, W, B, Z)                                →  activation(Conv(X, W, B) + Z)
+    Gelu(x), BiasGelu(x, b)                                             →  x · ½ · (1 + Erf(x / √2))
+    FastGelu(x, b)                                                      →  x · ½ · (1 + Tanh(√(2/π)·(x + 0.044715 x³)))
+    QuickGelu<alpha>(x)                                                 →  x · Sigmoid(alpha · x)
+    BiasSplitGelu, BiasAdd, GemmFastGelu                                →  the same, in parts
+    BiasSoftmax<axis>(x, b)                                             →  Softmax(x + b), over all axes from that one
+
+Skips: ranks and dtypes that are not known, and activations that are none of ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Attribute, Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_DOMAIN = "com.microsoft"
+ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Elu": ("alpha",),
+    "ThresholdedRelu": ("alpha",),
+    "Softplus": (),
+    "Softsign": (),
+    "Clip": ("min", "max"),
+}
+"""What may follow a product, and its parameters."""
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+
+
+def common_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
+    """The dtype of a node all of whose inputs have the same: of the first that is known, such as a weight."""
+    known = (scope.dtype(value) for value in node.inputs if value is not None)
+    return next((dtype for dtype in known if dtype is not None), None)
+
+
+def activate(a: Arithmetic, name: str, x: ir.Value, parameters: Sequence[float]) -> ir.Value:
+    """An activation by ONNX Runtime's name, with as many parameters as are given; none for an empty name."""
+    if name == "Clip":
+        return a("Clip", x, *parameters)
+    attributes: dict[str, Attribute] = dict(zip(ACTIVATIONS[name] if name else (), parameters, strict=False))
+    return a(name, x, **attributes) if name else x
+
+
+def own_attributes(node: ir.Node) -> dict[str, Attribute]:
+    """The attributes of a node that are not those of its activation, without empty lists."""
+    return {
+        name: each.value
+        for name, each in node.attributes.items()
+        if not name.startswith("activation") and not (isinstance(each.value, (list, tuple)) and not each.value)
+    }
+
+
+def gelu(a: Arithmetic, x: ir.Value, *, tanh: bool = False) -> ir.Value:
+    """GELU, by its function or by the approximation of it with a hyperbolic tangent."""
+    if a.edit.scope.opset() >= 20:
+        return a("Gelu", x, approximate="tanh" if tanh else "none")
+    if tanh:
+        cubic = a("Add", x, a("Mul", a("Mul", a("Mul", x, x), x), 0.044715))
+        inner = a("Tanh", a("Mul", cubic, math.sqrt(2 / math.pi)))
+    else:
+        inner = a("Erf", a("Mul", x, math.sqrt(0.5)))
+    return a("Mul", a("Mul", x, 0.5), a("Add", inner, 1.0))
+
+
+@dataclass(frozen=True)
+class _Product(_Found):
+    ranks: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DecomposeFusedMatMul(NodeRewrite[_Product]):
+    """Write FusedMatMul and TransposeMatMul as transpositions, a product and a factor."""
+
+    name = "decompose-fused-mat-mul"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "FusedMatMul"), (_DOMAIN, "TransposeMatMul")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Product | Skip | None:
+        """Whether the numbers of axes are known."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shapes, dtype = [scope.shape(value) for value in node.inputs[:2]], scope.dtype(node.inputs[0])
+        if shapes[0] is None or shapes[1] is None or dtype is None:
+            return Skip(UNKNOWN_SHAPE)
+        return _Product(node, dtype, (len(shapes[0]), len(shapes[1])))
+
+    def rewrite(self, match: _Product, edit: Edit) -> Sequence[ir.Value | None]:
+        """Transpose what is to be transposed, multiply, and scale."""
+        a, attributes = Arithmetic(edit, match.dtype), match.node.attributes
+        operands = [
+            self._transposed(
+                a, value, rank, *(bool(attributes.get_int(f"trans{kind}{side}", 0)) for kind in ("", "Batch"))
+            )
+            for value, rank, side in zip(match.node.inputs, match.ranks, "AB", strict=False)
+            if value is not None
+        ]
+        product, alpha = a("MatMul", *operands), attributes.get_float("alpha", 1.0)
+        return [product if alpha == 1.0 else a("Mul", product, alpha)]
+
+    @staticmethod
+    def _transposed(a: Arithmetic, x: ir.Value, rank: int, matrix: bool, batch: bool) -> ir.Value:
+        """The first axis goes behind the batch axes that follow it, then the last two change places."""
+        order = list(range(rank))
+        if rank < 2:
+            return x
+        if batch:
+            order = [*order[1:-1], 0, order[-1]]
+        if matrix:
+            order[-2:] = order[:-3:-1]
+        return x if order == list(range(rank)) else a("Transpose", x, perm=order)
+
+
+@dataclass(frozen=True)
+class DecomposeFusedActivation(NodeRewrite[_Found]):
+    """Write FusedGemm and FusedConv as a product and an activation."""
+
+    name = "decompose-fused-activation"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "FusedGemm"), (_DOMAIN, "FusedConv")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether the activation is known."""
+        if not is_plain(node, context.scope):
+            return None
+        activation = node.attributes.get_string("activation", "")
+        if activation and activation not in ACTIVATIONS:
+            return Skip(f"its activation {activation} is not known")
+        dtype = common_dtype(node, context.scope)
+        return Skip(UNKNOWN_DTYPE) if dtype is None else _Found(node, dtype)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The product with its own attributes, then the rest."""
+        node, a = match.node, Arithmetic(edit, match.dtype)
+        given_names = ("alpha", "beta", "gamma")
+        parameters = [
+            node.attributes.get_float(f"activation_{name}", 0.0)
+            for name in given_names
+            if f"activation_{name}" in node.attributes
+        ] or list(node.attributes.get_floats("activation_params", []))
+        inputs = list(node.inputs[:3])
+        while inputs[-1] is None:
+            inputs.pop()
+        result = edit.op(node.op_type.removeprefix("Fused"), inputs, own_attributes(node))
+        if given(node, 3) is not None:
+            result = a("Add", result, given(node, 3))
+        return [activate(a, node.attributes.get_string("activation", ""), result, parameters)]
+
+
+@dataclass(frozen=True)
+class DecomposeContribGelu(NodeRewrite[_Found]):
+    """Write com.microsoft's forms of GELU in ONNX's own operators."""
+
+    name = "decompose-contrib-gelu"
+    exactness = Exactness.ROUNDING
+    operators = frozenset(
+        (_DOMAIN, name)
+        for name in ("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "BiasSplitGelu", "BiasAdd", "GemmFastGelu")
+    )
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether the dtype is known, and what is split."""
+        if not is_plain(node, context.scope):
+            return None
+        dtype = common_dtype(node, context.scope)
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        if node.op_type == "BiasSplitGelu" and sizes_of(node.inputs[0], context.scope) is None:
+            return Skip(UNKNOWN_SHAPE)
+        return _Found(node, dtype)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The product, the bias, the function."""
+        node, a = match.node, Arithmetic(edit, match.dtype)
+        x, rest = node.inputs[0], node.inputs[1:]
+        assert x is not None
+        if node.op_type == "GemmFastGelu":
+            x, rest = a("MatMul", x, rest[0]), rest[1:]
+        for other in rest:
+            x = x if other is None else a("Add", x, other)
+        match node.op_type:
+            case "BiasAdd":
+                return [x]
+            case "QuickGelu":
+                return [a("Mul", x, a("Sigmoid", a("Mul", x, node.attributes.get_float("alpha", 1.702))))]
+            case "BiasSplitGelu":
+                width = (sizes_of(node.inputs[0], edit.scope) or (0,))[-1]
+                left, right = a.slice(x, -1, 0, width // 2), a.slice(x, -1, width // 2, width)
+                return [a("Mul", left, gelu(a, right))]
+            case _:
+                return [gelu(a, x, tanh=node.op_type in ("FastGelu", "GemmFastGelu"))]
+
+
+@dataclass(frozen=True)
+class _Shaped(_Found):
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DecomposeBiasSoftmax(NodeRewrite[_Shaped]):
+    """Write BiasSoftmax as a sum and a softmax."""
+
+    name = "decompose-bias-softmax"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "BiasSoftmax")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
+        """Whether the shape is known."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
+        return Skip(UNKNOWN_SHAPE) if shape is None or dtype is None else _Shaped(node, dtype, shape)
+
+    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
+        """Over several axes at once, as over one."""
+        a, shape = Arithmetic(edit, match.dtype), match.shape
+        axis = match.node.attributes.get_int("axis", 1) % len(shape)
+        total = a("Add", *match.node.inputs)
+        if axis == len(shape) - 1:
+            return [a("Softmax", total, axis=axis)]
+        flat = a.reshape(total, [math.prod(shape[:axis]), math.prod(shape[axis:])])
+        return [a.reshape(a("Softmax", flat, axis=1), shape)]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (
+    DecomposeBiasSoftmax(),
+    DecomposeFusedMatMul(),
+    DecomposeFusedActivation(),
+    DecomposeContribGelu(),
+)

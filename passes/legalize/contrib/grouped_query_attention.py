@@ -1,0 +1,229 @@
+"""Write com.microsoft's GroupQueryAttention, with its cache, as products and a softmax.
+
+    present = past, with the new keys (values) from ``seqlens_k + 1 - length`` on
+    y       = softmax over the keys up to each query's own position (scale · q · presentᵀ + bias) · present
+
+Each sample has a past of its own length, which may come at run time; how long the cache is, must be known. Where the
+query is as long as all there is (the first prompt), the past does not count. Queries and keys are rotated by their
+positions, normalized, capped, windowed and given a sink as the attributes say. For queries that are padding, ONNX
+Runtime gives other numbers where there are both a window and a softcap.
+
+Skips: shapes and total lengths that are not known (one new token needs but the length of the cache), quantized caches,
+and caches that evict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import ints
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.nn.rotary import angles, rotate
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    """What there is to know.
+
+    Attributes:
+        heads: the sizes, with the whole cache as keys.
+        past: the length of the cache before.
+        total: the length of the longest sample, with what is new; None where it is only known at run time.
+        first: whether nothing came before.
+        dtype: of the queries.
+    """
+
+    heads: Heads
+    past: int
+    total: int | None
+    first: bool
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
+    """Write com.microsoft's GroupQueryAttention as products and a softmax."""
+
+    name = "decompose-group-query-attention"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("com.microsoft", "GroupQueryAttention")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the sizes; for a single new token the length of the longest sample may come at run time."""
+        scope, attributes = context.scope, node.attributes
+        if not is_plain(node, scope):
+            return None
+        q, past, dtype = sizes_of(node.inputs[0], scope), given(node, 3), scope.dtype(node.inputs[0])
+        before = (0, 0, 0, 0) if past is None else sizes_of(past, scope)
+        if q is None or before is None or dtype is None or sizes_of(node.inputs[5], scope) is None:
+            return Skip(UNKNOWN_SHAPE)
+        if given(node, 12) is not None or given(node, 13) is not None:
+            return Skip("its cache is quantized")
+        if attributes.get_int("sliding_window_cache", 0):
+            return Skip("its cache evicts what has left the window")
+        if 0 in q:
+            return Skip("its query is empty")
+        bias = given(node, 10)
+        if bias is not None and sizes_of(bias, scope) is None:
+            return Skip(UNKNOWN_SHAPE)
+        total, declared = (
+            scalar(node.inputs[6], scope),
+            sizes_of(node.outputs[1], scope) if len(node.outputs) > 1 else None,
+        )
+        if total is None and (q[1] > 1 or declared is None):
+            assert node.inputs[6] is not None
+            return Skip(not_constant(node.inputs[6], "total_sequence_length"))
+        many, few = attributes.get_int("num_heads", 1), attributes.get_int("kv_num_heads", 1)
+        size = q[2] // (many + 2 * few) if given(node, 1) is None else q[2] // many
+        keys = declared[2] if total is None and declared is not None else max(before[2], total or 0)
+        heads = Heads(q[0], many, few, q[1], keys, size, size)
+        return _Found(node, heads, before[2], total, q[1] == total, dtype)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Split and rotate, write the cache, and attend to what is there."""
+        node, heads, attributes = match.node, match.heads, match.node.attributes
+        a = Arithmetic(edit, match.dtype)
+        lengths = node.inputs[5]
+        assert lengths is not None
+        ends = a("Add", a.reshape(a("Cast", lengths, to=int(ir.DataType.INT64)), [-1, 1, 1, 1]), a.index(1))
+        start = None if match.first else a("Sub", ends, a.index(heads.queries))
+        q, k, v = _split(a, node, heads)
+        q, k = (
+            self._turned(a, match, x, count, weight, start)
+            for x, count, weight in (
+                (q, heads.query_heads, given(node, 14)),
+                (k, heads.kv_heads, given(node, 15)),
+            )
+        )
+        k, v = (_cached(a, match, new, old, start) for new, old in ((k, given(node, 3)), (v, given(node, 4))))
+        sink: ir.Value | float | None = given(node, 11)
+        if isinstance(sink, ir.Value):
+            sink = a.reshape(sink, [1, -1, 1, 1])
+        elif attributes.get_int("smooth_softmax", 0) == 1:
+            sink = 0.0
+        done = attend(
+            a,
+            q,
+            k,
+            v,
+            heads,
+            scale=attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size),
+            allowed=_allowed(a, match, start, ends),
+            never_none=attributes.get_int("local_window_size", -1) <= 0,  # but a pad may lie a window behind
+            bias=_bias(a, match),
+            softcap=attributes.get_float("softcap", 0.0),
+            sink=sink,
+        )
+        output = merge_heads(a, done.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
+        stage = done.probabilities
+        if attributes.get_int("qk_output", 0) == 1:
+            stage = a("Where", a("IsInf", done.biased), 0.0, done.biased)
+        if match.total is not None and match.total < heads.keys:
+            stage = a.slice(stage, 3, 0, match.total)
+        return [output, k, v, stage][: len(node.outputs)]
+
+    def _turned(
+        self, a: Arithmetic, match: _Found, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
+    ) -> ir.Value:
+        """Queries or keys, normalized and rotated."""
+        node, heads, attributes = match.node, match.heads, match.node.attributes
+        if weight is not None:
+            epsilon = attributes.get_float("qk_norm_epsilon", 1e-6)
+            mean = a.reduce("Mean", a("Mul", x, x), [-1])
+            x = a("Mul", a("Div", x, a("Sqrt", a("Add", mean, epsilon))), weight)
+        cos, sin = given(node, 7), given(node, 8)
+        if not attributes.get_int("do_rotary", 0) or cos is None or sin is None:
+            return x
+        positions, steps = given(node, 9), a.index(np.arange(heads.queries)[None, :])
+        if positions is None:
+            positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
+        elif start is None:  # only where the first of all begins
+            positions = a("Add", a.slice(a.reshape(positions, [1, -1]), 1, 0, 1), steps)
+        cache = sizes_of(cos, a.edit.scope)
+        half = cache[1] if cache is not None else heads.size // 2
+        shape = (heads.batch, count, heads.queries, heads.size)
+        interleaved = bool(attributes.get_int("rotary_interleaved", 0))
+        return rotate(a, x, shape, angles(a, cos, positions), angles(a, sin, positions), half, interleaved=interleaved)
+
+
+def _split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Queries, keys and values as (batch, heads, length, size)."""
+    q, k, v = (given(node, index) for index in range(3))
+    assert q is not None
+    counts = (heads.query_heads, heads.kv_heads, heads.kv_heads)
+    if k is None or v is None:
+        ends = np.cumsum((0, *(count * heads.size for count in counts)))
+        q, k, v = (a.slice(q, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
+    q, k, v = (
+        split_heads(a, x, (heads.batch, heads.queries, count * heads.size), count)
+        for x, count in zip((q, k, v), counts, strict=True)
+    )
+    return q, k, v
+
+
+def _cached(a: Arithmetic, match: _Found, new: ir.Value, old: ir.Value | None, start: ir.Value | None) -> ir.Value:
+    """The cache with what is new: at its beginning where there is no start, else from each sample's start on."""
+    heads = match.heads
+    shape = [heads.batch, heads.kv_heads, heads.keys, heads.size]
+
+    def padded(x: ir.Value, length: int) -> ir.Value:
+        rest = np.zeros([*shape[:2], heads.keys - length, heads.size])
+        return x if length == heads.keys else a.concat([x, a.value(rest)], 2)
+
+    if start is None:
+        return padded(new, heads.queries)
+    place = a.index(np.arange(heads.keys).reshape(1, 1, -1, 1))
+    offset = a("Sub", place, start)
+    if heads.queries > 1:
+        chosen = a("Equal", offset, a.index(np.arange(heads.queries).reshape(1, 1, 1, -1)))
+        new = a("MatMul", a("Cast", chosen, to=int(a.dtype)), new)
+    fresh = a("Not", a("Less", offset, a.index(0)))
+    inside = a("Less", offset, a.index(heads.queries))
+    if old is None:
+        return a("Where", a("And", fresh, inside), new, 0.0)
+    kept = a("Where", fresh, 0.0, padded(old, match.past))
+    return a("Where", a("And", fresh, inside), new, kept)
+
+
+def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Value) -> Allowed:
+    """Keys up to the query's own position, and within the window; without causality all that there are."""
+    heads, attributes = match.heads, match.node.attributes
+    window = attributes.get_int("local_window_size", -1)
+    distance = np.arange(heads.keys)[None, :] - np.arange(heads.queries)[:, None]
+    valid = a("Less", a.index(np.arange(heads.keys)), ends)
+    if not attributes.get_int("causal", 1):
+        return valid
+    if start is None:  # samples may be padded behind
+        within = (distance <= 0) & (distance > -window) if window > 0 else distance <= 0
+        lengths = ints(a.edit.scope.constant(match.node.inputs[5]))
+        full = lengths is not None and all(length + 1 >= heads.queries for length in lengths)
+        return within if full else both(a, within, valid)
+    apart = a.index(distance)
+    allowed: Allowed = a("Not", a("Greater", apart, start))
+    if window > 0:
+        allowed = both(a, allowed, a("Greater", apart, a("Sub", start, a.index(window))))
+    return allowed
+
+
+def _bias(a: Arithmetic, match: _Found) -> ir.Value | None:
+    """What is added to the scores: for all places of the cache, where it says it only for the first of them."""
+    bias, keys = given(match.node, 10), match.heads.keys
+    shape = sizes_of(bias, a.edit.scope)
+    if bias is None or shape is None or shape[-1] == keys:
+        return bias
+    return a.concat([bias, a.value(np.zeros((*shape[:-1], keys - shape[-1])))], -1)
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (DecomposeGroupQueryAttention(),)

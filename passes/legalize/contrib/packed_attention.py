@@ -1,0 +1,160 @@
+"""Write com.microsoft's attention of packed tokens, those of all samples in a row without padding, as masked attention.
+
+    PackedMultiHeadAttention(q, k, v, b, …)   →  attention in which a token sees only those of its own sample
+    PackedAttention(x, W, b, …)               →  the same of (q, k, v) = x · W + b
+    RestorePadding(x, offset)                 →  x[place of each token], and zeros where there is none
+
+Which sample a token belongs to, the cumulated lengths say: as many as lie at or before its place. Scores are computed
+of all tokens with all, which is more than a kernel made for this computes.
+
+Skips: a number of tokens that is not known, as behind RemovePadding, where it depends on the data; biases of the
+scores, which are given for padded samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.attention import Heads, attend, merge_heads, split_heads
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_DOMAIN = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class _Packed(Match):
+    """Attributes: the number of tokens; the widths of queries, keys and values; their dtype."""
+
+    tokens: int
+    hidden: tuple[int, int, int]
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class UnpackAttention(NodeRewrite[_Packed]):
+    """Write PackedAttention and PackedMultiHeadAttention as attention with a mask."""
+
+    name = "unpack-attention"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_DOMAIN, "PackedAttention"), (_DOMAIN, "PackedMultiHeadAttention")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Packed | Skip | None:
+        """Read the sizes from the projection, or from queries and values."""
+        scope, projected = context.scope, node.op_type == "PackedAttention"
+        if not is_plain(node, scope):
+            return None
+        if given(node, 5 if projected else 6) is not None:
+            return Skip("a bias of its scores is given for padded samples")
+        x, dtype, weights = (
+            sizes_of(node.inputs[0], scope),
+            scope.dtype(node.inputs[0]),
+            sizes_of(node.inputs[1], scope),
+        )
+        if x is None or dtype is None or (weights is None and node.inputs[1] is not None):
+            return Skip(UNKNOWN_SHAPE)
+        if projected:
+            assert weights is not None
+            third = weights[1] // 3
+            widths = tuple(node.attributes.get_ints("qkv_hidden_sizes", ()) or (third, third, third))
+        elif len(x) == 4:  # (tokens, heads, 3, size)
+            widths = (x[1] * x[3],) * 3
+        else:
+            values = sizes_of(node.inputs[2], scope)
+            if values is None:
+                return Skip(UNKNOWN_SHAPE)
+            widths = (x[1], x[1], values[1])
+        return _Packed(node, x[0], (widths[0], widths[1], widths[2]), dtype)
+
+    def rewrite(self, match: _Packed, edit: Edit) -> Sequence[ir.Value | None]:
+        """One sample of all tokens."""
+        node, a = match.node, Arithmetic(edit, match.dtype)
+        projected, count = node.op_type == "PackedAttention", node.attributes["num_heads"].as_int()
+        parts = self._projected(a, match) if projected else self._given(a, match)
+        q, k, v = (
+            split_heads(a, part, (1, match.tokens, width), count)
+            for part, width in zip(parts, match.hidden, strict=True)
+        )
+        size, value_size = match.hidden[0] // count, match.hidden[2] // count
+        heads = Heads(1, count, count, match.tokens, match.tokens, size, value_size)
+        ends = node.inputs[4 if projected else 5]
+        assert ends is not None
+        before = a("Not", a("Less", edit.constant(np.arange(match.tokens, dtype=np.int32)[:, None]), ends))
+        sample = a.reduce("Sum", a("Cast", before, to=int(ir.DataType.INT32)), [1])
+        same = a("Equal", sample, a.reshape(sample, [1, match.tokens]))
+        scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
+        output = attend(a, q, k, v, heads, scale=scale, allowed=same, never_none=True).output
+        output = merge_heads(a, output, (1, count, match.tokens, value_size))
+        return [a.reshape(output, [match.tokens, match.hidden[2]])]
+
+    @staticmethod
+    def _projected(a: Arithmetic, match: _Packed) -> list[ir.Value]:
+        x, weights, bias = match.node.inputs[:3]
+        y = a("MatMul", x, weights)
+        y = y if bias is None else a("Add", y, bias)
+        ends = np.cumsum((0, *match.hidden))
+        return [a.slice(y, 1, int(ends[i]), int(ends[i + 1])) for i in range(3)]
+
+    @staticmethod
+    def _given(a: Arithmetic, match: _Packed) -> list[ir.Value]:
+        q, k, v, bias = match.node.inputs[:4]
+        assert q is not None
+        if k is None or v is None:
+            parts = [a.reshape(a.slice(q, 2, i, i + 1), [match.tokens, match.hidden[i]]) for i in range(3)]
+        else:
+            parts = [q, k, v]
+        if bias is None:
+            return parts
+        ends = np.cumsum((0, *match.hidden))
+        return [a("Add", part, a.slice(bias, 0, int(ends[i]), int(ends[i + 1]))) for i, part in enumerate(parts)]
+
+
+@dataclass(frozen=True)
+class _Padded(Match):
+    tokens: int
+    width: int
+    shape: tuple[int, ...]
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class RestorePaddingByScatter(NodeRewrite[_Padded]):
+    """Put packed tokens back to their places among zeros."""
+
+    name = "restore-padding"
+    exactness = Exactness.BITWISE
+    operators = frozenset({(_DOMAIN, "RestorePadding")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Padded | Skip | None:
+        """Read the sizes."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        x, places, dtype = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope), scope.dtype(node.inputs[0])
+        if x is None or places is None or dtype is None:
+            return Skip(UNKNOWN_SHAPE)
+        return _Padded(node, x[0], x[1], places, dtype)
+
+    def rewrite(self, match: _Padded, edit: Edit) -> Sequence[ir.Value | None]:
+        """The first offsets are those of the tokens."""
+        a = Arithmetic(edit, match.dtype)
+        x, offsets = match.node.inputs
+        assert offsets is not None
+        batch, length = match.shape
+        order = a("Cast", a.reshape(offsets, [batch * length]), to=int(ir.DataType.INT64))
+        places = a.unsqueeze(a.slice(order, 0, 0, match.tokens), [1])
+        zeros = a.value(np.zeros((batch * length, match.width)))
+        return [a.reshape(a("ScatterND", zeros, places, x), [batch, length, match.width])]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (UnpackAttention(), RestorePaddingByScatter())

@@ -1,0 +1,280 @@
+"""Put the body that the ONNX standard gives for an operator in the operator's place.
+
+    y = Op<a=2>(x)        where the standard says  Op<a>(x) = g(x, beta=@a)        →  y = g(x, beta=2)
+
+Many operators are functions of simpler ones: their schemas have a body, or build one for the attributes of a node and
+the types of its inputs. The body is prepared in a model of its own, for the node alone: attributes and their defaults
+are put in, it is converted to the model's opset where it was written for another, and what the shapes and the small
+constants that go in decide is computed, so that no arithmetic of shapes is left where shapes are known. Equal nodes
+share that work.
+
+Skips: bodies that contradict the definition; nodes in functions, which have no reliable types; inputs of unknown type
+where the body is built for types; subgraphs that use values from outside; bodies that cannot be converted to the
+model's opset.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import onnx
+import onnx_ir as ir
+
+from passes.cleanup.fold_constants import FoldConstants
+from passes.cleanup.infer_shapes import InferShapes
+from passes.cleanup.inline_constant_if import InlineConstantIf
+from passes.cleanup.inline_functions import InlineFunctions
+from passes.cleanup.remove_dead import RemoveDead
+from passes.cleanup.remove_identity import RemoveIdentity
+from passes.core import graphs
+from passes.core.base import Context, Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.errors import InputError
+from passes.core.graphs import Scope
+from passes.core.inference import SMALL, first_line
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.specialize.convert_opset import ConvertOpset
+
+_BODY = "body"
+"""What a call is named, and the domain of the body, while that is a function of its own."""
+_ROUNDS = 4
+"""How often constants are folded anew because an If has become one of its branches."""
+
+
+_WRONG = frozenset({("", "Bernoulli")})
+"""Operators whose body contradicts their definition: Bernoulli's gives 1 with the probability 1 − p."""
+_CONTAINERS = (ir.SequenceType, ir.OptionalType)
+_Schema = Any
+"""onnx.defs.OpSchema, whose type stubs say nothing of bodies."""
+
+
+class _Expandable:
+    """The operators with a body, as (domain, operator); found when first asked for, which takes some milliseconds."""
+
+    def __get__(self, instance: object, owner: type) -> frozenset[tuple[str, str]]:
+        return _expandable()
+
+
+@functools.cache
+def _expandable() -> frozenset[tuple[str, str]]:
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return frozenset((each.domain, each.name) for each in schemas if _has_body(each)) - _WRONG
+
+
+def _has_body(schema: _Schema) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+@dataclass(frozen=True)
+class ExpandFunctions(NodeRewrite[Match]):
+    """Put the body that the ONNX standard gives for an operator in the operator's place."""
+
+    name = "expand-functions"
+    exactness = Exactness.ROUNDING
+    # without an annotation of its own, which would have the dataclass look at it
+    operators = cast("frozenset[tuple[str, str]]", _Expandable())
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether the operator has a body in the model's opset, and all that it is built from is known."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        try:
+            schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
+        except onnx.defs.SchemaError:
+            return None
+        if not _has_body(schema):
+            return None
+        if scope.function is not None:
+            return Skip("types are not known in a function: inline-functions comes first")
+        if "" not in scope.opset_imports:
+            return Skip("the model imports no version of the standard operators, which its body is made of")
+        if graphs.captures(node):
+            return Skip("its subgraph uses values from outside, which a body cannot")
+        for value in node.inputs:
+            if value is not None and scope.dtype(value) is None and not isinstance(value.type, _CONTAINERS):
+                return Skip(f"the type of {value.name} is not known: infer-shapes comes first")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """The nodes of the body."""
+        try:
+            body = expand(_isolate(match.node, edit.scope), edit.scope.opset())
+        except InputError as error:
+            return Skip(f"its body cannot be used here: {error}")
+        if body is None:
+            return Skip("the standard has no body for these attributes and types")
+        return _transplant(body, match.node, edit)
+
+
+def _input_name(index: int) -> str:
+    return f"input_{index}"
+
+
+def _output_name(index: int) -> str:
+    return f"output_{index}"
+
+
+def _isolate(node: ir.Node, scope: Scope) -> bytes:
+    """A model of the node alone, with names that depend on nothing but the node, and its small constants."""
+    proto = ir.serde.serialize_node(node)
+    for name in ("name", "doc_string", "metadata_props", "device_configurations"):
+        proto.ClearField(name)
+    names = {value: _input_name(index) for index, value in reversed(list(enumerate(node.inputs))) if value is not None}
+    proto.input[:] = ["" if value is None else names[value] for value in node.inputs]
+    proto.output[:] = [_output_name(index) if value.name else "" for index, value in enumerate(node.outputs)]
+    graph = onnx.GraphProto(name="node", node=[proto])
+    for value, name in names.items():
+        tensor = scope.constant(value)
+        if tensor is not None and tensor.nbytes <= SMALL:
+            graph.initializer.append(graphs.tensor_proto(tensor, name))
+            continue
+        graph.input.append(_info(value, name, scope))
+    for value, name in zip(node.outputs, proto.output, strict=True):
+        if name:
+            graph.output.append(_info(value, name, scope))
+    model = onnx.ModelProto(ir_version=max(scope.model.ir_version, 8), graph=graph)
+    imports = {"": scope.opset(), node.domain: scope.opset(node.domain)}
+    model.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports.items())
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _info(value: ir.Value, name: str, scope: Scope) -> onnx.ValueInfoProto:
+    dtype = scope.dtype(value)
+    kind = ir.TensorType(dtype) if value.type is None and dtype is not None else value.type
+    return ir.serde.serialize_value(ir.Value(name=name, type=kind, shape=scope.shape(value)))
+
+
+@functools.lru_cache(maxsize=256)
+def expand(isolated: bytes, opset: int) -> bytes | None:
+    """The body of a node, in an opset, with all folded that is known.
+
+    Args:
+        isolated: a model of the node, whose initializers are the constants among its inputs.
+        opset: the version of the standard operators that the body shall be written in.
+
+    Returns:
+        A GraphProto whose inputs and outputs are named as those of the node; None where the standard has no body.
+
+    Raises:
+        InputError: the body cannot be built, or not be converted to the opset.
+    """
+    source = onnx.ModelProto.FromString(isolated)
+    (call,) = source.graph.node
+    version = next(each.version for each in source.opset_import if each.domain == call.domain)
+    schema = onnx.defs.get_schema(call.op_type, version, call.domain)
+    function = _body(call, schema, version, source.graph)
+    if function is None:
+        return None
+    given = {attribute.name for attribute in call.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            call.attribute.append(attribute.default_value)
+    imports = {each.domain: each.version for each in function.opset_import}
+    # a body of another domain that does not say which standard operators it uses means those of its caller
+    imports.setdefault("", opset)
+    wanted = [pair for pair in zip(call.output, function.output, strict=False) if pair[0]]
+    call.output[:], function.output[:] = zip(*wanted, strict=True)  # it lists those too that were not built
+    call.name, call.domain, function.domain = _BODY, _BODY, _BODY
+    function.ClearField("opset_import")
+    function.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports.items())
+    source.ClearField("opset_import")
+    source.opset_import.extend(onnx.helper.make_opsetid(*each) for each in (imports | {_BODY: 1}).items())
+    source.functions.append(function)
+    model = ir.from_proto(source)
+    for step in (InlineFunctions(), InferShapes(), _ResolveCastLike()):
+        step.run(model, Context())
+    _fold(model)
+    if imports[""] != opset:
+        ConvertOpset(to=opset).run(model, Context())
+        _fold(model)
+    return bytes(ir.serde.serialize_graph(model.graph).SerializeToString())
+
+
+def _fold(model: ir.Model) -> None:
+    """Compute what is known, and leave out what does nothing."""
+    for _ in range(_ROUNDS):
+        FoldConstants().run(model, Context())
+        if not InlineConstantIf().run(model, Context()).modified:
+            break
+    for step in (RemoveIdentity(), RemoveDead(), InferShapes()):
+        step.run(model, Context())
+
+
+@dataclass(frozen=True)
+class _ResolveCastLike(NodeRewrite[Match]):
+    """Say the dtype that bodies take from an input: CastLike(x, like) → Cast(x), so that constants can be folded."""
+
+    name = "resolve-cast-like"
+    operators = frozenset({("", "CastLike")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
+        return Match(node) if context.scope.dtype(node.inputs[1]) is not None else None
+
+    def rewrite(self, match: Match, edit: Edit) -> list[ir.Value | None]:
+        dtype = edit.scope.dtype(match.node.inputs[1])
+        assert dtype is not None
+        saturate = match.node.attributes.get("saturate")
+        kept = {} if saturate is None else {"saturate": saturate.as_int()}
+        return [edit.op("Cast", [match.node.inputs[0]], {"to": dtype.value, **kept})]
+
+
+def _body(call: onnx.NodeProto, schema: _Schema, version: int, graph: onnx.GraphProto) -> onnx.FunctionProto | None:
+    """The body as the schema gives it, for the opset that is nearest to the model's: from below where there is one."""
+    types = {info.name: info.type for info in graph.input}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in call.input]
+    built, written = schema.context_dependent_function_opset_versions, schema.function_opset_versions
+    for each in sorted({*built, *written}, key=lambda each: (each > version, abs(each - version))):
+        if each in written:
+            data = schema.get_function_with_opset_version(each)
+        else:
+            try:
+                data = schema.get_context_dependent_function_with_opset_version(each, call.SerializeToString(), given)
+            except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+                raise InputError(f"the standard cannot build it: {first_line(error)}") from error
+        function: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
+        if function.node:
+            return function
+    return None
+
+
+def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]:
+    """The nodes of a body as nodes of an edit, which take the inputs of the node."""
+    graph = ir.serde.deserialize_graph(onnx.GraphProto.FromString(body))
+    inside = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    new: dict[ir.Value, ir.Value] = {}
+    for index, value in enumerate(node.inputs):
+        if value is not None and (inner := inside.get(_input_name(index))) is not None:
+            new[inner] = value
+    for inner in graph.initializers.values():
+        if inner not in new:
+            assert inner.const_value is not None
+            new[inner] = edit.constant(inner.const_value, _renamed(inner.name, node))
+    for old, value in new.items():
+        for use in list(old.uses()):
+            use.node.replace_input_with(use.idx, value)
+    made = {value.name: new.get(value, value) for value in graph.outputs}
+    nodes = list(graph)
+    graph.outputs.clear()
+    graph.remove(nodes)
+    for each in graphs.with_nested(nodes):
+        each.name = edit.scope.names.node(_renamed(each.name, node))
+        nested = (value for sub in graphs.subgraphs(each) for value in (*sub.inputs, *sub.initializers.values()))
+        for value in (*each.outputs, *nested):
+            if value.name:
+                value.name = edit.scope.names.value(_renamed(value.name, node))
+    edit.nodes.extend(nodes)
+    return [made.get(_output_name(index)) for index in range(len(node.outputs))]
+
+
+def _renamed(name: str | None, node: ir.Node) -> str:
+    return f"{node.name}/{(name or _BODY).removeprefix(f'{_BODY}/')}"
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (ExpandFunctions(),)

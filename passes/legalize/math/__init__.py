@@ -1,0 +1,1 @@
+"""Rules for elementwise operators, reductions and linear algebra."""

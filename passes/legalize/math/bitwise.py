@@ -1,0 +1,103 @@
+"""Operators on the bits of integers, by arithmetic and BitwiseAnd.
+
+    BitwiseNot(x)      →  −1 − x
+    BitwiseOr(x, y)    →  (x − (x & y)) + y
+    BitwiseXor(x, y)   →  (x − (x & y)) + (y − (x & y))
+    BitShift(x, n)     →  x · 2ⁿ, or x / 2ⁿ rounded down; 0 where n is not less than the number of bits
+
+The bits of ``x & y`` are in both, so that no difference borrows and no sum carries: the numbers stay in range, signed
+or not, and unsigned integers may be computed as signed ones of at least their width and cast back.
+
+Shifts are computed in uint64. One of 64 bits takes two steps, each by half as much.
+
+Skips: dtypes that are unknown; shifts of anything but unsigned integers, which the standard does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import cast, scalar
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class _Bits(NodeRewrite[_Found]):
+    exactness = Exactness.BITWISE
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the dtype."""
+        dtype = next(filter(None, map(context.scope.dtype, (*node.inputs, *node.outputs))), None)
+        if dtype is None or not dtype.is_integer():
+            return Skip("the dtype of its integers is unknown")
+        return _Found(node, dtype)
+
+
+@dataclass(frozen=True)
+class BitwiseByArithmetic(_Bits):
+    """Compute Or, Xor and Not of bits from And, sums and differences."""
+
+    name = "bitwise-by-arithmetic"
+    operators = frozenset(("", f"Bitwise{name}") for name in ("Not", "Or", "Xor"))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """The arithmetic, in int32 or int64."""
+        node, dtype = match.node, match.dtype
+        number = ir.DataType.INT64 if dtype.bitwidth == 64 else ir.DataType.INT32
+        x, *others = (cast(edit, value, number, dtype) for value in node.inputs if value is not None)
+        if node.op_type == "BitwiseNot":
+            return [cast(edit, edit.op("Sub", [scalar(edit, -1, number), x]), dtype, number)]
+        (y,) = others
+        both = edit.op("BitwiseAnd", [x, y])
+        only = edit.op("Sub", [x, both])
+        rest = edit.op("Sub", [y, both]) if node.op_type == "BitwiseXor" else y
+        return [cast(edit, edit.op("Add", [only, rest]), dtype, number)]
+
+
+@dataclass(frozen=True)
+class ShiftByArithmetic(_Bits):
+    """Multiply or divide by powers of two instead of shifting."""
+
+    name = "shift-by-arithmetic"
+    operators = frozenset({("", "BitShift")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the dtype."""
+        found = super().match(node, context)
+        if isinstance(found, _Found) and found.dtype.is_signed():
+            return Skip("BitShift is of unsigned integers")
+        return found
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """The arithmetic, in uint64, where what overflows is lost as it is in a shift."""
+        node, dtype = match.node, match.dtype
+        bits, wide = dtype.bitwidth, ir.DataType.UINT64
+        x, amount = node.inputs
+        assert x is not None and amount is not None
+        # double counts to the number of bits exactly, and every amount beyond it stays beyond
+        count = edit.op("Cast", [amount], {"to": ir.DataType.DOUBLE.value})
+        count = edit.op("Min", [count, scalar(edit, bits, ir.DataType.DOUBLE)])
+        index = edit.op("Cast", [count], {"to": ir.DataType.INT64.value})
+        amounts = range(bits + 1)
+        steps = [amounts] if bits < 64 else [[each // 2 for each in amounts], [each - each // 2 for each in amounts]]
+        y = cast(edit, x, wide, dtype)
+        for step in steps:  # 2⁶⁴ is none of uint64, but the product of two that are
+            powers = edit.constant(np.array([2**each for each in step], np.uint64))
+            operator = "Mul" if node.attributes.get_string("direction", "") == "LEFT" else "Div"
+            y = edit.op(operator, [y, edit.op("Gather", [powers, index])])
+        return [cast(edit, y, dtype, wide)]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (BitwiseByArithmetic(), ShiftByArithmetic())

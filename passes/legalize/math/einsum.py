@@ -1,0 +1,230 @@
+"""Write Einsum as diagonals, sums, and products of two operands at a time.
+
+    aab,bcc->ac     →   x = diagonal of the first over a; y = diagonal of the second over c
+                        x(ab) · y(bc)  →  MatMul over b
+
+Each operand is brought to a form in which every label occurs once: a repeated one is its diagonal, gathered from the
+flat tensor. What no other operand and not the result has is summed away. Two operands then meet in a product: labels of
+both that are still needed are its batch, those that are not are summed over by MatMul, all others stay apart; without
+anything to sum over it is a Mul. Labels of length 1 are broadcast against longer ones; an ellipsis stands for as many
+labels as the operand needs, counted from the right.
+
+Skips: shapes that are not static; equations that do not fit their operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic, wide
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """The labels of each operand and of the result; those of an ellipsis are ``.0``, ``.1``, … from the right."""
+
+    operands: tuple[Labels, ...]
+    result: Labels
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    equation: _Equation
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A tensor whose axes have the labels, each once."""
+
+    value: ir.Value
+    labels: Labels
+    shape: tuple[int, ...]
+
+    def size(self, label: str) -> int:
+        """The length of an axis; 1 for one that is not there."""
+        return self.shape[self.labels.index(label)] if label in self.labels else 1
+
+
+@dataclass(frozen=True)
+class DecomposeEinsum(NodeRewrite[_Found]):
+    """Write Einsum as diagonals, sums, and products of two operands at a time."""
+
+    name = "decompose-einsum"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Einsum")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether the shapes are known, and fit the equation."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shapes = [sizes_of(value, scope) for value in node.inputs]
+        known = tuple(shape for shape in shapes if shape is not None)
+        dtype = scope.dtype(node.inputs[0])
+        if len(known) < len(shapes):
+            return Skip(UNKNOWN_SHAPE)
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in known])
+        if equation is None or not _fits(equation, known):
+            return Skip("its equation does not fit the shapes of its operands")
+        return None if any(0 in shape for shape in known) else _Found(node, equation, known, dtype)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Operands are joined from left to right."""
+        a, result = Arithmetic(edit, wide(match.dtype)), match.equation.result
+        terms = []
+        for value, labels, shape in zip(match.node.inputs, match.equation.operands, match.shapes, strict=True):
+            assert value is not None
+            terms.append(_diagonal(a, _Term(a.cast(value, match.dtype), labels, shape)))
+        term, *others = terms
+        for index, other in enumerate(others):
+            needed = {*result, *(label for later in others[index + 1 :] for label in later.labels)}
+            term = _product(a, term, other, needed)
+        term = _sum(a, term, [label for label in term.labels if label not in result])
+        order = [term.labels.index(label) for label in result]
+        value = term.value if order == sorted(order) else a("Transpose", term.value, perm=order)
+        return [a.cast(value, a.dtype, match.dtype)]
+
+
+def _parse(equation: str, ranks: Sequence[int]) -> _Equation | None:
+    """The labels of an equation; None where it is not one, or has other ranks."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    operands = []
+    for text, rank in zip(left.split(","), ranks, strict=False):
+        labels = _labels(text, rank - len(text.replace("...", "")))
+        if labels is None or len(labels) != rank:
+            return None
+        operands.append(labels)
+    if len(operands) != len(ranks) or left.count(",") + 1 != len(ranks):
+        return None
+    counts = Counter(label for labels in operands for label in labels)
+    dots = sorted((label for label in counts if label[0] == "."), key=lambda label: -int(label[1:]))
+    if arrow:
+        result = _labels(right, len(dots) if "..." in right else 0)
+        fits = result is not None and len({*result}) == len(result) and counts.keys() >= {*result}
+        return _Equation(tuple(operands), result) if fits and result is not None else None
+    singles = sorted(label for label, count in counts.items() if count == 1 and label[0] != ".")
+    return _Equation(tuple(operands), (*dots, *singles))
+
+
+def _labels(text: str, dots: int) -> Labels | None:
+    """The labels of one term, whose ellipsis stands for ``dots`` axes; None where it is not one."""
+    before, ellipsis, after = text.partition("...")
+    if not (before + after).isalpha() and before + after:
+        return None
+    if dots < 0 or (dots and not ellipsis):
+        return None
+    return (*before, *(f".{index}" for index in reversed(range(dots))), *after)
+
+
+def _fits(equation: _Equation, shapes: Sequence[Sequence[int]]) -> bool:
+    """Whether each label has one length, or 1."""
+    found: dict[str, int] = {}
+    for labels, shape in zip(equation.operands, shapes, strict=True):
+        for label, size in zip(labels, shape, strict=True):
+            if 1 not in (size, found.setdefault(label, size)) and size != found[label]:
+                return False
+            found[label] = max(found[label], size)
+        pairs = {*zip(labels, shape, strict=True)}
+        if len(pairs) != len({*labels}):  # a diagonal of a rectangle
+            return False
+    return True
+
+
+def _diagonal(a: Arithmetic, term: _Term) -> _Term:
+    """With each repeated label once: the elements whose coordinates agree."""
+    labels = tuple(dict.fromkeys(term.labels))
+    if labels == term.labels:
+        return term
+    shape = tuple(term.size(label) for label in labels)
+    coordinates = dict(zip(labels, np.indices(shape), strict=True))
+    flat = np.ravel_multi_index([coordinates[label] for label in term.labels], term.shape)
+    value = a("Gather", a.reshape(term.value, [-1]), a.index(flat), axis=0)
+    return _Term(value, labels, shape)
+
+
+def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
+    """Summed over some labels, which it loses."""
+    axes = [term.labels.index(label) for label in labels]
+    if not axes:
+        return term
+    kept = [axis for axis in range(len(term.shape)) if axis not in axes]
+    value = term.value
+    if any(term.shape[axis] > 1 for axis in axes):
+        value = a.reduce("Sum", value, axes, keepdims=False)
+    else:
+        value = a.squeeze(value, axes)
+    return _Term(value, tuple(term.labels[axis] for axis in kept), tuple(term.shape[axis] for axis in kept))
+
+
+def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Term:
+    """Two terms multiplied, and summed over what is not ``needed`` any more."""
+    sides = []
+    for mine, other in ((left, right), (right, left)):  # what one of them has alone, or is broadcast over, goes first
+        gone = [label for label in mine.labels if label not in needed and mine.size(label) != other.size(label)]
+        alone = [label for label in mine.labels if label not in needed and label not in other.labels]
+        sides.append(_sum(a, mine, list(dict.fromkeys([*gone, *alone]))))
+    left, right = sides
+    both = [label for label in left.labels if label in right.labels]
+    summed = [label for label in both if label not in needed]
+    batch = [label for label in both if label in needed]
+    rows = [label for label in left.labels if label not in right.labels and label in needed]
+    columns = [label for label in right.labels if label not in left.labels and label in needed]
+    # a label of length 1 that was broadcast over may be left on one side, summed away on the other
+    left = _sum(a, left, [label for label in left.labels if label not in (*batch, *rows, *summed)])
+    right = _sum(a, right, [label for label in right.labels if label not in (*batch, *columns, *summed)])
+    sizes = [max(left.size(label), right.size(label)) for label in batch]
+    sizes += [left.size(label) for label in rows] + [right.size(label) for label in columns]
+    labels = (*batch, *rows, *columns)
+    if not summed:
+        x = _arranged(a, left, [*batch, *rows], [], [1] * len(columns))
+        y = _arranged(a, right, batch, columns, [1] * len(rows))
+        return _Term(a("Mul", x, y), labels, tuple(sizes))
+    x = _matrix(a, left, batch, rows, summed)
+    y = _matrix(a, right, batch, summed, columns)
+    value = a("MatMul", x, y)
+    return _Term(value if len(rows) == len(columns) == 1 else a.reshape(value, sizes), labels, tuple(sizes))
+
+
+def _ordered(a: Arithmetic, term: _Term, labels: Sequence[str]) -> ir.Value:
+    """The value with its axes in the order of ``labels``, which are all of its own."""
+    order = [term.labels.index(label) for label in labels]
+    return term.value if order == sorted(order) else a("Transpose", term.value, perm=order)
+
+
+def _arranged(
+    a: Arithmetic, term: _Term, first: Sequence[str], last: Sequence[str], between: Sequence[int]
+) -> ir.Value:
+    """The value with axes of length 1 between its first and its last ones."""
+    value = _ordered(a, term, [*first, *last])
+    if not between:
+        return value
+    shape = [*(term.size(label) for label in first), *between, *(term.size(label) for label in last)]
+    return a.reshape(value, shape)
+
+
+def _matrix(a: Arithmetic, term: _Term, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> ir.Value:
+    """The value as matrices: some labels together are the rows, others the columns."""
+    value = _ordered(a, term, [*batch, *rows, *columns])
+    lengths = [math.prod(term.size(label) for label in group) for group in (rows, columns)]
+    shape = [*(term.size(label) for label in batch), *lengths]
+    return value if len(rows) == len(columns) == 1 else a.reshape(value, shape)
+
+
+RULES: tuple[NodeRewrite[_Found], ...] = (DecomposeEinsum(),)

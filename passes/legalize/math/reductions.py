@@ -1,0 +1,166 @@
+"""Reductions that the runtime does not know, or that overflow in it.
+
+    ReduceSum(x), x without elements      →  0      and the like: each reduction's neutral element, −∞ for Max, …
+    ReduceLogSumExp(x)                    →  m + log(Σ exp(x − m)),  m = max x held within the finite numbers
+
+Where some axis has length 0, so has the tensor no elements; a reduction over that axis still has some, which do not
+depend on anything. The mean of nothing is undefined, and 0 in ONNX Runtime. Of integers, ReduceLogSumExp is left alone:
+ONNX Runtime rounds every exponential, as no one else does.
+
+Skips: axes that are not constant; shapes that are not static; results without elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic, wide
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, not_constant, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope, ints
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_OF_NOTHING = {
+    "ReduceSum": 0.0,
+    "ReduceSumSquare": 0.0,
+    "ReduceL1": 0.0,
+    "ReduceL2": 0.0,
+    "ReduceMean": 0.0,
+    "ReduceProd": 1.0,
+    "ReduceMax": -math.inf,
+    "ReduceMin": math.inf,
+    "ReduceLogSum": -math.inf,
+    "ReduceLogSumExp": -math.inf,
+}
+"""What each reduction makes of no numbers at all."""
+
+
+def reduced_axes(node: ir.Node, rank: int, scope: Scope) -> tuple[int, ...] | Skip:
+    """The axes that a reduction goes over, none negative, in order.
+
+    Args:
+        node: of any opset: the axes are an input or an attribute.
+        rank: of its input.
+        scope: where it is.
+    """
+    axes: Sequence[int] | None = node.attributes.get_ints("axes", [])
+    source = given(node, 1)
+    if source is not None:
+        axes = ints(scope.constant(source))
+        if axes is None:
+            return Skip(not_constant(source, "axes"))
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
+        return ()
+    return tuple(sorted({axis % rank for axis in axes})) if axes else tuple(range(rank))
+
+
+@dataclass(frozen=True)
+class _Empty(Match):
+    result: np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class FoldEmptyReduction(NodeRewrite[_Empty]):
+    """Replace a reduction of a tensor without elements by what it is: a constant."""
+
+    name = "fold-empty-reduction"
+    operators = frozenset(("", name) for name in _OF_NOTHING)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Empty | Skip | None:
+        """Whether some axis that is reduced, and no other, has length 0."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shape = sizes_of(node.inputs[0], scope)
+        if shape is None:
+            return Skip(UNKNOWN_SHAPE)
+        axes = reduced_axes(node, len(shape), scope) if shape else ()
+        if isinstance(axes, Skip):
+            return axes
+        if 0 not in shape:
+            return None
+        if any(size == 0 and axis not in axes for axis, size in enumerate(shape)):
+            return Skip("its result has no elements, and the runtime has no such tensors")
+        dtype = scope.dtype(node.inputs[0])
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        value = _neutral(node.op_type, dtype)
+        if value is None:
+            return Skip(f"{node.op_type} of no numbers has no value in {dtype.name}")
+        kept = node.attributes.get_int("keepdims", 1)
+        result = [1 if axis in axes else size for axis, size in enumerate(shape) if kept or axis not in axes]
+        return _Empty(node, np.full(result, value, dtype.numpy()))
+
+    def rewrite(self, match: _Empty, edit: Edit) -> Sequence[ir.Value | None]:
+        """A constant."""
+        return [edit.constant(match.result)]
+
+
+def _neutral(op_type: str, dtype: ir.DataType) -> float | int | bool | None:
+    """What a reduction makes of no numbers, in a dtype; None where that has no such number."""
+    value = _OF_NOTHING[op_type]
+    if dtype.is_floating_point() or math.isfinite(value):
+        return value
+    if op_type not in ("ReduceMax", "ReduceMin"):
+        return None
+    if dtype == ir.DataType.BOOL:
+        return value > 0
+    return int(dtype.max if value > 0 else dtype.min)
+
+
+@dataclass(frozen=True)
+class _LogSumExp(Match):
+    axes: tuple[int, ...]
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class StabilizeLogSumExp(NodeRewrite[_LogSumExp]):
+    """Take the maximum out of ReduceLogSumExp, so that no exponential overflows."""
+
+    name = "stabilize-log-sum-exp"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "ReduceLogSumExp")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _LogSumExp | Skip | None:
+        """Whether it is of floats, and its axes are known."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shape, dtype = scope.shape(node.inputs[0]), scope.dtype(node.inputs[0])
+        if shape is None:
+            return Skip(UNKNOWN_SHAPE)
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        if not dtype.is_floating_point():
+            return None
+        axes = reduced_axes(node, len(shape), scope) if len(shape) else ()
+        if isinstance(axes, Skip):
+            return axes
+        return _LogSumExp(node, axes, dtype) if axes and 0 not in shape else None
+
+    def rewrite(self, match: _LogSumExp, edit: Edit) -> Sequence[ir.Value | None]:
+        """The maximum is held within the finite numbers, as ∞ − ∞ is none."""
+        node, dtype = match.node, match.dtype
+        keepdims = bool(node.attributes.get_int("keepdims", 1))
+        a = Arithmetic(edit, wide(dtype))
+        assert node.inputs[0] is not None
+        x = a.cast(node.inputs[0], dtype)
+        limits = np.finfo(a.dtype.numpy())
+        most = a("Min", a("Max", a.reduce("Max", x, match.axes), limits.min), limits.max)
+        total = a.reduce("Sum", a("Exp", a("Sub", x, most)), match.axes)
+        result = a("Add", a("Log", total), most)
+        if not keepdims:
+            result = a.squeeze(result, match.axes)
+        return [a.cast(result, a.dtype, dtype)]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (FoldEmptyReduction(), StabilizeLogSumExp())

@@ -1,0 +1,1 @@
+"""Rules for the operators of ai.onnx.ml."""

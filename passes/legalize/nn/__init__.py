@@ -1,0 +1,1 @@
+"""Rules for the operators of neural networks."""

@@ -1,0 +1,155 @@
+"""Write ONNX's Attention as products and a softmax.
+
+    Attention(Q, K, V)  →  Softmax(scale · Q · Kᵀ + mask) · V              (ONNX operator, since 23)
+
+MIGraphX takes every operator named Attention for the one of com.microsoft, whatever its domain. The body that the
+standard gives is right, but adds zeros, scales twice, copies keys for grouped heads and guards against rows without a
+key where there can be none; here what the attributes and shapes decide is decided now. A causal mask and a window
+become one constant; only lengths that come at run time are compared at run time.
+
+Skips: shapes that are not known, or are empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_STAGES = ("raw", "capped", "biased", "probabilities")
+"""What the fourth output is, by qk_matmul_output_mode."""
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    heads: Heads
+    past: int
+    flat: bool
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class DecomposeAttention(NodeRewrite[_Found]):
+    """Write ONNX's Attention as products and a softmax."""
+
+    name = "decompose-attention"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Attention")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the sizes of queries, keys and values, whether heads are an axis of their own or not."""
+        scope = context.scope
+        if not is_plain(node, scope) or scope.opset() < 23:
+            return None
+        q, k, v = (sizes_of(value, scope) for value in node.inputs[:3])
+        before, mask = given(node, 4), given(node, 3)
+        past = (0, 0, 0) if before is None else sizes_of(before, scope)
+        dtype = scope.dtype(node.inputs[0])
+        if q is None or k is None or v is None or past is None or dtype is None:
+            return Skip(UNKNOWN_SHAPE)
+        if mask is not None and (sizes_of(mask, scope) is None or scope.dtype(mask) is None):
+            return Skip(UNKNOWN_SHAPE)
+        flat = len(q) == 3
+        if flat:
+            many, few = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
+            if many < 1 or few < 1:
+                return Skip("inputs of three axes need q_num_heads and kv_num_heads")
+            q, k, v = ((x[0], n, x[1], x[2] // n) for x, n in ((q, many), (k, few), (v, few)))
+        if 0 in (*q, *k, *v):
+            return Skip("queries, keys or values are empty")
+        if q[1] % k[1] or v[1] != k[1]:
+            return Skip("its heads of queries cannot share those of keys and values")
+        heads = Heads(q[0], q[1], k[1], q[2], past[2] + k[2], q[3], v[3])
+        return _Found(node, heads, past[2], flat, dtype)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The products, with the masks that there are."""
+        node, heads, attributes = match.node, match.heads, match.node.attributes
+        a = Arithmetic(edit, match.dtype)
+        q, k, v = node.inputs[:3]
+        assert q is not None and k is not None and v is not None
+        if match.flat:
+            new = heads.keys - match.past
+            q = split_heads(a, q, (heads.batch, heads.queries, heads.query_heads * heads.size), heads.query_heads)
+            k = split_heads(a, k, (heads.batch, new, heads.kv_heads * heads.size), heads.kv_heads)
+            v = split_heads(a, v, (heads.batch, new, heads.kv_heads * heads.value_size), heads.kv_heads)
+        past_key, past_value = given(node, 4), given(node, 5)
+        if past_key is not None and past_value is not None:
+            k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
+        allowed, bias = _masks(a, match)
+        precision = attributes.get_int("softmax_precision", 0)
+        done = attend(
+            a,
+            q,
+            k,
+            v,
+            heads,
+            scale=attributes.get_float("scale", 1 / math.sqrt(heads.size)),
+            allowed=allowed,
+            bias=bias,
+            softcap=attributes.get_float("softcap", 0.0),
+            precision=ir.DataType(precision) if precision else None,
+        )
+        output = done.output
+        if match.flat:
+            output = merge_heads(a, output, (heads.batch, heads.query_heads, heads.queries, heads.value_size))
+        stage = getattr(done, _STAGES[attributes.get_int("qk_matmul_output_mode", 0)])
+        return [output, k, v, stage][: len(node.outputs)]
+
+
+def _masks(a: Arithmetic, match: _Found) -> tuple[Allowed, ir.Value | None]:
+    """Which query may attend to which key, and what is added to the scores."""
+    allowed, mask = _structure(a, match), given(match.node, 3)
+    if mask is None:
+        return allowed, None
+    shape, dtype = sizes_of(mask, a.edit.scope), a.edit.scope.dtype(mask)
+    assert shape is not None
+    assert dtype is not None
+    if shape and shape[-1] < match.heads.keys:  # the rest is masked
+        rest = (*shape[:-1], match.heads.keys - shape[-1])
+        nothing = np.full(rest, False if dtype == ir.DataType.BOOL else -np.inf).astype(dtype.numpy())
+        mask = a.concat([mask, a.edit.constant(nothing)], -1)
+    if dtype == ir.DataType.BOOL:
+        return both(a, allowed, mask), None
+    mask = a.cast(mask, dtype)
+    return both(a, allowed, a("Greater", mask, -np.inf)), mask
+
+
+def _structure(a: Arithmetic, match: _Found) -> Allowed:
+    """What causality, the window and the lengths of the keys allow: query i is at position i + offset."""
+    attributes, heads, lengths = match.node.attributes, match.heads, given(match.node, 6)
+    left, right = (attributes.get_int(f"{side}_window_size", -1) for side in ("left", "right"))
+    if attributes.get_int("is_causal", 0):
+        right = 0
+    distance = np.arange(heads.keys)[None, :] - np.arange(heads.queries)[:, None]
+    if lengths is None:
+        allowed = np.ones_like(distance, bool)
+        if right >= 0:
+            allowed &= distance <= match.past + right
+        if left >= 0:
+            allowed &= distance >= match.past - left
+        return None if allowed.all() else allowed
+    valid = a.reshape(lengths, [-1, 1, 1, 1])
+    result: Allowed = a("Less", a.index(np.arange(heads.keys)), valid)
+    if right >= 0:
+        last = a("Add", valid, a.index(right - heads.queries))
+        result = both(a, result, a("LessOrEqual", a.index(distance), last))
+    if left >= 0:
+        first = a("Sub", valid, a.index(left + heads.queries))
+        result = both(a, result, a("GreaterOrEqual", a.index(distance), first))
+    return result
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (DecomposeAttention(),)

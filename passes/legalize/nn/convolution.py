@@ -1,0 +1,233 @@
+"""Convolutions whose padding is said in another way than by two numbers for each axis.
+
+    Conv(auto_pad=…)                                 →  Conv(pads=…)
+    ConvTranspose(auto_pad, output_shape, pads = b…e, output_padding = o)
+        where e ≥ o                                  →  ConvTranspose(pads = b…e−o)
+        else                                         →  Pad(ConvTranspose(pads = b…0), 0…o−e) + bias
+    ConvTranspose(x, w)                              →  Conv(x with zeros between its elements, w turned round)
+
+The end of the output that output_padding adds is cut off by pads first, so both are one number. What lies beyond the
+reach of every window is zero, before the bias is added.
+
+Skips: open dimensions; auto_pad=SAME where windows do not reach all of the output, about whose size the standard and
+ONNX Runtime disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operators import reshape
+from passes.build.windows import Window, windows
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.tensor.pad import slice_of
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    shape: tuple[int, ...]
+    weights: tuple[int, ...]
+    axes: tuple[Window, ...]
+
+
+def _shapes(node: ir.Node, scope: Scope) -> tuple[tuple[int, ...], tuple[int, ...]] | Skip:
+    shape, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
+    if shape is None or weights is None:
+        return Skip(UNKNOWN_SHAPE)
+    return shape, weights
+
+
+@dataclass(frozen=True)
+class ExplicitConv(NodeRewrite[_Found]):
+    """Say in numbers how a convolution pads."""
+
+    name = "explicit-conv"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Conv")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Look for what is not said."""
+        said = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
+        if not is_plain(node, context.scope) or (said and "auto_pad" not in node.attributes):
+            return None
+        found = _shapes(node, context.scope)
+        if isinstance(found, Skip):
+            return found
+        shape, weights = found
+        return _Found(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same with all numbers."""
+        attributes = _explicit(match.axes) | {"group": match.node.attributes.get_int("group", 1)}
+        return [edit.op("Conv", match.node.inputs, attributes)]
+
+
+def _explicit(axes: Sequence[Window]) -> dict[str, Any]:
+    return {
+        "kernel_shape": [each.kernel for each in axes],
+        "strides": [each.stride for each in axes],
+        "dilations": [each.dilation for each in axes],
+        "pads": [each.begin for each in axes] + [each.end for each in axes],
+    }
+
+
+def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...] | str:
+    """Where a transposed convolution puts its windows: each input element one, over an output of ``size`` elements.
+
+    ``begin`` and ``end`` are what is cut off of all that the windows reach; a negative one is what is added. Where that
+    is not settled, the reason.
+    """
+    rank = len(sizes)
+    strides = node.attributes.get_ints("strides", None) or [1] * rank
+    dilations = node.attributes.get_ints("dilations", None) or [1] * rank
+    pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
+    added = node.attributes.get_ints("output_padding", None) or [0] * rank
+    wanted = list(node.attributes.get_ints("output_shape", []))[-rank:]
+    auto = node.attributes.get_string("auto_pad", "NOTSET")
+    found = []
+    for axis, (count, length, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        full = (count - 1) * stride + (length - 1) * dilation + 1
+        begin, end = (pads[axis], pads[axis + rank]) if auto == "NOTSET" else (0, 0)
+        size = full + added[axis] - begin - end
+        if wanted or auto.startswith("SAME"):
+            size = wanted[axis] if wanted else count * stride
+            if not wanted and size > full + added[axis]:
+                return (
+                    f"windows do not reach {size} elements, which the standard asks for and ONNX Runtime does not give"
+                )
+            total = max(full + added[axis] - size, 0)
+            begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        found.append(Window(size, length, stride, dilation, begin, full - begin - size, count))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ExplicitConvTranspose(NodeRewrite[_Found]):
+    """Say by pads alone what the output of a transposed convolution is."""
+
+    name = "explicit-conv-transpose"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "ConvTranspose")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Look for what is not said, or said otherwise."""
+        said = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
+        other = {"auto_pad", "output_shape", "output_padding"} & set(node.attributes)
+        if not is_plain(node, context.scope) or (said and not other):
+            return None
+        return _transpose_match(node, context.scope)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """Cut off by pads; add what is missing, and the bias last."""
+        node, bias = match.node, given(match.node, 2)
+        attributes = _explicit(match.axes) | {"group": node.attributes.get_int("group", 1)}
+        attributes["pads"] = [max(each, 0) for each in attributes["pads"]]
+        rank = len(match.axes)
+        missing = [max(-each.begin, 0) for each in match.axes] + [max(-each.end, 0) for each in match.axes]
+        if not any(missing):
+            return [edit.op("ConvTranspose", node.inputs, attributes)]
+        if any(each.size <= max(-each.begin, 0) + max(-each.end, 0) for each in match.axes):
+            return Skip("nothing of what the windows reach is left")
+        y = edit.op("ConvTranspose", node.inputs[:2], attributes)
+        pads = np.array([0, 0, *missing[:rank], 0, 0, *missing[rank:]], np.int64)
+        y = edit.op("Pad", [y, edit.constant(pads)])
+        return [_with_bias(edit, y, bias, rank)]
+
+
+def _transpose_match(node: ir.Node, scope: Scope) -> _Found | Skip:
+    found = _shapes(node, scope)
+    if isinstance(found, Skip):
+        return found
+    shape, weights = found
+    axes = _transposed(node, shape[2:], weights[2:])
+    return Skip(axes) if isinstance(axes, str) else _Found(node, shape, weights, axes)
+
+
+def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.Value:
+    return y if bias is None else edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
+
+
+@dataclass(frozen=True)
+class ConvTransposeAsConv(NodeRewrite[_Found]):
+    """A transposed convolution as a convolution of what has zeros between its elements."""
+
+    name = "conv-transpose-as-conv"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "ConvTranspose")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """All of them."""
+        if not is_plain(node, context.scope):
+            return None
+        found = _transpose_match(node, context.scope)
+        if isinstance(found, _Found) and context.scope.dtype(node.inputs[0]) is None:
+            return Skip("the dtype of its input is unknown")
+        return found
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Spread the input, turn the weights round, convolve."""
+        node, axes, rank = match.node, match.axes, len(match.axes)
+        x, weights = node.inputs[0], node.inputs[1]
+        dtype = edit.scope.dtype(x)
+        assert x is not None and weights is not None and dtype is not None
+        for place, each in enumerate(axes):
+            x = _spread(edit, x, match.shape, place, axes, dtype)
+            if each.kernel > 1:
+                back = edit.constant(np.arange(each.kernel)[::-1].astype(np.int64))
+                weights = edit.op("Gather", [weights, back], {"axis": place + 2})
+        group = node.attributes.get_int("group", 1)
+        inner, outer, kernel = match.weights[0] // group, match.weights[1], match.weights[2:]
+        weights = reshape(edit, weights, (group, inner, outer, *kernel))
+        weights = edit.op("Transpose", [weights], {"perm": [0, 2, 1, *range(3, 3 + rank)]})
+        weights = reshape(edit, weights, (group * outer, inner, *kernel))
+        y = edit.op(
+            "Conv",
+            [x, weights],
+            {
+                "kernel_shape": list(kernel),
+                "strides": [1] * rank,
+                "dilations": [each.dilation for each in axes],
+                "pads": [each.reach - 1 for each in axes] * 2,
+                "group": group,
+            },
+        )
+        starts = [max(each.begin, 0) for each in axes]
+        ends = [each.count * each.stride - each.stride + each.reach - max(each.end, 0) for each in axes]
+        bounds = [edit.constant(np.array(each, np.int64)) for each in (starts, ends, list(range(2, 2 + rank)))]
+        y = slice_of(edit, y, *bounds)
+        missing = [max(-each.begin, 0) for each in axes], [max(-each.end, 0) for each in axes]
+        if any(map(any, missing)):
+            y = edit.op("Pad", [y, edit.constant(np.array([0, 0, *missing[0], 0, 0, *missing[1]], np.int64))])
+        return [_with_bias(edit, y, given(node, 2), rank)]
+
+
+def _spread(
+    edit: Edit, x: ir.Value, shape: Sequence[int], place: int, axes: Sequence[Window], dtype: ir.DataType
+) -> ir.Value:
+    """Put zeros between the elements along one spatial axis; those before it are spread already."""
+    each = axes[place]
+    if each.stride == 1 or each.count == 1:
+        return x
+    before = [*shape[:2], *((one.count - 1) * one.stride + 1 for one in axes[:place])]
+    after = [one.count for one in axes[place + 1 :]]
+    x = reshape(edit, x, (math.prod(before), each.count, 1, math.prod(after)))
+    gap = np.array([math.prod(before), each.count, each.stride - 1, math.prod(after)], np.int64)
+    zeros = edit.op("Expand", [edit.constant(np.zeros((), dtype.numpy())), edit.constant(gap)])
+    x = edit.op("Concat", [x, zeros], {"axis": 2})
+    x = reshape(edit, x, (*before, each.count * each.stride, *after))
+    length = (each.count - 1) * each.stride + 1
+    return slice_of(edit, x, *(edit.constant(np.array([end], np.int64)) for end in (0, length, place + 2)))
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (ExplicitConv(), ExplicitConvTranspose(), ConvTransposeAsConv())

@@ -1,0 +1,111 @@
+"""DeformConv: read the image where the offsets say, then multiply by the weights.
+
+    DeformConv(x, w, offset, bias, mask)  →  MatMul(w, sample(x, grid + offset) · mask) + bias
+
+Each element of a window is read at its own place, by linear interpolation between pixels, with zeros outside of the
+image (sampling.py). Groups of channels that have offsets of their own are images of their own.
+
+Skips: open dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.image_sampling import linear_taps, sample
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operators import cast, reshape, wide_float
+from passes.build.windows import Window, windows
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    shape: tuple[int, ...]
+    weights: tuple[int, ...]
+    axes: tuple[Window, ...]
+
+
+@dataclass(frozen=True)
+class GatherDeformConv(NodeRewrite[_Found]):
+    """A convolution whose windows are where the data says."""
+
+    name = "gather-deform-conv"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "DeformConv")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the shapes of the image and the weights."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        shape, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
+        if shape is None or weights is None:
+            return Skip(UNKNOWN_SHAPE)
+        if 0 in shape:
+            return Skip("its input is empty")
+        if scope.dtype(node.inputs[0]) is None:
+            return Skip("the dtype of its input is unknown")
+        return _Found(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Sample, weigh, multiply."""
+        node, axes, rank = match.node, match.axes, len(match.axes)
+        dtype = edit.scope.dtype(node.inputs[0])
+        working = wide_float(dtype)
+        assert working is not None
+        x, weights, offset, bias, mask = (self._input(edit, node, index, dtype, working) for index in range(5))
+        assert x is not None and weights is not None and offset is not None
+        batch, channels = match.shape[:2]
+        groups = node.attributes.get_int("offset_group", 1)
+        kernel, out = [each.kernel for each in axes], [each.count for each in axes]
+        elements, places = math.prod(kernel), math.prod(out)
+        offset = reshape(edit, offset, (batch * groups, elements, rank, places))
+        taps = []
+        for axis, each in enumerate(axes):
+            moved = edit.op("Gather", [offset, edit.constant(np.array(axis, np.int64))], {"axis": 2})
+            base = edit.constant(_base(axes, axis).astype(working.numpy()))
+            at = reshape(edit, edit.op("Add", [moved, base]), (batch * groups, elements * places, 1))
+            taps.append(linear_taps(edit, at, each.size, working))
+        images = (batch * groups, channels // groups, *match.shape[2:])
+        read = sample(edit, reshape(edit, x, images), images, taps, elements * places)
+        if mask is not None:
+            read = edit.op("Mul", [read, reshape(edit, mask, (batch * groups, 1, elements * places))])
+        group = node.attributes.get_int("group", 1)
+        inner = channels // group * elements
+        left = reshape(edit, weights, (group, match.weights[0] // group, inner))
+        y = edit.op("MatMul", [left, reshape(edit, read, (batch, group, inner, places))])
+        y = reshape(edit, y, (batch, match.weights[0], *out))
+        if bias is not None:
+            y = edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
+        return [cast(edit, y, working, dtype)]
+
+    @staticmethod
+    def _input(
+        edit: Edit, node: ir.Node, index: int, dtype: ir.DataType | None, working: ir.DataType
+    ) -> ir.Value | None:
+        value = given(node, index)
+        return None if value is None else cast(edit, value, dtype, working)
+
+
+def _base(axes: Sequence[Window], axis: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Where the elements of all windows would be without offsets, along one axis: (elements, windows)."""
+    rank = len(axes)
+    positions = axes[axis].positions().T  # (kernel, count)
+    shape = [1] * (2 * rank)
+    shape[axis], shape[rank + axis] = positions.shape
+    full = [*(each.kernel for each in axes), *(each.count for each in axes)]
+    spread = np.broadcast_to(positions.reshape(shape), full)
+    return spread.reshape(math.prod(full[:rank]), math.prod(full[rank:]))
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (GatherDeformConv(),)

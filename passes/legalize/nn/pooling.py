@@ -1,0 +1,276 @@
+"""Pooling whose windows MIGraphX places otherwise, or whose indices it does not give.
+
+    ceil_mode, auto_pad                →  pads, with more of them behind the input where a window hangs over
+    AveragePool, LpPool                →  MatMul(M, x) for each axis, M[o, i] = whether window o has element i, scaled
+    MaxPool, with or without Indices   →  Gather(x, windows); ReduceMax; Indices from ArgMax
+    GlobalAveragePool, GlobalMaxPool, GlobalLpPool  →  a reduction
+
+An average is a product of averages along the axes, and so is the count of what is averaged. In MaxPool's windows an
+element of the padding is replaced by the first one of its window that is not: that moves neither the maximum nor where
+it is found first.
+
+Skips: open dimensions, empty inputs and outputs; auto_pad=SAME with dilations or with strides beyond the window, of
+which ONNX Runtime and the standard say different things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Array
+from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.build.operators import apply_along, cast, number, reshape, wide_float
+from passes.build.windows import Window, windows
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    shape: tuple[int, ...]
+    axes: tuple[Window, ...]
+
+
+def _match(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+    if not is_plain(node, context.scope):
+        return None
+    shape = sizes_of(node.inputs[0], context.scope)
+    if shape is None:
+        return Skip(UNKNOWN_SHAPE)
+    if 0 in shape:
+        return Skip("its input is empty")
+    if context.scope.dtype(node.inputs[0]) is None:
+        return Skip("the dtype of its input is unknown")
+    kernel = node.attributes.get_ints("kernel_shape", [])
+    if len(kernel) != len(shape) - 2:
+        return Skip("its kernel_shape does not fit its input")
+    axes = tuple(windows(node, shape[2:], kernel))
+    if node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+        if any(each.dilation > 1 and each.kernel > 1 for each in axes):
+            return Skip("ONNX Runtime pads for auto_pad as if there were no dilations, which the standard does not")
+        if any(each.stride > each.reach for each in axes):
+            return Skip("ONNX Runtime crops for auto_pad where windows leave gaps, which the standard does not")
+    if any(each.count < 1 for each in axes):
+        return Skip("its output is empty: a window is larger than the input")
+    return _Found(node, shape, axes)
+
+
+def _wants_indices(node: ir.Node) -> bool:
+    return any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:])
+
+
+@dataclass(frozen=True)
+class ExplicitPooling(NodeRewrite[_Found]):
+    """Say in numbers where the windows are."""
+
+    name = "explicit-pooling"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "AveragePool"), ("", "LpPool"), ("", "MaxPool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Look for what is not said in numbers, or needs none."""
+        auto = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+        unsaid = not {"pads", "strides"} <= set(node.attributes)
+        ceil = bool(node.attributes.get_int("ceil_mode", 0))
+        if not (auto or unsaid or ceil) or _wants_indices(node):
+            return None
+        found = _match(node, context)
+        if not isinstance(found, _Found):
+            return found
+        if any(_end(each) >= each.kernel or each.begin >= each.kernel for each in found.axes):
+            return Skip("its pads would be as large as the window")
+        if node.attributes.get_int("count_include_pad", 0) and any(_end(each) > each.end for each in found.axes):
+            return Skip("it counts its padding, but not what a window has beyond it")
+        return found
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same windows, of as much padding as they reach."""
+        node = match.node
+        attributes: dict[str, Any] = {
+            name: attribute
+            for name, attribute in node.attributes.items()
+            if name not in ("auto_pad", "ceil_mode", "storage_order")
+        }
+        attributes["pads"] = [each.begin for each in match.axes] + [_end(each) for each in match.axes]
+        attributes["strides"] = [each.stride for each in match.axes]
+        made = edit.op(node.op_type, node.inputs, attributes)
+        return [made, *[None for _ in node.outputs[1:]]]
+
+
+def _end(window: Window) -> int:
+    """The padding behind the input that makes ``floor`` find the same number of windows."""
+    rest = window.end - window.overhang
+    return window.end if 0 <= rest < window.stride else max(window.overhang, 0)
+
+
+@dataclass(frozen=True)
+class MatMulPooling(NodeRewrite[_Found]):
+    """Averages, and sums of powers, by one constant matrix per axis."""
+
+    name = "matmul-pooling"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "AveragePool"), ("", "LpPool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """All of them."""
+        return _match(node, context)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """One MatMul per axis."""
+        node, x = match.node, match.node.inputs[0]
+        assert x is not None
+        dtype = edit.scope.dtype(x)
+        working = wide_float(dtype)
+        assert working is not None
+        y, shape = cast(edit, x, dtype, working), list(match.shape)
+        order = _order(node)
+        if node.op_type == "LpPool":
+            y = _power(edit, edit.op("Abs", [y]), order, working)
+        for place, each in enumerate(match.axes):
+            positions = each.positions()
+            rows, columns = np.nonzero((positions >= 0) & (positions < each.size))
+            matrix = np.zeros((each.count, each.size))
+            matrix[rows, positions[rows, columns]] = 1
+            if node.op_type == "AveragePool":
+                matrix /= np.maximum(_counts(node, each), 1)[:, None]
+            y = apply_along(edit, y, shape, place + 2, matrix.astype(working.numpy()))
+            shape[place + 2] = each.count
+        if node.op_type == "LpPool":
+            y = _power(edit, y, 1 / order, working)
+        return [cast(edit, y, working, dtype)]
+
+
+def _counts(node: ir.Node, window: Window) -> Array:
+    """How many elements each window averages."""
+    behind = window.size + (window.end if node.attributes.get_int("count_include_pad", 0) else 0)
+    before = -window.begin if node.attributes.get_int("count_include_pad", 0) else 0
+    positions = window.positions()
+    counts: Array = ((positions >= before) & (positions < behind)).sum(axis=1)
+    return counts
+
+
+def _order(node: ir.Node) -> float:
+    """The p of a p-norm, which was a float in opset 1."""
+    attribute = node.attributes.get("p")
+    return float(attribute.value) if attribute is not None else 2.0
+
+
+def _power(edit: Edit, x: ir.Value, exponent: float, dtype: ir.DataType) -> ir.Value:
+    return x if exponent == 1 else edit.op("Pow", [x, number(edit, exponent, dtype)])
+
+
+@dataclass(frozen=True)
+class GatherMaxPool(NodeRewrite[_Found]):
+    """Maxima of gathered windows, and where they are."""
+
+    name = "gather-max-pool"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "MaxPool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """All that have an element of the input in every window."""
+        found = _match(node, context)
+        if isinstance(found, _Found) and not all(_inside(each).any(axis=1).all() for each in found.axes):
+            return Skip("it has a window in which there is nothing but padding")
+        return found
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """One Gather of all windows."""
+        node, x = match.node, match.node.inputs[0]
+        assert x is not None
+        planes, spatial = match.shape[0] * match.shape[1], match.shape[2:]
+        shape = (*match.shape[:2], *(each.count for each in match.axes))
+        table = _elements(match.axes, spatial)
+        flat = edit.op(
+            "Gather",
+            [reshape(edit, x, (planes, math.prod(spatial))), edit.constant(table)],
+            {"axis": 1},
+        )
+        last = edit.constant(np.array([2], np.int64))
+        maxima = reshape(edit, edit.op("ReduceMax", [flat, last], {"keepdims": 0}), shape)
+        if not _wants_indices(node):
+            return [maxima, *[None for _ in node.outputs[1:]]]
+        first = edit.op("ArgMax", [flat], {"axis": 2, "keepdims": 0})
+        starts = edit.constant(np.arange(len(table), dtype=np.int64) * table.shape[1])
+        if node.attributes.get_int("storage_order", 0):
+            table = _column_major(table, spatial)
+        found = edit.op("Gather", [edit.constant(table.ravel()), edit.op("Add", [first, starts])])
+        offsets = edit.constant(np.arange(planes, dtype=np.int64)[:, None] * math.prod(spatial))
+        return [maxima, reshape(edit, edit.op("Add", [found, offsets]), shape)]
+
+
+def _inside(window: Window) -> Array:
+    positions = window.positions()
+    inside: Array = (positions >= 0) & (positions < window.size)
+    return inside
+
+
+def _elements(axes: Sequence[Window], spatial: Sequence[int]) -> Array:
+    """The elements of each window in one plane, counted through: (windows, elements of a window)."""
+    columns = []
+    for each in axes:
+        positions, inside = each.positions(), _inside(each)
+        first = np.take_along_axis(positions, inside.argmax(axis=1)[:, None], axis=1)
+        columns.append(np.where(inside, positions, first))
+    strides = [math.prod(spatial[place + 1 :]) for place in range(len(axes))]
+    rank = len(axes)
+    parts = []
+    for place, (positions, stride) in enumerate(zip(columns, strides, strict=True)):
+        shape = [1] * (2 * rank)
+        shape[place], shape[rank + place] = positions.shape
+        parts.append(positions.reshape(shape) * stride)
+    total = reduce(np.add, parts)
+    table: Array = total.reshape(math.prod(total.shape[:rank]), -1).astype(np.int64)
+    return table
+
+
+def _column_major(table: Array, spatial: Sequence[int]) -> Array:
+    """The same elements, counted with the first axis running fastest."""
+    return np.ravel_multi_index(np.unravel_index(table, spatial), tuple(spatial), order="F").astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ReduceGlobalPooling(NodeRewrite[Match]):
+    """Pooling over all spatial axes as a reduction."""
+
+    name = "reduce-global-pooling"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "GlobalAveragePool"), ("", "GlobalLpPool"), ("", "GlobalMaxPool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """All of known rank and dtype."""
+        if not is_plain(node, context.scope):
+            return None
+        shape, dtype = context.scope.shape(node.inputs[0]), context.scope.dtype(node.inputs[0])
+        if shape is None or dtype is None:
+            return Skip("the rank or the dtype of its input is unknown")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """ReduceMean, ReduceMax, or a sum of powers."""
+        node, x = match.node, match.node.inputs[0]
+        shape, dtype = edit.scope.shape(x), edit.scope.dtype(x)
+        working = wide_float(dtype)
+        assert x is not None and shape is not None and dtype is not None and working is not None
+        axes = edit.constant(np.arange(2, len(shape), dtype=np.int64))
+        y = cast(edit, x, dtype, working)
+        if node.op_type == "GlobalLpPool":
+            order = _order(node)
+            y = edit.op("ReduceSum", [_power(edit, edit.op("Abs", [y]), order, working), axes], {"keepdims": 1})
+            y = _power(edit, y, 1 / order, working)
+        else:
+            reduction = "ReduceMax" if node.op_type == "GlobalMaxPool" else "ReduceMean"
+            y = edit.op(reduction, [y, axes], {"keepdims": 1})
+        return [cast(edit, y, working, dtype)]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (ExplicitPooling(), MatMulPooling(), GatherMaxPool(), ReduceGlobalPooling())

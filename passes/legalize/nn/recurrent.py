@@ -1,0 +1,293 @@
+"""Write RNN, GRU and LSTM out, step by step, where they have a form that the runtime does not know.
+
+    RNN     h' = f(x Wᵀ + h Rᵀ + b)
+    GRU     z, r = f(…);  n = g(x Wᵀ + (r ⊙ h) Rᵀ + b), or with linear_before_reset g(x Wᵀ + bw + r ⊙ (h Rᵀ + br))
+            h' = (1 − z) ⊙ n + z ⊙ h
+    LSTM    i, f = f(… + p ⊙ c);  c' = f ⊙ c + i ⊙ g(…);  o = f(… + p ⊙ c');  h' = o ⊙ h(c')
+            with input_forget  f = 1 − i
+
+What the inputs contribute is one product for all steps; a step takes its slice of it. ``clip`` bounds what goes into
+the gates. Where a sequence of the batch has ended, the state stays as it is and the output is 0, so that a backward
+direction begins with the last element of each sequence; a sequence without elements ends with zeros.
+
+Skips: shapes that are not static; more steps than are unrolled; activations that ONNX does not list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic, wide
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, wanted
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_LONGEST = 256
+"""The most steps that are unrolled, of all directions together: each takes ten to thirty nodes."""
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+"""The activations of a direction."""
+_PARAMETERS: Mapping[str, Mapping[str, float]] = {
+    "relu": {},
+    "tanh": {},
+    "sigmoid": {},
+    "softsign": {},
+    "softplus": {},
+    "affine": {"alpha": 0.0, "beta": 0.0},
+    "leakyrelu": {"alpha": 0.01},
+    "thresholdedrelu": {"alpha": 0.0},
+    "scaledtanh": {"alpha": 0.0, "beta": 0.0},
+    "hardsigmoid": {"alpha": 0.2, "beta": 0.5},
+    "elu": {"alpha": 1.0},
+}
+"""The activations that ONNX lists, in small letters, with the parameters that each has.
+
+Where ONNX says nothing of their defaults, these are ONNX Runtime's.
+"""
+_OPERATORS = {
+    name.lower(): name
+    for name in (
+        *("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"),
+        *("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
+    )
+}
+"""Those of them that are operators."""
+
+Activation = Callable[[ir.Value], ir.Value]
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    steps: int
+    batch: int
+    hidden: int
+    directions: int
+    dtype: ir.DataType
+    activations: Sequence[tuple[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class UnrollRecurrent(NodeRewrite[_Found]):
+    """Write RNN, GRU and LSTM out, step by step."""
+
+    name = "unroll-recurrent"
+    exactness = Exactness.ROUNDING
+    operators = frozenset(("", name) for name in _GATES)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether its sizes are known, and its steps are few."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        x, weights, dtype = (
+            sizes_of(node.inputs[0], scope),
+            sizes_of(node.inputs[2], scope),
+            scope.dtype(node.inputs[0]),
+        )
+        if x is None or weights is None:
+            return Skip(UNKNOWN_SHAPE)
+        if dtype is None:
+            return Skip(UNKNOWN_DTYPE)
+        if scope.opset() < 7:
+            return Skip(f"opset {scope.opset()} has another form of it: convert-opset comes first")
+        steps, batch = x[1::-1] if node.attributes.get_int("layout", 0) else x[:2]
+        directions, _, hidden = weights
+        if steps * directions > _LONGEST:
+            return Skip(f"it has {steps * directions} steps, more than the {_LONGEST} that are unrolled")
+        activations = _activations(node, directions)
+        if isinstance(activations, Skip):
+            return activations
+        return _Found(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Each direction by itself, and the three outputs of all of them."""
+        node, a = match.node, Arithmetic(edit, wide(match.dtype))
+        batch_first = bool(node.attributes.get_int("layout", 0))
+        layers = [_Layer.of(match, a, index) for index in range(match.directions)]
+        made = [layer.run() for layer in layers]
+        ends = [(hidden, cell) for _, hidden, cell in made]
+
+        def finished(value: ir.Value, order: Sequence[int]) -> ir.Value:
+            return a.cast(a("Transpose", value, perm=order) if batch_first else value, a.dtype, match.dtype)
+
+        outputs: list[ir.Value | None] = [None, None, None]
+        if wanted(node, 0):
+            ys = [a.concat([a.reshape(y, [1, 1, match.batch, match.hidden]) for y in each], 0) for each, _, _ in made]
+            outputs[0] = finished(a.concat(ys, 1), [2, 0, 1, 3])
+        for index in (1, 2):
+            if wanted(node, index):
+                states = [a.reshape(end[index - 1], [1, match.batch, match.hidden]) for end in ends]
+                outputs[index] = finished(a.concat(states, 0), [1, 0, 2])
+        return outputs[: len(node.outputs)]
+
+
+def _activations(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]] | Skip:
+    """The name and the parameters of each activation; parameters are handed out in order to those that have any."""
+    names = node.attributes.get_strings("activations", []) or _DEFAULTS[node.op_type] * directions
+    queues = {name: list(node.attributes.get_floats(f"activation_{name}", [])) for name in ("alpha", "beta")}
+    found: list[tuple[str, Mapping[str, float]]] = []
+    for name in (each.lower() for each in names):
+        if name not in _PARAMETERS:
+            return Skip(f"its activation {name} is none of ONNX's")
+        found.append((name, {key: _next(queues[key], default) for key, default in _PARAMETERS[name].items()}))
+    return found
+
+
+def _next(queue: list[float], default: float) -> float:
+    return queue.pop(0) if queue else default
+
+
+def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Activation:
+    """An activation as a function of values."""
+
+    def apply(x: ir.Value) -> ir.Value:
+        match name:
+            case "affine":
+                return a("Add", a("Mul", x, parameters["alpha"]), parameters["beta"])
+            case "scaledtanh":
+                return a("Mul", a("Tanh", a("Mul", x, parameters["beta"])), parameters["alpha"])
+        return a(_OPERATORS[name], x, **parameters)
+
+    return apply
+
+
+@dataclass
+class _Layer:
+    """One direction: its weights as (inputs, gates · hidden), its biases and peepholes as rows, and its states."""
+
+    a: Arithmetic
+    found: _Found
+    activations: Sequence[Activation]
+    order: Sequence[int]
+    inputs: ir.Value
+    recurrent: ir.Value
+    input_bias: ir.Value | None
+    recurrent_bias: ir.Value | None
+    lengths: ir.Value | None
+    hidden: ir.Value
+    cell: ir.Value
+    peepholes: Sequence[ir.Value | None] = field(default=(None, None, None))
+
+    @classmethod
+    def of(cls, found: _Found, a: Arithmetic, index: int) -> _Layer:
+        """That of a direction of the node."""
+        node, size, gates = found.node, found.hidden, _GATES[found.node.op_type]
+        batch_first = bool(node.attributes.get_int("layout", 0))
+
+        def own(position: int, *, state: bool = False) -> ir.Value | None:
+            """The direction's part of an input."""
+            value = given(node, position)
+            if value is None:
+                return None
+            axis = 1 if state and batch_first else 0
+            value = a.cast(value, found.dtype)
+            part = a.slice(value, axis, index, index + 1) if found.directions > 1 else value
+            return a.squeeze(part, [axis])
+
+        x, weights, recurrent = node.inputs[0], own(1), own(2)
+        assert x is not None and weights is not None and recurrent is not None
+        x = a.cast(x, found.dtype)
+        x = a("Transpose", x, perm=[1, 0, 2]) if batch_first else x
+        bias, zero = own(3), a.value(np.zeros((found.batch, size)))
+        lstm = node.op_type == "LSTM"
+        peepholes = own(7) if lstm else None
+        backward = node.attributes.get_string("direction", "forward") == "reverse" or index == 1
+        functions = [_activation(a, *each) for each in found.activations]
+        each = len(functions) // found.directions
+        hidden, cell = own(5, state=True), own(6, state=True) if lstm else None
+        return cls(
+            a,
+            found,
+            functions[index * each : (index + 1) * each],
+            list(range(found.steps))[:: -1 if backward else 1],
+            a("MatMul", x, a("Transpose", weights, perm=[1, 0])),
+            a("Transpose", recurrent, perm=[1, 0]),
+            None if bias is None else a.slice(bias, 0, 0, gates * size),
+            None if bias is None else a.slice(bias, 0, gates * size, 2 * gates * size),
+            given(node, 4),
+            zero if hidden is None else hidden,
+            zero if cell is None else cell,
+            [None if peepholes is None else a.slice(peepholes, 0, k * size, (k + 1) * size) for k in range(3)],
+        )
+
+    def run(self) -> tuple[list[ir.Value], ir.Value, ir.Value]:
+        """The outputs of all steps, in the order of time, and the last states."""
+        a, ys = self.a, dict[int, ir.Value]()
+        joint = self.input_bias is not None and not self._resets_after_product
+        if joint:
+            assert self.input_bias is not None and self.recurrent_bias is not None
+            self.inputs = a("Add", self.inputs, a("Add", self.input_bias, self.recurrent_bias))
+        elif self.input_bias is not None:
+            self.inputs = a("Add", self.inputs, self.input_bias)
+        step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.found.node.op_type]
+        for time in self.order:
+            x = a.squeeze(a.slice(self.inputs, 0, time, time + 1), [0])
+            hidden, cell = step(x)
+            y = hidden
+            if self.lengths is not None:
+                goes_on = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(time, np.int32))), [1])
+                y = a("Where", goes_on, hidden, 0)
+                hidden = a("Where", goes_on, hidden, self.hidden)
+                cell = a("Where", goes_on, cell, self.cell) if cell is not self.cell else cell
+            self.hidden, self.cell, ys[time] = hidden, cell, y
+        if self.lengths is not None:
+            exists = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(0, np.int32))), [1])
+            self.hidden, self.cell = (a("Where", exists, state, 0) for state in (self.hidden, self.cell))
+        return [ys[time] for time in range(self.found.steps)], self.hidden, self.cell
+
+    @property
+    def _resets_after_product(self) -> bool:
+        return self.found.node.op_type == "GRU" and bool(self.found.node.attributes.get_int("linear_before_reset", 0))
+
+    def _gate(self, x: ir.Value, index: int) -> ir.Value:
+        """The columns of a gate."""
+        size = self.found.hidden
+        return self.a.slice(x, -1, index * size, (index + 1) * size)
+
+    def _clipped(self, x: ir.Value) -> ir.Value:
+        clip = self.found.node.attributes.get_float("clip", 0.0)
+        return self.a("Min", self.a("Max", x, -clip), clip) if clip > 0 else x
+
+    def _rnn(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        a, (f,) = self.a, self.activations
+        return f(self._clipped(a("Add", x, a("MatMul", self.hidden, self.recurrent)))), self.cell
+
+    def _gru(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        a, (f, g), size, h = self.a, self.activations, self.found.hidden, self.hidden
+        if self._resets_after_product:
+            product = a("MatMul", h, self.recurrent)
+            if self.recurrent_bias is not None:
+                product = a("Add", product, self.recurrent_bias)
+        else:
+            product = a("MatMul", h, a.slice(self.recurrent, 1, 0, 2 * size))
+        update, reset = (f(self._clipped(a("Add", self._gate(x, k), self._gate(product, k)))) for k in (0, 1))
+        if self._resets_after_product:
+            inner = a("Mul", reset, self._gate(product, 2))
+        else:
+            inner = a("MatMul", a("Mul", reset, h), self._gate(self.recurrent, 2))
+        new = g(self._clipped(a("Add", self._gate(x, 2), inner)))
+        return a("Add", a("Mul", a("Sub", 1, update), new), a("Mul", update, h)), self.cell
+
+    def _lstm(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+        a, (f, g, h) = self.a, self.activations
+        gates = a("Add", x, a("MatMul", self.hidden, self.recurrent))
+
+        def gate(index: int, peephole: int, cell: ir.Value) -> ir.Value:
+            inner, weights = self._gate(gates, index), self.peepholes[peephole]
+            return f(self._clipped(inner if weights is None else a("Add", inner, a("Mul", weights, cell))))
+
+        entry = gate(0, 0, self.cell)
+        coupled = self.found.node.attributes.get_int("input_forget", 0)
+        forget = a("Sub", 1, entry) if coupled else gate(2, 2, self.cell)
+        new = g(self._clipped(self._gate(gates, 3)))
+        cell = a("Add", a("Mul", forget, self.cell), a("Mul", entry, new))
+        return a("Mul", gate(1, 1, cell), h(cell)), cell
+
+
+RULES: tuple[NodeRewrite[_Found], ...] = (UnrollRecurrent(),)

@@ -1,0 +1,264 @@
+"""RoiAlign and MaxRoiPool: regions of an image, each brought to the same size.
+
+    RoiAlign(x, rois), avg  →  MatMul(MatMul(A, x[batch]), Bᵀ), A and B what rows and columns weigh in each bin
+    RoiAlign(x, rois), max  →  the same for the pixel before and after each sample, along both axes; Max of the four
+    MaxRoiPool(x, rois)     →  ReduceMax(Where(row is in bin, x[batch], −∞)), then the same for columns
+
+The samples of a region are a grid, so what a pixel weighs in one is a product of what its row and its column weigh.
+RoiAlign's mode ``max`` takes the largest of the weighted pixels, not of the interpolated samples, as ONNX Runtime does.
+
+Skips: open dimensions; sampling_ratio=0, which lets the sizes of the regions say how many samples are taken, where
+these are not constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Array
+from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.build.operators import cast, number, reshape, wide_float
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Regions(Match):
+    shape: tuple[int, ...]
+    """Of the images."""
+    count: int
+    """How many regions there are."""
+    dtype: ir.DataType
+
+
+def _match(node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
+    scope = context.scope
+    if not is_plain(node, scope):
+        return None
+    shape, rois, dtype = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope), scope.dtype(node.inputs[0])
+    if shape is None or rois is None:
+        return Skip(UNKNOWN_SHAPE)
+    if 0 in shape or 0 in rois:
+        return Skip("its input is empty, or there are no regions")
+    if dtype is None:
+        return Skip("the dtype of its input is unknown")
+    return _Regions(node, shape, rois[0], dtype)
+
+
+def _column(edit: Edit, rois: ir.Value, place: int) -> ir.Value:
+    """One number of each region, (regions, 1, 1)."""
+    column = edit.op("Gather", [rois, edit.constant(np.array([place], np.int64))], {"axis": 1})
+    return reshape(edit, column, (-1, 1, 1))
+
+
+@dataclass(frozen=True)
+class MatMulRoiAlign(NodeRewrite[_Regions]):
+    """Regions sampled along rows, then along columns."""
+
+    name = "matmul-roi-align"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "RoiAlign")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
+        """Read the shapes, and whether the number of samples is known."""
+        found = _match(node, context)
+        constant = context.scope.constant(node.inputs[1]) is not None
+        if isinstance(found, _Regions) and not constant and node.attributes.get_int("sampling_ratio", 0) <= 0:
+            return Skip("sampling_ratio is 0, so the sizes of the rois say how many samples to take: freeze the rois")
+        return found
+
+    def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
+        """What rows and columns weigh, and two MatMuls."""
+        node = match.node
+        x, rois, batch = node.inputs[:3]
+        working = wide_float(match.dtype)
+        assert x is not None and rois is not None and batch is not None and working is not None
+        images = edit.op("Gather", [cast(edit, x, match.dtype, working), batch], {"axis": 0})
+        rois = cast(edit, rois, match.dtype, working)
+        height, width = (_Side(match, axis, edit) for axis in (0, 1))
+        rows, columns = height.weights(edit, rois, working), width.weights(edit, rois, working)
+        if node.attributes.get_string("mode", "avg") == "avg":
+            y = _both(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
+            return [cast(edit, y, working, match.dtype)]
+        corners = [_both(edit, one, images, other) for one in rows for other in columns]
+        bins = (height.bins, height.samples, width.bins, width.samples)
+        y = reshape(edit, edit.op("Max", corners), (match.count, match.shape[1], *bins))
+        axes = edit.constant(np.array([3, 5], np.int64))
+        return [cast(edit, edit.op("ReduceMax", [y, axes], {"keepdims": 0}), working, match.dtype)]
+
+
+def _both(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
+    """Weigh rows, then columns."""
+    turned = edit.op("Transpose", [columns], {"perm": [0, 1, 3, 2]})
+    return edit.op("MatMul", [edit.op("MatMul", [rows, images]), turned])
+
+
+class _Side:
+    """RoiAlign along one axis, 0 for height and 1 for width.
+
+    Attributes:
+        bins: how many there are along the axis.
+        samples: how many a bin has along it, the most of any region.
+    """
+
+    def __init__(self, match: _Regions, axis: int, edit: Edit) -> None:
+        attributes = match.node.attributes
+        self.match, self.axis, self.size = match, axis, match.shape[2 + axis]
+        self.bins = attributes.get_int("output_width" if axis else "output_height", 1)
+        default = "half_pixel" if edit.scope.opset() >= 16 else "output_half_pixel"
+        self.half = attributes.get_string("coordinate_transformation_mode", default) == "half_pixel"
+        self.scale = attributes.get_float("spatial_scale", 1.0)
+        ratio = attributes.get_int("sampling_ratio", 0)
+        self.counts: Array = np.array([ratio]) if ratio > 0 else self._adaptive(edit)
+        self.samples = int(self.counts.max())
+
+    def _adaptive(self, edit: Edit) -> Array:
+        """How many samples a bin of each constant region has along the axis: one for each pixel."""
+        tensor = edit.scope.constant(self.match.node.inputs[1])
+        assert tensor is not None
+        rois = tensor.numpy().astype(np.float32) * np.float32(self.scale)
+        extent = rois[:, 3 - self.axis] - rois[:, 1 - self.axis]
+        if not self.half:
+            extent = np.maximum(extent, np.float32(1))
+        return np.maximum(np.ceil(extent / np.float32(self.bins)).astype(np.int64), 1)
+
+    def weights(self, edit: Edit, rois: ir.Value, dtype: ir.DataType) -> list[ir.Value]:
+        """What each pixel weighs in each sample, as the one before it and as the one after it.
+
+        Returns:
+            Two values of (regions, 1, bins · samples, size).
+        """
+        shift = number(edit, 0.5 if self.half else 0.0, dtype)
+        scale = number(edit, self.scale, dtype)
+        start, end = (
+            edit.op("Sub", [edit.op("Mul", [_column(edit, rois, place), scale]), shift])
+            for place in (1 - self.axis, 3 - self.axis)
+        )
+        extent = edit.op("Sub", [end, start])
+        if not self.half:
+            extent = edit.op("Max", [extent, number(edit, 1, dtype)])
+        bin_size = edit.op("Div", [extent, number(edit, self.bins, dtype)])
+        steps = edit.constant(self._steps().astype(dtype.numpy()))
+        at = edit.op("Add", [start, edit.op("Mul", [bin_size, steps])])
+        outside = edit.op(
+            "Or",
+            [edit.op("Less", [at, number(edit, -1, dtype)]), edit.op("Greater", [at, number(edit, self.size, dtype)])],
+        )
+        last = number(edit, self.size - 1, dtype)
+        at = edit.op("Clip", [at, number(edit, 0, dtype), last])
+        low = edit.op("Floor", [at])
+        high = edit.op("Min", [edit.op("Add", [low, number(edit, 1, dtype)]), last])
+        far = edit.op("Sub", [at, low])
+        near = edit.op("Sub", [number(edit, 1, dtype), far])
+        pixels = edit.constant(np.arange(self.size, dtype=np.int64))
+        zero = number(edit, 0, dtype)
+        found = []
+        for pixel, weight in ((low, near), (high, far)):
+            inside = edit.op("Where", [outside, zero, weight])
+            here = edit.op("Equal", [cast(edit, pixel, dtype, ir.DataType.INT64), pixels])
+            one = edit.op("Where", [here, inside, zero])
+            found.append(reshape(edit, one, (self.match.count, 1, self.bins * self.samples, self.size)))
+        return found
+
+    def _steps(self) -> Array:
+        """Where samples are, in bins from the region's start: (regions or 1, bins · samples, 1).
+
+        A region with fewer samples than another takes its last one again, which moves no maximum.
+        """
+        counts = self.counts[:, None, None]
+        inner = (np.minimum(np.arange(self.samples), counts - 1) + 0.5) / counts
+        steps: Array = np.arange(self.bins)[None, :, None] + inner
+        return steps.reshape(len(self.counts), -1, 1)
+
+    def averaged(self, edit: Edit, weights: Sequence[ir.Value]) -> ir.Value:
+        """What each pixel weighs in each bin: (regions, 1, bins, size)."""
+        both = edit.op("Add", list(weights))
+        shape = (self.match.count, 1, self.bins, self.samples, self.size)
+        counts = self.counts[:, None]
+        share = np.where(np.arange(self.samples) < counts, 1 / counts, 0.0)[:, None, None, :, None]
+        assert both.dtype is not None
+        shared = edit.op("Mul", [reshape(edit, both, shape), edit.constant(share.astype(both.dtype.numpy()))])
+        return edit.op("ReduceSum", [shared, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
+
+
+@dataclass(frozen=True)
+class WhereMaxRoiPool(NodeRewrite[_Regions]):
+    """The maxima of the bins of regions, by masks of rows and of columns."""
+
+    name = "where-max-roi-pool"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "MaxRoiPool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
+        """All of known shape."""
+        return _match(node, context)
+
+    def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
+        """Rows, then columns, then zeros for what is empty."""
+        x, rois = match.node.inputs[:2]
+        working = wide_float(match.dtype)
+        assert x is not None and rois is not None and working is not None
+        rois = cast(edit, rois, match.dtype, working)
+        batch = edit.op("Cast", [_column(edit, rois, 0)], {"to": ir.DataType.INT64.value})
+        images = edit.op("Gather", [cast(edit, x, match.dtype, working), reshape(edit, batch, (-1,))], {"axis": 0})
+        lowest = number(edit, float(working.min), working)
+        bins = match.node.attributes.get_ints("pooled_shape", [])
+        channels, height, width = match.shape[1:]
+        rows, no_row = self._bins(match, edit, rois, 0, bins[0], working)
+        y = reshape(edit, images, (match.count, channels, 1, height, width))
+        y = edit.op("Where", [reshape(edit, rows, (match.count, 1, bins[0], height, 1)), y, lowest])
+        y = edit.op("ReduceMax", [y, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
+        columns, no_column = self._bins(match, edit, rois, 1, bins[1], working)
+        y = reshape(edit, y, (match.count, channels, bins[0], 1, width))
+        y = edit.op("Where", [reshape(edit, columns, (match.count, 1, 1, bins[1], width)), y, lowest])
+        y = edit.op("ReduceMax", [y, edit.constant(np.array([4], np.int64))], {"keepdims": 0})
+        empty = edit.op(
+            "Or",
+            [
+                reshape(edit, no_row, (match.count, 1, bins[0], 1)),
+                reshape(edit, no_column, (match.count, 1, 1, bins[1])),
+            ],
+        )
+        return [cast(edit, edit.op("Where", [empty, number(edit, 0, working), y]), working, match.dtype)]
+
+    @staticmethod
+    def _bins(
+        match: _Regions, edit: Edit, rois: ir.Value, axis: int, bins: int, dtype: ir.DataType
+    ) -> tuple[ir.Value, ir.Value]:
+        """Which pixels along an axis are in each bin, (regions, bins, size), and which bins have none."""
+        size = match.shape[2 + axis]
+        scale = number(edit, match.node.attributes.get_float("spatial_scale", 1.0), dtype)
+        one = number(edit, 1, dtype)
+        start, end = (
+            _away_from_zero(edit, edit.op("Mul", [_column(edit, rois, place), scale]), dtype)
+            for place in (2 - axis, 4 - axis)
+        )
+        extent = edit.op("Max", [edit.op("Add", [edit.op("Sub", [end, start]), one]), one])
+        bin_size = edit.op("Div", [extent, number(edit, bins, dtype)])
+        index = np.arange(bins + 1).astype(dtype.numpy())[None, :, None]
+        low = edit.op("Floor", [edit.op("Mul", [edit.constant(index[:, :-1]), bin_size])])
+        high = edit.op("Ceil", [edit.op("Mul", [edit.constant(index[:, 1:]), bin_size])])
+        bounds = [
+            edit.op("Clip", [edit.op("Add", [each, start]), number(edit, 0, dtype), number(edit, size, dtype)])
+            for each in (low, high)
+        ]
+        pixels = edit.constant(np.arange(size).astype(dtype.numpy()))
+        before = edit.op("Less", [pixels, bounds[0]])
+        inside = edit.op("And", [edit.op("Not", [before]), edit.op("Less", [pixels, bounds[1]])])
+        return inside, edit.op("Not", [edit.op("Less", bounds)])
+
+
+def _away_from_zero(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The nearest whole number; halves away from zero, which Round does otherwise."""
+    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), number(edit, 0.5, dtype)])])
+    return edit.op("Mul", [edit.op("Sign", [x]), up])
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (MatMulRoiAlign(), WhereMaxRoiPool())

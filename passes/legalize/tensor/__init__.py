@@ -1,0 +1,1 @@
+"""Rules for operators that create, move or select elements."""

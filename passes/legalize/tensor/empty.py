@@ -1,0 +1,140 @@
+"""Tensors without elements, which MIGraphX mistakes: it reads a dimension of 0 as one that is unknown.
+
+    y = f(x)                y has no elements                      →  y is a constant
+    y = f(x, c)             x has no elements, c is constant       →  y is what ONNX Runtime computes
+    Concat(x, e, y)         e has no elements                      →  Concat(x, y)
+
+Skips: nodes some of whose outputs have elements, and what ONNX Runtime cannot compute.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.build.operands import sizes_of
+from passes.core import graphs
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+class _Standard:
+    """All standard operators but Constant, as (domain, operator); collected when first asked for."""
+
+    def __get__(self, instance: object, owner: type) -> frozenset[tuple[str, str]]:
+        return _standard()
+
+
+@functools.cache
+def _standard() -> frozenset[tuple[str, str]]:
+    names = {each.name for each in onnx.defs.get_all_schemas_with_history() if each.domain == ""}
+    return frozenset(("", name) for name in names - {"Constant"})
+
+
+def is_empty(value: ir.Value | None, scope: Scope) -> bool:
+    """Whether a value is a tensor, of known dtype and static shape, that has no elements."""
+    shape = sizes_of(value, scope)
+    return shape is not None and 0 in shape and _array_dtype(value, scope) is not None
+
+
+def empty(value: ir.Value | None, scope: Scope) -> np.ndarray[Any, np.dtype[Any]]:
+    """The array that a value is for which `is_empty` holds."""
+    shape, dtype = sizes_of(value, scope), _array_dtype(value, scope)
+    assert shape is not None
+    assert dtype is not None
+    return np.zeros(shape, dtype.numpy())
+
+
+def _array_dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
+    if value is not None and value.type is not None and not isinstance(value.type, ir.TensorType):
+        return None
+    dtype = scope.dtype(value)
+    return None if dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else dtype
+
+
+@dataclass(frozen=True)
+class ConstantForEmpty(NodeRewrite[Match]):
+    """Take a constant for what has no elements."""
+
+    name = "constant-for-empty"
+    exactness = Exactness.BITWISE
+    operators: ClassVar[Any] = _Standard()
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether no output has elements."""
+        scope = context.scope
+        outputs = [value for value in node.outputs if value.name]
+        empties = [is_empty(value, scope) for value in outputs]
+        if not any(empties) or not is_plain(node, scope):
+            return None
+        if node.op_type == "Identity" and scope.constant(node.inputs[0]) is not None:
+            return None  # an output of the graph cannot be simpler
+        return Match(node) if all(empties) else Skip("only some of its outputs are without elements")
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """A constant for each output."""
+        return [edit.constant(empty(value, edit.scope)) if value.name else None for value in match.node.outputs]
+
+
+@dataclass(frozen=True)
+class EvaluateEmpty(NodeRewrite[Match]):
+    """Compute what only depends on constants and on tensors without elements, such as a sum over nothing."""
+
+    name = "evaluate-empty"
+    exactness = Exactness.BITWISE
+    operators: ClassVar[Any] = _Standard()
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether every input is constant or without elements, and some are not constant."""
+        scope = context.scope
+        open_inputs = [value for value in node.inputs if value is not None and scope.constant(value) is None]
+        if not open_inputs or not is_plain(node, scope) or next(graphs.subgraphs(node), None) is not None:
+            return None
+        return Match(node) if all(is_empty(value, scope) for value in open_inputs) else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """ONNX Runtime's results."""
+        node, scope = match.node, edit.scope
+        constants: dict[ir.Value, ir.TensorProtocol] = {}
+        for value in node.inputs:
+            if value is not None:
+                constants[value] = scope.constant(value) or ir.Tensor(empty(value, scope))
+        wanted = [value for value in node.outputs if value.name]
+        try:
+            found = dict(zip(wanted, evaluate([node], constants, wanted, scope), strict=True))
+        except EvaluationError as error:
+            return Skip(f"ONNX Runtime cannot compute it: {error}")
+        return [edit.constant(found[value]) if value in found else None for value in node.outputs]
+
+
+@dataclass(frozen=True)
+class DropEmptyOperands(NodeRewrite[Match]):
+    """Leave out what adds nothing to a Concat."""
+
+    name = "drop-empty-operands"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Concat")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether some operands, but not all, are without elements."""
+        empties = [is_empty(value, context.scope) for value in node.inputs]
+        return Match(node) if any(empties) and not all(empties) and is_plain(node, context.scope) else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """The other operands, or the only one."""
+        kept = [value for value in match.node.inputs if not is_empty(value, edit.scope)]
+        attributes: dict[str, Any] = dict(match.node.attributes)
+        return [edit.op("Concat", kept, attributes) if len(kept) > 1 else kept[0]]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (ConstantForEmpty(), EvaluateEmpty(), DropEmptyOperands())

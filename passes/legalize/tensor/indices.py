@@ -1,0 +1,77 @@
+"""Negative indices, which count from the end, made to count from the start.
+
+    GatherElements(x, i)     i < 0, axis > 0: MIGraphX reads from the row before     →  GatherElements(x, i mod size)
+    ScatterND(x, i, u)       i < 0: MIGraphX writes outside of the tensor            →  ScatterND(x, i mod sizes, u)
+
+ONNX's Mod has the sign of the divisor, so for −size ≤ i < size it is the index from the start.
+
+Skips: open dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Sizes(Match):
+    sizes: tuple[int, ...]
+    """What each number in the last axis of the indices is an index to; one for all numbers, for GatherElements."""
+
+
+@dataclass(frozen=True)
+class CountFromStart(NodeRewrite[_Sizes]):
+    """Count indices from the start of each axis where some count from its end."""
+
+    name = "count-from-start"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "GatherElements"), ("", "ScatterND")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Sizes | Skip | None:
+        """Whether an index is negative, or may be since it is computed."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        data, indices = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
+        if data is None or indices is None:
+            return Skip(UNKNOWN_SHAPE)
+        sizes = data[: indices[-1]] if node.op_type == "ScatterND" else (data[node.attributes.get_int("axis", 0)],)
+        tensor = scope.constant(node.inputs[1])
+        done = _is_remainder(node.inputs[1], sizes, scope) if tensor is None else not np.any(tensor.numpy() < 0)
+        return None if done else _Sizes(node, sizes)
+
+    def rewrite(self, match: _Sizes, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same operator with the remainders of its indices."""
+        data, indices, *rest = match.node.inputs
+        attributes: dict[str, Any] = dict(match.node.attributes)
+        tensor, dtype = edit.scope.constant(indices), edit.scope.dtype(indices) or ir.DataType.INT64
+        sizes = np.array(match.sizes, dtype.numpy())
+        if tensor is not None:
+            places = edit.constant(np.mod(tensor.numpy(), sizes))
+        else:
+            places = edit.op("Mod", [indices, edit.constant(sizes)])
+        return [edit.op(match.node.op_type, [data, places, *rest], attributes)]
+
+
+def _is_remainder(value: ir.Value | None, sizes: Sequence[int], scope: Scope) -> bool:
+    """Whether a value is the remainder by ``sizes``, as the rule writes it."""
+    node = value.producer() if value is not None else None
+    if node is None or node.domain != "" or node.op_type != "Mod" or node.attributes.get_int("fmod", 0) != 0:
+        return False
+    divisor = scope.constant(node.inputs[1])
+    return divisor is not None and divisor.numpy().ravel().tolist() == list(sizes)
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (CountFromStart(),)

@@ -1,0 +1,188 @@
+"""Operators that put the elements of an image elsewhere.
+
+    DepthToSpace, SpaceToDepth  →  Reshape(Transpose(Reshape(x)))
+    Col2Im(x)                   →  ConvTranspose(x as columns of channels, one-hot weights), a group for each channel
+    MaxUnpool(x, i)             →  ScatterElements(zeros, i, x), all flattened
+
+MaxUnpool's indices count through its output, as those of MaxPool count through its input, whichever way the output's
+shape is known.
+
+Skips: open dimensions, shapes that are not constant; Col2Im of integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.build.operators import number, reshape
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    shape: tuple[int, ...]
+
+
+def _match(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+    if not is_plain(node, context.scope):
+        return None
+    shape = sizes_of(node.inputs[0], context.scope)
+    if shape is None:
+        return Skip(UNKNOWN_SHAPE)
+    if context.scope.dtype(node.inputs[0]) is None:
+        return Skip("the dtype of its input is unknown")
+    return _Found(node, shape)
+
+
+@dataclass(frozen=True)
+class TransposeBlocks(NodeRewrite[_Found]):
+    """Blocks of space to channels and back."""
+
+    name = "transpose-blocks"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "DepthToSpace"), ("", "SpaceToDepth")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """All of known shape."""
+        found = _match(node, context)
+        if isinstance(found, _Found) and len(found.shape) != 4:
+            return Skip("its input has not four dimensions")
+        return found
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Split the axes, exchange them, merge them."""
+        node, x = match.node, match.node.inputs[0]
+        assert x is not None
+        batch, channels, height, width = match.shape
+        block = node.attributes.get_int("blocksize", 1)
+        depth_first = node.attributes.get_string("mode", "DCR") == "DCR"
+        if node.op_type == "DepthToSpace":
+            channels //= block * block
+            split = (block, block, channels) if depth_first else (channels, block, block)
+            perm = [0, 3, 4, 1, 5, 2] if depth_first else [0, 1, 4, 2, 5, 3]
+            y = reshape(edit, x, (batch, *split, height, width))
+            y = edit.op("Transpose", [y], {"perm": perm})
+            return [reshape(edit, y, (batch, channels, height * block, width * block))]
+        height, width = height // block, width // block
+        y = reshape(edit, x, (batch, channels, height, block, width, block))
+        y = edit.op("Transpose", [y], {"perm": [0, 3, 5, 1, 2, 4] if depth_first else [0, 1, 3, 5, 2, 4]})
+        return [reshape(edit, y, (batch, channels * block * block, height, width))]
+
+
+@dataclass(frozen=True)
+class _Columns(_Found):
+    image: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConvTransposeCol2Im(NodeRewrite[_Columns]):
+    """Columns put back to where they came from, and added where they overlap."""
+
+    name = "conv-transpose-col2im"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Col2Im")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Columns | Skip | None:
+        """Read the shapes of the image and of the block."""
+        found = _match(node, context)
+        if not isinstance(found, _Found):
+            return found
+        dtype = context.scope.dtype(node.inputs[0])
+        if dtype is None or not dtype.is_floating_point():
+            return Skip(f"its input is {dtype}, and convolutions take floats")
+        image = integers(node.inputs[1], "image_shape", context.scope)
+        block = integers(node.inputs[2], "block_shape", context.scope)
+        if not isinstance(image, list) or not isinstance(block, list):
+            return Skip(str(block if isinstance(image, list) else image))
+        return _Columns(node, found.shape, tuple(image), tuple(block))
+
+    def rewrite(self, match: _Columns, edit: Edit) -> Sequence[ir.Value | None]:
+        """One weight of 1 for each element of a block."""
+        node, x, rank = match.node, match.node.inputs[0], len(match.block)
+        assert x is not None and x.dtype is not None
+        strides = node.attributes.get_ints("strides", None) or [1] * rank
+        dilations = node.attributes.get_ints("dilations", None) or [1] * rank
+        pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
+        counts, added = [], []
+        for axis, (size, length) in enumerate(zip(match.image, match.block, strict=True)):
+            room = size + pads[axis] + pads[axis + rank] - (length - 1) * dilations[axis] - 1
+            counts.append(room // strides[axis] + 1)
+            added.append(room % strides[axis])
+        elements = math.prod(match.block)
+        channels = match.shape[1] // elements
+        weights = np.tile(np.eye(elements).reshape(elements, 1, *match.block), (channels, *[1] * (rank + 1)))
+        y = edit.op(
+            "ConvTranspose",
+            [
+                reshape(edit, x, (match.shape[0], match.shape[1], *counts)),
+                edit.constant(weights.astype(x.dtype.numpy())),
+            ],
+            {
+                "kernel_shape": list(match.block),
+                "strides": list(strides),
+                "dilations": list(dilations),
+                "pads": list(pads),
+                "output_padding": added,
+                "group": channels,
+            },
+        )
+        return [y]
+
+
+@dataclass(frozen=True)
+class _Unpooled(_Found):
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
+    """Maxima put back to where they were found."""
+
+    name = "scatter-max-unpool"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "MaxUnpool")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Unpooled | Skip | None:
+        """Read the output's shape, or compute it from the windows."""
+        found = _match(node, context)
+        if not isinstance(found, _Found):
+            return found
+        output = integers(given(node, 2), "output_shape", context.scope)
+        if isinstance(output, str):
+            return Skip(output)
+        if output is None:
+            kernel = node.attributes.get_ints("kernel_shape", [])
+            rank = len(kernel)
+            strides = node.attributes.get_ints("strides", None) or [1] * rank
+            pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
+            output = [
+                *found.shape[:2],
+                *(
+                    (found.shape[axis + 2] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[axis + rank]
+                    for axis in range(rank)
+                ),
+            ]
+        return _Unpooled(node, found.shape, tuple(output))
+
+    def rewrite(self, match: _Unpooled, edit: Edit) -> Sequence[ir.Value | None]:
+        """One ScatterElements into zeros."""
+        x, indices = match.node.inputs[:2]
+        assert x is not None and x.dtype is not None and indices is not None
+        total = edit.constant(np.array([math.prod(match.output)], np.int64))
+        zeros = edit.op("Expand", [number(edit, 0, x.dtype), total])
+        flat = [reshape(edit, each, (-1,)) for each in (indices, x)]
+        return [reshape(edit, edit.op("ScatterElements", [zeros, *flat], {"axis": 0}), match.output)]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (TransposeBlocks(), ConvTransposeCol2Im(), ScatterMaxUnpool())

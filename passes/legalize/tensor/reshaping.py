@@ -1,0 +1,167 @@
+"""Operators that only lay elements out anew, where MIGraphX wants constants that the output's shape tells.
+
+    Reshape, Squeeze, Unsqueeze(x, computed)    →  Reshape(x, the output's shape)
+    Expand(x, computed)                         →  Expand(x, the output's shape)
+    Tile(x, computed)                           →  Tile(x, the output's shape / the shape of x)
+    Split(x, computed)                          →  Split(x, sizes of the outputs)
+    TopK(x, computed)                           →  TopK(x, size of the output)
+    ConstantOfShape(computed)                   →  Expand(value, the output's shape)
+    Reshape(x, [])                              →  Squeeze(x)         which MIGraphX takes for 0 elements
+    Unsqueeze(scalar, axes)                     →  Reshape(scalar)    since to MIGraphX it has an axis already
+    Shape(x), Size(x)                           →  constants
+
+Shapes are those that inference finds, or that the model declares where what decides them is computed.
+
+Skips: operands that are computed where the output's shape is unknown; open dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, sizes_of
+from passes.build.operators import reshape
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Shaped(Match):
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _computed(node: ir.Node, index: int, scope: Scope) -> ir.Value | None:
+    """An input if it is there and not constant."""
+    value = given(node, index)
+    return value if value is not None and scope.constant(value) is None else None
+
+
+@dataclass(frozen=True)
+class ReshapeByOutput(NodeRewrite[_Shaped]):
+    """Reshape to the shape that the output is known to have."""
+
+    name = "reshape-by-output"
+    exactness = Exactness.BITWISE
+    operators = frozenset(("", each) for each in ("Reshape", "Squeeze", "Unsqueeze"))
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
+        """Whether the operand is computed, or a scalar is involved; None where it can be read in one way only."""
+        scope = context.scope
+        if not is_plain(node, scope):
+            return None
+        before, after = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
+        computed = _computed(node, 1, scope)
+        if computed is None and _is_literal(node, before, after, scope):
+            return None
+        if before is None or after is None:
+            what = "its shape" if node.op_type == "Reshape" else "its operand axes"
+            return Skip(not_constant(computed, what) if computed is not None else UNKNOWN_SHAPE)
+        if math.prod(before) != math.prod(after):
+            return Skip(f"its output is declared to have shape {after}, which does not fit {before}")
+        return _Shaped(node, before, after)
+
+    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
+        """A Reshape; to a scalar, a Squeeze."""
+        x = match.node.inputs[0]
+        assert x is not None
+        if match.after:
+            return [reshape(edit, x, match.after)]
+        if not match.before:
+            return [x]
+        return [edit.op("Squeeze", [x, edit.constant(np.arange(len(match.before), dtype=np.int64))])]
+
+
+def _is_literal(node: ir.Node, before: tuple[int, ...] | None, after: tuple[int, ...] | None, scope: Scope) -> bool:
+    """Whether a node with a constant operand is of the form that the rule writes, or fine as it is."""
+    if node.op_type != "Reshape":
+        return node.op_type == "Squeeze" or before != () or after is None or len(after) < 2
+    if scope.opset() < 5:
+        return True
+    tensor = scope.constant(node.inputs[1])
+    return after is None or (after != () and tensor is not None and tuple(tensor.numpy().tolist()) == after)
+
+
+@dataclass(frozen=True)
+class OperandByOutput(NodeRewrite[_Shaped]):
+    """Put a constant for an operand that follows from the shape of the output."""
+
+    name = "operand-by-output"
+    exactness = Exactness.BITWISE
+    operators = frozenset(("", each) for each in ("ConstantOfShape", "Expand", "Split", "Tile", "TopK"))
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
+        """Whether the operand is computed, and all shapes are known."""
+        scope = context.scope
+        index = 0 if node.op_type == "ConstantOfShape" else 1
+        computed = _computed(node, index, scope)
+        if computed is None or not is_plain(node, scope) or len(node.inputs) > 2:  # Tile-1 has three inputs
+            return None
+        before = () if index == 0 else sizes_of(node.inputs[0], scope)
+        outputs = [sizes_of(value, scope) for value in node.outputs if value.name]
+        if before is None:
+            return Skip(UNKNOWN_SHAPE)
+        if None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
+            return Skip(not_constant(computed, "what decides the shape of its output"))
+        assert outputs[0] is not None
+        return _Shaped(node, before, outputs[0])
+
+    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """The operator with a constant operand."""
+        node, before, after = match.node, match.before, match.after
+        x = node.inputs[0]
+        attributes: dict[str, Any] = dict(node.attributes)
+        if node.op_type == "ConstantOfShape":
+            value = attributes["value"].as_tensor().numpy().ravel()[0] if attributes else np.float32(0)
+            fill = edit.constant(np.asarray(value))
+            return [edit.op("Expand", [fill, edit.constant(np.array(after, np.int64))])] if after else [fill]
+        match node.op_type:
+            case "Expand":
+                operand = list(after)
+            case "Tile":
+                if 0 in before:
+                    return Skip("it repeats nothing: constant-for-empty does it")
+                operand = [size // each for size, each in zip(after, before, strict=True)]
+            case "TopK":
+                operand = [after[node.attributes.get_int("axis", -1)]]
+            case _:
+                axis = node.attributes.get_int("axis", 0)
+                operand = [(sizes_of(value, edit.scope) or after)[axis] for value in node.outputs]
+                attributes.pop("num_outputs", None)
+        constant = edit.constant(np.array(operand, np.int64))
+        return edit.node(node.op_type, [x, constant], attributes, outputs=len(node.outputs)).outputs
+
+
+@dataclass(frozen=True)
+class ConstantShape(NodeRewrite[_Shaped]):
+    """Put constants for the shape and the size of what has a static shape."""
+
+    name = "constant-shape"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Shape"), ("", "Size")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
+        """Whether the shape is known."""
+        if not is_plain(node, context.scope):
+            return None
+        sizes = sizes_of(node.inputs[0], context.scope)
+        return _Shaped(node, sizes, ()) if sizes is not None else Skip(UNKNOWN_SHAPE)
+
+    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
+        """The numbers; bounds of Shape are clamped, as in a slice of Python."""
+        if match.node.op_type == "Size":
+            return [edit.constant(np.int64(math.prod(match.before)))]
+        start, end = (match.node.attributes.get_int(name, default) for name, default in (("start", 0), ("end", None)))
+        return [edit.constant(np.array(match.before[start:end], np.int64))]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (ReshapeByOutput(), OperandByOutput(), ConstantShape())

@@ -1,0 +1,84 @@
+"""Writing elements by index, where MIGraphX has no operator or there is nothing to write.
+
+    TensorScatter(past, u, w)       →  ScatterElements(past, (w + [0, 1, …]) mod size, u) along the axis
+    Scatter…(x, i, u)               without indices  →  x
+
+Skips: open dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operators import reshape
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class DropEmptyScatter(NodeRewrite[Match]):
+    """Take the data for what a scatter without indices makes of it."""
+
+    name = "drop-empty-scatter"
+    exactness = Exactness.BITWISE
+    operators = frozenset(("", each) for each in ("Scatter", "ScatterElements", "ScatterND", "TensorScatter"))
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether there is nothing to write."""
+        updates = sizes_of(node.inputs[1 if node.op_type == "TensorScatter" else 2], context.scope)
+        return Match(node) if updates is not None and 0 in updates and is_plain(node, context.scope) else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """The data."""
+        return [match.node.inputs[0]]
+
+
+@dataclass(frozen=True)
+class _Cache(Match):
+    past: tuple[int, ...]
+    update: tuple[int, ...]
+    axis: int
+
+
+@dataclass(frozen=True)
+class ScatterTensor(NodeRewrite[_Cache]):
+    """Write into a cache by the index of each element along the sequence axis."""
+
+    name = "scatter-tensor"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "TensorScatter")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Cache | Skip | None:
+        """Read both shapes; where to write may be computed."""
+        if not is_plain(node, context.scope):
+            return None
+        past, update = sizes_of(node.inputs[0], context.scope), sizes_of(node.inputs[1], context.scope)
+        if past is None or update is None:
+            return Skip(UNKNOWN_SHAPE)
+        return _Cache(node, past, update, node.attributes.get_int("axis", -2) % len(past))
+
+    def rewrite(self, match: _Cache, edit: Edit) -> Sequence[ir.Value | None]:
+        """One ScatterElements; indices are equal along all axes but the batch and the sequence."""
+        node, axis = match.node, match.axis
+        past, update, begin = node.inputs[0], node.inputs[1], given(node, 2)
+        along = [1] * len(match.update)
+        along[axis] = match.update[axis]
+        places = edit.constant(np.arange(match.update[axis], dtype=np.int64).reshape(along))
+        if begin is not None:
+            column = reshape(edit, begin, [match.update[0], *[1] * (len(match.update) - 1)])
+            places = edit.op("Add", [column, places])
+        if node.attributes.get_string("mode", "linear") == "circular":
+            places = edit.op("Mod", [places, edit.constant(np.int64(match.past[axis]))])
+        places = edit.op("Expand", [places, edit.constant(np.array(match.update, np.int64))])
+        return [edit.op("ScatterElements", [past, places, update], {"axis": axis})]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (DropEmptyScatter(), ScatterTensor())

@@ -1,0 +1,155 @@
+"""Write TopK of many rows without sorting several rows at once, where the runtime's threads get into each other's way.
+
+    TopK(x, k), short axis   →   rank_i = #{j : x_j before x_i};   indices_r = ArgMax_i(rank_i = r),   r < k
+                                 values = GatherElements(x, indices)
+    TopK(x, k), long axis    →   Concat(TopK(row 0, k), TopK(row 1, k), …)
+
+An element comes before another if it is larger, or equal and of a lower index; smaller, for ``largest = 0``. Ranks cost
+the square of the axis; rows cost a node each. What is sorted anyway is also right for ``sorted = 0``.
+
+Skips: a k that is not constant; open dimensions; a single row; more pairs to compare than `_COMPARISONS`, or opsets
+before 11, and more rows than `_ROWS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, sizes_of, too_old
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import ints
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_COMPARISONS = 1 << 22
+"""The most pairs of elements that are compared: rows × axis²."""
+_SHORT = 64
+"""The longest axis whose elements are compared."""
+_ROWS = 256
+"""The most rows that get a node each."""
+
+
+@dataclass(frozen=True)
+class _Rows(Match):
+    shape: tuple[int, ...]
+    axis: int
+    k: int
+    largest: bool
+
+    @property
+    def length(self) -> int:
+        return self.shape[self.axis]
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return math.prod(size for axis, size in enumerate(self.shape) if axis != self.axis)
+
+
+def _match(node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
+    scope = context.scope
+    if not is_plain(node, scope):
+        return None
+    shape = sizes_of(node.inputs[0], scope)
+    if shape is None:
+        return Skip(UNKNOWN_SHAPE)
+    k, operand = node.attributes.get_int("k", -1), given(node, 1)
+    if operand is not None:
+        found = ints(scope.constant(operand))
+        if found is None:
+            return Skip(not_constant(operand, "its k"))
+        (k,) = found
+    axis = node.attributes.get_int("axis", -1) % len(shape)
+    made = _Rows(node, shape, axis, k, bool(node.attributes.get_int("largest", 1)))
+    return made if made.count > 1 and made.length and k > 0 else None
+
+
+@dataclass(frozen=True)
+class RankByComparison(NodeRewrite[_Rows]):
+    """Find the place of each element of a short axis by comparing it with all others."""
+
+    name = "rank-by-comparison"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "TopK")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
+        """Whether there are few enough pairs to compare."""
+        if reason := too_old(context.scope, 11):
+            return Skip(reason)
+        found = _match(node, context)
+        if isinstance(found, _Rows) and (found.length > _SHORT or found.count * found.length**2 > _COMPARISONS):
+            return Skip(f"{found.count} rows of {found.length} elements are too many to be compared")
+        return found
+
+    def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
+        """Count what comes before each element; the first k places take the elements with these counts."""
+        x, axis, length, after = match.node.inputs[0], match.axis, match.length, len(match.shape)
+        assert x is not None
+        a = Arithmetic(edit, ir.DataType.INT32)
+        places = np.arange(length)
+        # one more axis, behind all others, runs over what an element is compared with
+        swap = [after if each == axis else each for each in range(after)] + [axis]
+        mine = a.unsqueeze(x, [after])
+        others = a("Transpose", mine, perm=swap)
+        beyond = a("Less" if match.largest else "Greater", mine, others)
+        lower = edit.constant((places < places[:, None]).reshape(_along(after + 1, {axis: length, after: length})))
+        before = a("Or", beyond, a("And", a("Equal", mine, others), lower))
+        ranks = a.reduce("Sum", a.cast(before, ir.DataType.BOOL), [after])
+        wanted = a.value(np.arange(match.k).reshape(_along(after + 1, {after: match.k})))
+        there = a.cast(a("Equal", ranks, wanted), ir.DataType.BOOL)
+        found = a("ArgMax", there, axis=axis, keepdims=1)  # its length is 1 along the axis, and k along the last one
+        indices = a.squeeze(a("Transpose", found, perm=swap), [after])
+        return [a("GatherElements", x, indices, axis=axis), indices]
+
+
+@dataclass(frozen=True)
+class SortRowByRow(NodeRewrite[_Rows]):
+    """Sort each row by a TopK of its own."""
+
+    name = "sort-row-by-row"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "TopK")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
+        """Whether there are few enough rows."""
+        found = _match(node, context)
+        if isinstance(found, _Rows) and found.count > _ROWS:
+            return Skip(f"{found.count} rows are too many for a node each")
+        return found
+
+    def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
+        """Lay out the rows one after the other, take them apart, and put the results together."""
+        x, axis = match.node.inputs[0], match.axis
+        assert x is not None
+        a = Arithmetic(edit, ir.DataType.INT64)
+        rest = [each for each in range(len(match.shape)) if each != axis]
+        last = [*rest, axis]
+        moved = a("Transpose", x, perm=last) if axis != last[axis] else x
+        rows = a.reshape(moved, [match.count, match.length])
+        attributes = {"axis": -1, **({} if match.largest else {"largest": 0})}  # which old opsets do not have
+        sorted_ = [
+            edit.node("TopK", [a.slice(rows, 0, row, row + 1), a.index([match.k])], attributes, outputs=2).outputs
+            for row in range(match.count)
+        ]
+        back = [last.index(each) for each in range(len(last))]
+
+        def joined(parts: Sequence[ir.Value]) -> ir.Value:
+            whole = a.reshape(a.concat(parts, 0), [*(match.shape[each] for each in rest), match.k])
+            return a("Transpose", whole, perm=back) if axis != last[axis] else whole
+
+        return [joined(parts) for parts in zip(*sorted_, strict=True)]
+
+
+def _along(rank: int, lengths: dict[int, int]) -> list[int]:
+    """A shape of ones but for some axes."""
+    return [lengths.get(axis, 1) for axis in range(rank)]
+
+
+RULES: tuple[NodeRewrite[_Rows], ...] = (RankByComparison(), SortRowByRow())

@@ -1,0 +1,60 @@
+"""Triangles of matrices whose diagonal is computed while the model runs.
+
+    Trilu(x, k)   →   Where(column − row < k, 0, x)  for the upper triangle,  > k  for the lower one
+
+Of bools, ONNX Runtime has And, but no Where.
+
+Skips: open dimensions; an unknown dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operators import reshape
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Matrix(Match):
+    rows: int
+    columns: int
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class SelectTriangle(NodeRewrite[_Matrix]):
+    """Select the elements of a triangle by comparing row and column."""
+
+    name = "select-triangle"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Trilu")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Matrix | Skip | None:
+        """Read the shape."""
+        if not is_plain(node, context.scope):
+            return None
+        sizes, dtype = sizes_of(node.inputs[0], context.scope), context.scope.dtype(node.inputs[0])
+        return Skip(UNKNOWN_SHAPE) if sizes is None or dtype is None else _Matrix(node, sizes[-2], sizes[-1], dtype)
+
+    def rewrite(self, match: _Matrix, edit: Edit) -> Sequence[ir.Value | None]:
+        """Leave out what lies on the other side of the diagonal."""
+        x, diagonal = match.node.inputs[0], given(match.node, 1)
+        above = edit.constant(np.arange(match.columns, dtype=np.int64) - np.arange(match.rows, dtype=np.int64)[:, None])
+        k = edit.constant(np.zeros(1, np.int64)) if diagonal is None else reshape(edit, diagonal, [1])
+        outside = edit.op("Less" if match.node.attributes.get_int("upper", 1) else "Greater", [above, k])
+        if match.dtype == ir.DataType.BOOL:
+            return [edit.op("And", [x, edit.op("Not", [outside])])]
+        return [edit.op("Where", [outside, edit.constant(np.zeros((), match.dtype.numpy())), x])]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (SelectTriangle(),)

@@ -1,0 +1,1 @@
+"""Rules for dtypes that the runtime lacks, and for quantization."""

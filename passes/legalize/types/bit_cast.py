@@ -1,0 +1,152 @@
+"""BitCast as arithmetic: between integers of one width by Cast, between floats and integers by taking them apart.
+
+    float → bits    e = ⌊log₂|x|⌋ − least,  m = |x| / 2^(e + least − p),  bits = e·2ᵖ + m
+    bits → float    e = bits / 2ᵖ,  m = bits mod 2ᵖ + 2ᵖ,  |x| = m·2^(e − 1 + least − p)
+
+where p is how many bits the fraction has, and ``least`` the least exponent.
+
+Subnormal numbers have the least exponent and no leading one. The sign of a zero is
+that of 1 / x. All steps are exact. Infinities and NaN have the largest exponent; of NaN only that it is one is kept, as
+the quiet NaN without a sign.
+
+Numbers of 16 bits are computed in float32, which holds all of them. A runtime that treats subnormal numbers as zero
+treats them so here.
+
+Skips: complex numbers, integers of less than a byte, and floats of a byte and less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import cast, float_info, floor_power, scalar
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
+_INTEGERS = {
+    8: (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.BOOL),
+    16: (ir.DataType.INT16, ir.DataType.UINT16),
+    32: (ir.DataType.INT32, ir.DataType.UINT32),
+    64: (ir.DataType.INT64, ir.DataType.UINT64),
+}
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    source: ir.DataType
+    target: ir.DataType
+
+
+@dataclass(frozen=True)
+class BitCastByArithmetic(NodeRewrite[_Found]):
+    """Compute the number that the same bits are in another dtype."""
+
+    name = "bit-cast-by-arithmetic"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "BitCast")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Read the dtypes."""
+        source, target = context.scope.dtype(node.inputs[0]), ir.DataType(node.attributes.get_int("to", 0))
+        if source is None:
+            return Skip("the dtype of its input is unknown")
+        known = {*_FLOATS, *(dtype for each in _INTEGERS.values() for dtype in each)}
+        if source != target and not {source, target} <= known:
+            return Skip(f"the bits of {source.name.lower()} as {target.name.lower()} are not computed")
+        return _Found(node, source, target)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """From a float to a signed integer, to another integer, and from one to a float, as far as it takes."""
+        value, source, target = match.node.inputs[0], match.source, match.target
+        assert value is not None
+        if source == target:
+            return [edit.op("Identity", [value])]
+        signed = _INTEGERS[source.bitwidth][0]
+        if source in _FLOATS:
+            value, source = _bits_of(edit, value, source), signed
+        if target in _FLOATS:
+            value, source = _float_of(edit, cast(edit, value, signed, source), target), target
+        if target == ir.DataType.BOOL:  # any bit makes it true
+            return [edit.op("Not", [edit.op("Equal", [value, scalar(edit, 0, source)])])]
+        return [cast(edit, value, target, source)]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a float is laid out, and the dtypes that its parts are computed in."""
+
+    fraction: int
+    least: int
+    """The exponent of the least normal number: 1 − bias."""
+    most: int
+    """The exponent of the largest number."""
+    number: ir.DataType
+    whole: ir.DataType
+
+    @classmethod
+    def of(cls, dtype: ir.DataType) -> _Layout:
+        """That of one of the four floats."""
+        info = float_info(dtype)
+        large = dtype == ir.DataType.DOUBLE
+        number, whole = (ir.DataType.DOUBLE, ir.DataType.INT64) if large else (ir.DataType.FLOAT, ir.DataType.INT32)
+        return cls(int(info.nmant), int(info.minexp), int(info.maxexp) - 1, number, whole)
+
+    @property
+    def infinity(self) -> int:
+        """The bits of infinity."""
+        return (self.most - self.least + 2) << self.fraction
+
+
+def _bits_of(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The bits of floats, as signed integers of the same width."""
+    layout = _Layout.of(dtype)
+    number, whole = layout.number, layout.whole
+    signed = _INTEGERS[dtype.bitwidth][0]
+    infinite, nan = edit.op("IsInf", [x]), edit.op("IsNaN", [x])
+    x = cast(edit, x, number, dtype)
+    zero = scalar(edit, 0, number)
+    negative = edit.op("Less", [edit.op("Where", [edit.op("Equal", [x, zero]), edit.op("Reciprocal", [x]), x]), zero])
+    size = edit.op("Where", [edit.op("Or", [infinite, nan]), scalar(edit, 1, number), edit.op("Abs", [x])])
+    power, count = floor_power(edit, size, layout.least, layout.most, number)
+    scaled = edit.op("Mul", [edit.op("Div", [size, power]), scalar(edit, 2.0**layout.fraction, number)])
+    mantissa = edit.op("Cast", [scaled], {"to": whole.value})
+    exponent = edit.op("Mul", [cast(edit, count, whole, number), scalar(edit, 1 << layout.fraction, whole)])
+    bits = edit.op("Add", [exponent, mantissa])
+    bits = edit.op("Where", [infinite, scalar(edit, layout.infinity, whole), bits])
+    top = scalar(edit, -(1 << (dtype.bitwidth - 1)), whole)
+    bits = edit.op("Where", [negative, edit.op("Add", [bits, top]), bits])
+    bits = edit.op("Where", [nan, scalar(edit, layout.infinity | 1 << (layout.fraction - 1), whole), bits])
+    return cast(edit, bits, signed, whole)
+
+
+def _float_of(edit: Edit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The floats of bits that come as signed integers of the same width."""
+    layout = _Layout.of(dtype)
+    number, whole = layout.number, layout.whole
+    bits = cast(edit, bits, whole, _INTEGERS[dtype.bitwidth][0])
+    zero, one = scalar(edit, 0, whole), scalar(edit, 1 << layout.fraction, whole)
+    positive = edit.op("Not", [edit.op("Less", [bits, zero])])
+    top = scalar(edit, -(1 << (dtype.bitwidth - 1)), whole)
+    bits = edit.op("Where", [positive, bits, edit.op("Sub", [bits, top])])
+    exponent = edit.op("Div", [bits, one])
+    fraction = edit.op("Sub", [bits, edit.op("Mul", [exponent, one])])
+    subnormal = edit.op("Equal", [exponent, zero])
+    mantissa = edit.op("Where", [subnormal, fraction, edit.op("Add", [fraction, one])])
+    last = layout.most - layout.least + 2
+    powers = [2.0 ** (layout.least - layout.fraction + max(each - 1, 0)) for each in range(last)] + [1.0]
+    power = edit.op("Gather", [edit.constant(np.array(powers, number.numpy())), exponent])
+    y = cast(edit, edit.op("Mul", [edit.op("Cast", [mantissa], {"to": number.value}), power]), dtype, number)
+    infinite = edit.op("Equal", [fraction, zero])
+    special = edit.op("Where", [infinite, scalar(edit, np.inf, dtype), scalar(edit, np.nan, dtype)])
+    y = edit.op("Where", [edit.op("Equal", [exponent, scalar(edit, last, whole)]), special, y])
+    return edit.op("Where", [positive, y, edit.op("Neg", [y])])  # ONNX Runtime drops the sign of a zero in the middle
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (BitCastByArithmetic(),)

@@ -1,0 +1,213 @@
+"""Casts whose numbers a runtime gets wrong: what is out of range, infinite, or narrower than it thinks.
+
+    Cast(x → float)   →  Where(x > L, +∞, Where(x < −L, −∞, Cast(x)))      L: the largest x that stays finite
+    Cast(x → bool)    →  ¬(x = 0)                                          so that .5, −1 and NaN are true
+    Cast(x → uint8)   →  Cast(Cast(x → int64) → uint8)                     from floats, to integers below 64 bits
+    Cast(x → int4)    →  Cast(low bits of x → int4)                        as int4 keeps four bits, not eight
+    Cast(x → float8)  →  Cast(round(x / u)·u → float8)                     saturating as the attribute says
+
+A runtime that clamps what is out of range makes the largest number of an infinity. The replacement computes the same
+wherever it is computed right already; it is wanted only where the runtime is wrong. ONNX does not say what becomes of
+floats out of an integer's range; the low bits are what ONNX Runtime gives.
+
+Skips: dtypes that are unknown, and strings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import SMALL, SMALL_FLOATS, float_info, is_settled, scalar, to_small
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_WIDE_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    source: ir.DataType
+    target: ir.DataType
+
+
+def _dtypes(node: ir.Node, context: NodeContext) -> tuple[ir.DataType, ir.DataType] | Skip:
+    """From what to what a Cast casts."""
+    source, target = context.scope.dtype(node.inputs[0]), ir.DataType(node.attributes.get_int("to", 0))
+    if source is None or ir.DataType.UNDEFINED in (source, target):
+        return Skip("the dtype that it casts from or to is unknown")
+    if ir.DataType.STRING in (source, target):
+        return Skip("it casts strings")
+    return source, target
+
+
+@dataclass(frozen=True)
+class _CastRule(NodeRewrite[_Found]):
+    operators = frozenset({("", "Cast")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether the dtypes are those of the rule."""
+        if is_settled(node, self.name):
+            return None
+        dtypes = _dtypes(node, context)
+        if isinstance(dtypes, Skip):
+            return dtypes
+        return _Found(node, *dtypes) if self.applies(*dtypes) else None
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Whether the rule is about casts from ``source`` to ``target``."""
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class CastToBool(_CastRule):
+    """Compare with zero instead of casting to bool."""
+
+    name = "cast-to-bool"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Numbers to bool."""
+        return target == ir.DataType.BOOL and source not in (ir.DataType.BOOL, *SMALL)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """Not equal to zero."""
+        zero = scalar(edit, 0, match.source)
+        return [edit.op("Not", [edit.op("Equal", [match.node.inputs[0], zero])])]
+
+
+@dataclass(frozen=True)
+class CastOverflowToInfinity(_CastRule):
+    """Make infinities of what is out of the range of a float, and of infinities."""
+
+    name = "cast-overflow-to-infinity"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Numbers to floats, unless all of them are safe."""
+        numbers = source not in SMALL and (source.is_integer() or source in _WIDE_FLOATS)
+        return numbers and target in _WIDE_FLOATS and source != target and any(_edges(source, target))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """The Cast, and beyond the last safe numbers what they are."""
+        x, source, target = match.node.inputs[0], match.source, match.target
+        y = edit.op("Cast", [x], {"to": target.value})
+        for operator, edge in zip(("Greater", "Less"), _edges(source, target), strict=True):
+            if edge is not None:
+                last, beyond = edge
+                y = edit.op("Where", [edit.op(operator, [x, edit.constant(last)]), edit.constant(beyond), y])
+        return [y]
+
+
+def _edges(source: ir.DataType, target: ir.DataType) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """What `_edge` finds above and below."""
+    return [_edge(source, target, 1), _edge(source, target, -1)]
+
+
+@functools.cache
+def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The last number on one side of zero whose Cast is safe, and what those beyond it become; None if all are safe.
+
+    Safe is what stays finite, and is not rounded out of an integer's range: a runtime that holds the rounded number in
+    the source's dtype for a moment has 2³¹ as −2³¹.
+    """
+    dtype = source.numpy()
+    low, high = -np.inf, np.inf
+    if source.is_integer():
+        info = np.iinfo(dtype)
+        low, high = info.min, info.max  # not as floats: 2⁶³ − 1 is none
+        count = info.max if sign > 0 else -info.min
+        extreme = np.asarray(sign * count, dtype)
+    else:
+        pattern = np.dtype(f"u{dtype.itemsize}")
+        count = int(np.asarray(float_info(source).max, dtype).view(pattern))
+        extreme = np.asarray(sign * np.inf, dtype)
+
+    def number(index: int) -> np.ndarray:
+        """Those of one sign in order: integers by themselves, floats by their bits."""
+        if source.is_integer():
+            return np.asarray(sign * index, dtype)
+        size = np.asarray(index, pattern).view(dtype)
+        return size if sign > 0 else np.negative(size)
+
+    def is_safe(index: int) -> bool:
+        rounded = float(number(index).astype(target.numpy()))
+        return np.isfinite(rounded) and low <= rounded <= high
+
+    with np.errstate(over="ignore"):
+        last, end = 0, count + 1
+        while end - last > 1:  # bisect counts no further than 2⁶³ − 1
+            middle = (last + end) // 2
+            last, end = (middle, end) if is_safe(middle) else (last, middle)
+        if last == count and source.is_integer():
+            return None
+        return number(last), extreme.astype(target.numpy())
+
+
+@dataclass(frozen=True)
+class CastThroughInt64(_CastRule):
+    """Take the low bits of floats that are out of an integer's range."""
+
+    name = "cast-through-int64"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Floats to integers other than int32 and int64, which saturate."""
+        wide = target.is_integer() and target not in (*SMALL, ir.DataType.INT32, ir.DataType.INT64)
+        return wide and source in _WIDE_FLOATS
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """Two Casts."""
+        whole = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.INT64.value})
+        return [edit.op("Cast", [whole], {"to": match.target.value})]
+
+
+@dataclass(frozen=True)
+class CastThroughFloat(_CastRule):
+    """Take a small float to float32 first: one step less of which the runtime might not know."""
+
+    name = "cast-through-float"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Small floats to anything but float32 and other small floats."""
+        return source in SMALL_FLOATS and target != ir.DataType.FLOAT and target not in SMALL_FLOATS
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """Two Casts."""
+        number = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.FLOAT.value})
+        return [edit.op("Cast", [number], {"to": match.target.value})]
+
+
+@dataclass(frozen=True)
+class CastByArithmetic(_CastRule):
+    """Compute what a Cast to a small dtype makes of a number; the Cast that is left changes nothing."""
+
+    name = "cast-by-arithmetic"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        """Anything to a small dtype."""
+        return target in SMALL and source not in SMALL
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """The number on the small dtype's grid, and the Cast of that."""
+        x = match.node.inputs[0]
+        assert x is not None
+        number = to_small(edit, match.node, x, match.source, match.target)
+        return [edit.op("Cast", [number], {"to": match.target.value})]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (
+    CastToBool(),
+    CastThroughInt64(),
+    CastThroughFloat(),
+    CastByArithmetic(),
+    CastOverflowToInfinity(),
+)

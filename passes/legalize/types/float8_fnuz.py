@@ -1,0 +1,132 @@
+"""Write float8e4m3fn as float8e4m3fnuz, where a runtime has only the latter.
+
+    DequantizeLinear(QuantizeLinear(x, s), s)   →  DQ(Q(Clip(x, −448·s, 448·s), 2·s, fnuz), 2·s)
+    DequantizeLinear(W, s)                      →  DequantizeLinear(W as fnuz, 2·s)            for a constant W
+
+The two have the same bits, and a bias of the exponent that differs by one: the same bits stand for half the number. So
+with twice the scale nothing changes, but for three patterns: −0, which fnuz does not have, becomes 0; NaN has another
+pattern; and numbers between the largest of the one, 448, and of the other, 480, saturate by Clip. Kernels of 8 bits
+stay what they are, which they do not when the numbers are carried in float32 (`passes.legalize.types.small_types`).
+
+Skips: weights with NaN; tensors that come in, or are made by anything but QuantizeLinear and operators that move
+elements; zero points and scales that are not constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.quantization import Array, is_quantize, plain, quantized_dtype
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_FROM, _TO = ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ
+_LARGEST = 448.0
+_MOVING = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_NAN = (0x7F, 0xFF)
+
+
+@dataclass(frozen=True)
+class Float8ToFnuz(NodeRewrite[Match]):
+    """Write float8e4m3fn as float8e4m3fnuz with twice the scale."""
+
+    name = "float8-to-fnuz"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "DequantizeLinear")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Follow the numbers back to a QuantizeLinear, or to a constant."""
+        scope = context.scope
+        if quantized_dtype(node, scope) != _FROM or scope.opset() < 19:
+            return None
+        if _scale(node, scope) is None:
+            return Skip("its scale is not constant, or not a number for all, or for each index of an axis")
+        absorbed: list[ir.Node] = []
+        value = node.inputs[0]
+        while (tensor := scope.constant(value)) is None:
+            maker = value.producer() if value is not None else None
+            if maker is None:
+                return Skip("its numbers come in from outside")
+            absorbed.append(maker)
+            if is_quantize(maker):
+                if _scale(maker, scope) is None or scope.dtype(maker.inputs[0]) is None:
+                    return Skip("the scale of the QuantizeLinear before it is not constant")
+                return Match(node, absorbed=tuple(absorbed))
+            if not plain(maker, scope, *_MOVING):
+                return Skip(f"{maker.op_type} makes its numbers")
+            value = maker.inputs[0]
+        if np.isin(_bits(tensor), _NAN).any():
+            return Skip("its weights hold NaN")
+        return Match(node, absorbed=tuple(absorbed))
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same chain of operators, in the other dtype."""
+        last = match.absorbed[-1] if match.absorbed else None
+        if is_quantize(last):
+            assert last is not None
+            moving, value = match.absorbed[:-1], _quantize(edit, last)
+        else:
+            moving = match.absorbed
+            source = last.inputs[0] if last is not None else match.node.inputs[0]
+            tensor = edit.scope.constant(source)
+            assert tensor is not None
+            bits = _bits(tensor)
+            value = edit.constant(np.where(bits == 0x80, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fnuz))
+        for node in reversed(moving):
+            value = edit.op(node.op_type, [value, *node.inputs[1:]], dict(node.attributes))  # type: ignore[arg-type]
+        return [_with_parameters(edit, match.node, value)]
+
+
+def _bits(tensor: ir.TensorProtocol) -> Array:
+    return np.asarray(tensor.numpy()).view(np.uint8)
+
+
+def _scale(node: ir.Node, scope: Scope) -> Array | None:
+    """A scale that can be doubled."""
+    tensor = scope.constant(node.inputs[1])
+    if tensor is None or len(tensor.shape) > 1 or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        return None
+    zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    if zero is not None and zero.numpy().astype(np.float32).any():
+        return None
+    scale = tensor.numpy()
+    return scale if np.isfinite(scale * scale.dtype.type(_LARGEST)).all() else None
+
+
+def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
+    """QuantizeLinear of what is clipped."""
+    scale, x = _scale(node, edit.scope), node.inputs[0]
+    assert scale is not None and x is not None
+    bound = scale * scale.dtype.type(_LARGEST)
+    if scale.size == 1:
+        bound = bound.reshape(())
+        x = edit.op("Clip", [x, edit.constant(np.asarray(-bound)), edit.constant(np.asarray(bound))])
+    else:
+        shape = edit.scope.shape(x)
+        rank = len(shape) if shape is not None else 1
+        aligned = bound.reshape([-1, *[1] * (rank - 1 - node.attributes.get_int("axis", 1) % rank)])
+        x = edit.op("Min", [edit.op("Max", [x, edit.constant(-aligned)]), edit.constant(aligned)])
+    return _with_parameters(edit, node, x)
+
+
+def _with_parameters(edit: Edit, node: ir.Node, x: ir.Value) -> ir.Value:
+    """The node on another input, with twice the scale and a zero point of the other dtype."""
+    scale = _scale(node, edit.scope)
+    assert scale is not None
+    twice = edit.constant(np.asarray(scale * scale.dtype.type(2)))
+    zero = edit.constant(ir.Tensor(np.zeros(scale.shape, ml_dtypes.float8_e4m3fnuz), dtype=_TO))
+    attributes: dict[str, Any] = dict(node.attributes)
+    if is_quantize(node):
+        attributes.pop("output_dtype", None)
+    return edit.op(node.op_type, [x, twice, zero], attributes)
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (Float8ToFnuz(),)

@@ -1,0 +1,171 @@
+"""Tensors of dtypes that a runtime's parser rejects: their numbers are carried in a dtype that it has.
+
+    Cast(f(Cast(x → float8)) → float)        →  f(round(x / u)·u)              f moves elements: Reshape, Gather, …
+    DequantizeLinear(W, s), W of int4        →  DequantizeLinear(W as int8, s)
+    DequantizeLinear(Q(x, s), s) in float8   →  round(x / s / u)·u · s
+    Cast(W → float), W a constant of float4  →  W's numbers
+
+The rewrite begins at a node that turns a small dtype into another dtype, and goes back from it to the nodes that made
+it small, and to constants. What is between must only move elements. So a tensor of the small dtype is never there, and
+its numbers are exactly the ones that it would have had; see `passes.build.grids` for the arithmetic.
+
+Skips: a tensor of a small dtype that comes in from outside, which a runtime without the dtype cannot take, or that is
+computed by something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.types.quantize_linear import dequantized, obstacle, output_dtype, quantized
+
+_MOVING = {
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+}  # fmt: skip
+"""Operators whose outputs hold elements of their inputs (and zeros)."""
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+
+
+@dataclass(frozen=True)
+class CarrySmallTypes(NodeRewrite[_Found]):
+    """Carry the numbers of small dtypes in wider ones."""
+
+    name = "carry-small-types"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether its input is of a small dtype, and made of what can be carried."""
+        scope = context.scope
+        values = [value for value in node.inputs if value is not None and is_one_of(_dtype(value, scope), SMALL)]
+        target = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
+        if not values or (target and ir.DataType(target) in SMALL):
+            return None
+        found: dict[ir.Node, None] = {}
+        for value in values:
+            problem = _trace(value, scope, found)
+            if problem is not None:
+                return Skip(problem)
+        dtype, problem = _dtype(values[0], scope), obstacle(node, scope) if node.op_type == "DequantizeLinear" else None
+        assert dtype is not None
+        if problem is not None:
+            return Skip(problem)
+        return _Found(node, dtype, absorbed=tuple(reversed(found)))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+        """The same operator, on the carriers of its inputs."""
+        node, known = match.node, dict[ir.Value, ir.Value]()
+        inputs = [_carry(value, edit, known) for value in node.inputs]
+        if node.op_type == "Cast":
+            assert inputs[0] is not None
+            return [cast(edit, inputs[0], ir.DataType(node.attributes.get_int("to", 0)), carrier(match.dtype))]
+        if match.dtype not in SMALL_FLOATS and not is_one_of(_dtype(node.inputs[1], edit.scope), SMALL):
+            attributes: dict[str, Any] = dict(node.attributes)
+            return [edit.op("DequantizeLinear", inputs, attributes)]
+        target = output_dtype(node, edit.scope)
+        assert target is not None
+        return [dequantized(edit, node, inputs, target)]
+
+
+def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
+    """A value's dtype; that of what makes it where nothing says it."""
+    found = scope.dtype(value)
+    node = value.producer() if value is not None else None
+    if found is None and node is not None and node.op_type == "Cast":
+        return ir.DataType(node.attributes.get_int("to", 0))
+    return found
+
+
+def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | None:
+    """Collect the nodes between a value of a small dtype and what it is made of; says what stands in the way."""
+    if scope.constant(value) is not None:
+        return None
+    node = value.producer()
+    dtype = _dtype(value, scope)
+    assert dtype is not None
+    if node is None:
+        return f"{value.name} comes in as {dtype.name.lower()}"
+    if node in found:
+        return None
+    if not is_plain(node, scope):
+        return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
+    moving = node.domain == "" and node.op_type in _MOVING
+    if node.op_type == "Pad":
+        moving = node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3
+    if not moving and node.op_type not in ("Cast", "CastLike", "QuantizeLinear"):
+        return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
+    if node.op_type == "QuantizeLinear" and (problem := obstacle(node, scope)) is not None:
+        return problem
+    if not moving and node.inputs[0] is not None and scope.dtype(node.inputs[0]) is None:
+        return f"the dtype of {node.inputs[0].name} is unknown"
+    for each in node.inputs[:1] if node.op_type == "CastLike" else node.inputs:
+        if each is not None and is_one_of(_dtype(each, scope), SMALL):
+            problem = _trace(each, scope, found)
+            if problem is not None:
+                return problem
+    found[node] = None
+    return None
+
+
+def _carry(value: ir.Value | None, edit: Edit, known: dict[ir.Value, ir.Value]) -> ir.Value | None:
+    """The carrier of a value of a small dtype; any other value as it is."""
+    dtype = _dtype(value, edit.scope)
+    if value is None or not is_one_of(dtype, SMALL):
+        return value
+    assert dtype is not None
+    if value not in known:
+        tensor = edit.scope.constant(value)
+        if tensor is not None:
+            known[value] = edit.constant(as_carrier(tensor))
+        else:
+            node = value.producer()
+            assert node is not None
+            _carry_outputs(node, dtype, edit, known)
+    return known[value]
+
+
+def _carry_outputs(node: ir.Node, dtype: ir.DataType, edit: Edit, known: dict[ir.Value, ir.Value]) -> None:
+    if node.op_type in ("Cast", "CastLike"):
+        x = _carry(node.inputs[0], edit, known)
+        assert x is not None
+        before = _dtype(node.inputs[0], edit.scope)
+        assert before is not None
+        exact = _is_on_grid(node.inputs[0], dtype, edit.scope)
+        known[node.outputs[0]] = x if exact else to_small(edit, node, x, carrier(before), dtype)
+        return
+    inputs = [_carry(each, edit, known) for each in node.inputs]
+    if node.op_type == "QuantizeLinear":
+        known[node.outputs[0]] = quantized(edit, node, inputs, dtype)
+    else:
+        attributes: Mapping[str, Any] = dict(node.attributes)
+        made = edit.node(node.op_type, inputs, attributes, outputs=len(node.outputs))
+        known.update(zip(node.outputs, made.outputs, strict=True))
+
+
+def _is_on_grid(value: ir.Value | None, dtype: ir.DataType, scope: Scope) -> bool:
+    """Whether a value is looked up in a table of numbers of a small float: a Cast to it changes none."""
+    node = value.producer() if value is not None else None
+    table = scope.constant(node.inputs[0]) if node is not None and node.op_type == "Gather" else None
+    if table is None or table.dtype != ir.DataType.FLOAT or dtype not in SMALL_FLOATS or table.size > 256:
+        return False
+    numbers = table.numpy()
+    return np.array_equal(numbers.astype(dtype.numpy()).astype(np.float32), numbers, equal_nan=True)
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (CarrySmallTypes(),)

@@ -1,0 +1,59 @@
+"""Remove quantization that only takes back what dequantization did.
+
+    QuantizeLinear(DequantizeLinear(q, s, z), s, z)   →  q
+
+Quantizing a number that was just dequantized with the same parameters gives the same integer: (q − z)·s / s is within a
+rounding of q − z, which is far less than half a step. So of two pairs of QuantizeLinear and DequantizeLinear in a row,
+as a model has that was quantized twice on one grid, one is left.
+
+Skips: scales that are not constant, zero, or so small or large that the product loses bits; floats of 8 bits are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.quantization import DOMAINS, is_dequantize, parameters, quantized_dtype, same_parameters
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class CancelQdq(NodeRewrite[Match]):
+    """Remove quantization that only takes back what dequantization did."""
+
+    name = "cancel-qdq"
+    exactness = Exactness.BITWISE
+    operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Look for the DequantizeLinear before it."""
+        scope, value = context.scope, node.inputs[0]
+        before = value.producer() if value is not None else None
+        if before is None or not is_dequantize(before) or before.graph is not node.graph:
+            return None
+        if not same_parameters(before, node, scope):
+            return None
+        found = parameters(node, scope)
+        if isinstance(found, str):
+            return Skip(found)
+        if quantized_dtype(before, scope) != found.dtype:
+            return None
+        largest = np.abs(found.scale.astype(np.float64)).max(initial=0) * 2.0**found.dtype.bitwidth
+        info = np.finfo(np.float32)
+        if not np.isfinite(found.scale.astype(np.float64)).all() or largest > info.max:
+            return Skip("its scale is so large that numbers overflow")
+        if found.scale.astype(np.float64).min(initial=1) < info.tiny:
+            return Skip("its scale is so small that numbers vanish")
+        if found.dtype.bitwidth > 16 or (found.scale.dtype != np.float32 and found.dtype.bitwidth > 8):
+            return Skip(f"{found.dtype.name} holds more than a float can tell apart")
+        return Match(node, absorbed=(before,))
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """The integers themselves."""
+        return [match.absorbed[0].inputs[0]]

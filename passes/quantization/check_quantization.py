@@ -1,0 +1,252 @@
+"""Refuse quantization that cannot be meant, and say which node it is.
+
+A scale must be a positive, finite number. Where a constant is nothing but zero it may be zero, as for channels that are
+pruned; weights of few bits, in blocks, have scales of either sign. There must be as many scales as the axis is long, or
+one; zero points must be of the dtype of the integers, as many as scales, within the dtype's range, and zero with 32
+bits. A weight must not be quantized twice, from one grid of 8 bits onto another, which loses what the first had kept:
+that is what quantizing a quantized model does.
+
+The operators on integers, of the standard and of ONNX Runtime, weights in blocks, and AMD Quark's operators are looked
+at likewise. Runtimes accept such models, or abort, and give infinities, NaN or other numbers. Nothing is changed here.
+Scales that are computed are not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.quantization import Array, is_dequantize, is_quantize, quantized_dtype, same_parameters, zero_point
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result
+from passes.core.errors import InputError
+from passes.core.graphs import Scope
+
+
+class _Operand(NamedTuple):
+    """Where an operator has an operand's integers, scale and zero point among its inputs; None where it has not."""
+
+    data: int | None
+    scale: int | None
+    zero: int | None
+    axis: int | None = None
+    """The axis of the operand that there may be several scales or zero points along."""
+
+
+_PAIR = (_Operand(0, 1, 2), _Operand(3, 4, 5), _Operand(None, 6, 7))
+_SINGLE = (_Operand(0, 1, 2), _Operand(None, 3, 4))
+_OPERANDS = {
+    "ConvInteger": (_Operand(0, None, 2), _Operand(1, None, 3, 0)),
+    "DynamicQuantizeMatMul": (_Operand(1, 2, 3, -1),),
+    "MatMulInteger": (_Operand(0, None, 2, -2), _Operand(1, None, 3, -1)),
+    "MatMulIntegerToFloat": (_Operand(0, 2, 4, -2), _Operand(1, 3, 5, -1)),
+    "QGemm": (_Operand(0, 1, 2), _Operand(3, 4, 5), _Operand(None, 7, 8)),
+    "QLinearAdd": _PAIR,
+    "QLinearAveragePool": _SINGLE,
+    "QLinearConv": (_Operand(0, 1, 2), _Operand(3, 4, 5, 0), _Operand(None, 6, 7)),
+    "QLinearGlobalAveragePool": _SINGLE,
+    "QLinearLeakyRelu": _SINGLE,
+    "QLinearMatMul": (_Operand(0, 1, 2, -2), _Operand(3, 4, 5, -1), _Operand(None, 6, 7)),
+    "QLinearMul": _PAIR,
+    "QLinearSigmoid": _SINGLE,
+    "QLinearSoftmax": _SINGLE,
+}
+"""Operators that compute with integers."""
+_BLOCKS = ("MatMulNBits", "GatherBlockQuantized")
+_EXTENDED = {
+    "ExtendedQuantizeLinear", "ExtendedDequantizeLinear", "VitisQuantizeLinear", "VitisDequantizeLinear"
+}  # fmt: skip
+"""AMD Quark's, which quantize to more dtypes."""
+_AGAIN = "quantize the model again"
+
+
+@dataclass(frozen=True)
+class CheckQuantization(Pass):
+    """Refuse quantization that cannot be meant, and say which node it is."""
+
+    name = "check-quantization"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Look at every node that quantizes or dequantizes.
+
+        Raises:
+            InputError: one of them cannot be meant.
+        """
+        for scope in graphs.scopes(model):
+            graphs.name_nodes(scope)
+            for node in scope.nodes():
+                problem = None
+                if is_quantize(node) or is_dequantize(node) or node.op_type in _EXTENDED:
+                    problem = _problem(node, scope)
+                elif node.op_type in _OPERANDS:
+                    problem = _integers(node, scope)
+                elif node.op_type in _BLOCKS:
+                    problem = _blocks(node, scope)
+                if problem is not None:
+                    what, hint = problem
+                    raise InputError(what, where=f"{node.op_type} {node.name}", hint=hint)
+        return Result(model)
+
+
+def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """What cannot be meant of a QuantizeLinear or DequantizeLinear, and what helps."""
+    zero = zero_point(node)
+    offset, scale, dtype = scope.constant(zero), scope.constant(node.inputs[1]), quantized_dtype(node, scope)
+    if zero is not None and is_dequantize(node):
+        own, stored = scope.dtype(zero), _stored(node.inputs[0], scope)
+        if own is not None and stored is not None and own != stored:
+            return (
+                f"its zero point is {own.name.lower()}, and its integers are {stored.name.lower()}",
+                "make them the same",
+            )
+    if offset is not None and (outside := _outside(offset)) is not None:
+        return (
+            f"its zero point {outside} is out of the range of {offset.dtype.name.lower()}",
+            _AGAIN,
+        )
+    wide = dtype in (ir.DataType.INT32, ir.DataType.UINT32) and node.op_type not in _EXTENDED
+    if offset is not None and wide and offset.numpy().any():
+        return "its zero point is not zero, and its integers are of 32 bits", "only fewer bits have zero points"
+    if scale is not None:
+        if not scale.dtype.is_floating_point():
+            return f"its scale is {scale.dtype.name.lower()}", "a scale is a float"
+        steps = scale.numpy().astype(np.float64)
+        if problem := _values(steps, _zeros_only(node, steps, offset, scope), signed=steps.ndim > 1):
+            return problem, "calibrate on data that covers what the model sees, and quantize it again"
+        if problem := _length(node, steps, offset, scope):
+            return problem, _AGAIN
+    return _twice(node, scope)
+
+
+def _stored(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
+    """The dtype of integers, also where only the node that makes them says it."""
+    maker = value.producer() if value is not None else None
+    return scope.dtype(value) or (quantized_dtype(maker, scope) if maker is not None and is_quantize(maker) else None)
+
+
+def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """What cannot be meant of the scales and zero points of an operator on integers."""
+
+    def given(index: int | None) -> ir.Value | None:
+        return node.inputs[index] if index is not None and index < len(node.inputs) else None
+
+    for operand in _OPERANDS[node.op_type]:
+        data, zero = given(operand.data), given(operand.zero)
+        scale, offset = scope.constant(given(operand.scale)), scope.constant(zero)
+        which = f" (input {operand.scale if scale is not None else operand.zero})"
+        stored, own = _stored(data, scope), scope.dtype(zero)
+        if stored is not None and own is not None and stored != own:
+            dtypes = own.name.lower(), stored.name.lower(), operand.zero
+            return "its zero point is {}, and its integers are {} (input {})".format(*dtypes), "make them the same"
+        if scale is not None and (problem := _values(scale.numpy().astype(np.float64), None, signed=False)):
+            return problem + which, _AGAIN
+        shape = scope.shape(data)
+        for tensor, what in ((scale, "scales"), (offset, "zero points")):
+            if tensor is None or tensor.size == 1 or len(tensor.shape) > 1:
+                continue
+            size = shape[operand.axis] if shape is not None and operand.axis is not None and len(shape) > 1 else None
+            if isinstance(size, int) and size != tensor.size:
+                return f"it has {tensor.size} {what} for an axis of {size}{which}", _AGAIN
+    return None
+
+
+def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """What cannot be meant of the scales of weights in blocks; they may be zero, and negative."""
+    scale = scope.constant(node.inputs[2])
+    if scale is None:
+        return None
+    steps = scale.numpy().astype(np.float64)
+    if problem := _values(steps, steps == 0, signed=True):
+        return f"{problem} (input 2)", _AGAIN
+    rows, columns = node.attributes.get_int("N", 0), node.attributes.get_int("K", 0)
+    wanted = rows * -(-columns // max(1, node.attributes.get_int("block_size", 0)))
+    if node.op_type == "MatMulNBits" and rows and columns and steps.size != wanted:
+        return f"it has {steps.size} scales for {wanted} blocks (input 2)", _AGAIN
+    return None
+
+
+def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
+    """Which of the scales is no number of the right sign; those at ``allowed`` may be zero."""
+    if np.isnan(steps).any():
+        return "its scale is NaN"
+    if np.isinf(steps).any():
+        return "its scale is infinite"
+    if not signed and (steps < 0).any():
+        return f"its scale is negative: {steps.min():g}"
+    if ((steps == 0) & ~(np.zeros(steps.shape, bool) if allowed is None else allowed)).any():
+        return "its scale is zero"
+    return ""
+
+
+def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> Array | None:
+    """Where along the axis of the scales a constant is nothing but zero; None where nothing is known of that."""
+    if not (steps == 0).any():
+        return None
+    source = node.inputs[0]
+    maker = source.producer() if source is not None and is_dequantize(node) else None
+    before = maker.inputs[0] if maker is not None and is_quantize(maker) else source
+    stored = scope.constant(before)
+    if stored is None:
+        return None
+    if before is not source or is_quantize(node):  # a constant in float, as it is before it is quantized
+        offset = None
+    if steps.ndim > 1:
+        return np.asarray(steps == 0)
+    numbers = stored.numpy().astype(np.float64)
+    zero = offset.numpy().astype(np.int64) if offset is not None else np.zeros(steps.shape, np.int64)
+    if steps.size == 1 or numbers.ndim == 0:
+        return np.full(steps.shape, not (numbers - zero).any())
+    axis = node.attributes.get_int("axis", 1) % numbers.ndim
+    rows = np.moveaxis(numbers, axis, -1) - zero
+    return np.asarray(~rows.reshape(-1, rows.shape[-1]).any(axis=0))
+
+
+def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> str:
+    """Whether there are as many scales and zero points as there must be."""
+    if offset is not None and offset.size != steps.size:
+        return f"it has {steps.size} scales and {offset.size} zero points"
+    shape, block = scope.shape(node.inputs[0]), node.attributes.get_int("block_size", 0)
+    if shape is None or (steps.size == 1 and not block):
+        return ""
+    axis = node.attributes.get_int("axis", 0 if node.op_type in _EXTENDED else 1)
+    if block:
+        wanted = [dim if isinstance(dim, int) else None for dim in shape]
+        if steps.ndim != len(wanted) or not -len(wanted) <= axis < len(wanted):
+            return f"its blocks are along axis {axis} of rank {len(wanted)}, and its scales of rank {steps.ndim}"
+        if (along := wanted[axis]) is not None:
+            wanted[axis] = -(-along // block)
+        wrong = any(dim is not None and dim != size for dim, size in zip(wanted, steps.shape, strict=True))
+        return f"it has {steps.shape} scales for {tuple(wanted)} blocks" if wrong else ""
+    if steps.ndim != 1:
+        return ""
+    if not -len(shape) <= axis < len(shape):
+        return f"its scales are along axis {axis} of a tensor of rank {len(shape)}"
+    size = shape[axis]
+    return f"it has {steps.size} scales for an axis of {size}" if isinstance(size, int) and size != steps.size else ""
+
+
+def _outside(tensor: ir.TensorProtocol) -> int | None:
+    """A number that was stored for a tensor and that its dtype cannot hold; None where there is none."""
+    stored = getattr(getattr(tensor, "raw", None), "int32_data", ())
+    if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 8:
+        return None
+    return next((int(each) for each in stored if not tensor.dtype.min <= each <= tensor.dtype.max), None)
+
+
+def _twice(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
+    """Whether it quantizes a weight that was quantized on another grid."""
+    before = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if not is_quantize(node) or before is None or not is_dequantize(before):
+        return None
+    if scope.constant(before.inputs[0]) is None or same_parameters(before, node, scope):
+        return None
+    dtypes = {quantized_dtype(before, scope), quantized_dtype(node, scope)}
+    if any(dtype is None or not dtype.is_integer() or dtype.bitwidth > 8 for dtype in dtypes):
+        return None
+    return (
+        f"the weight {before.inputs[0].name if before.inputs[0] else ''} is quantized twice",
+        "quantize the original model",
+    )

@@ -1,0 +1,259 @@
+"""Write the operators that AMD Quark adds to ONNX as arithmetic that every runtime has.
+
+    ExtendedQuantizeLinear, ExtendedDequantizeLinear       of 8 and 16 bits   →  QuantizeLinear, DequantizeLinear
+                                                           of 32 bits         →  clip(round(x / s))·s
+                                                           of bfloat16        →  (round₇(x / s + z) − z)·s
+                                                           of float16         →  round₁₀(x)
+    BFPQuantizeDequantize, MXQuantizeDequantize            →  rounding in blocks (`passes.build.block_floats`)
+
+Their names before Quark, in the domain com.vai.quantize, are known too. The float16 of the CPU kernels uses neither
+scale nor zero point. Everything is exact, so that weights fold to the very numbers that Quark's kernels give.
+Infinities and NaN stay what they are; of block floats with sub-blocks, the rest of such a block stays as well.
+
+Skips: unknown shapes and dtypes; 32 bits with zero points; floats of 16 bits that are rearranged between quantization
+and dequantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.arithmetic import Arithmetic
+from passes.build.block_floats import (
+    BFLOAT16,
+    ELEMENTS,
+    FLOAT16,
+    Rounding,
+    finite_or_itself,
+    in_blocks,
+    round_block,
+    round_mx,
+    round_prime_block,
+    round_to_float,
+)
+from passes.build.operands import sizes_of
+from passes.core.base import Context, Exactness, Pass, Result, Skip
+from passes.core.edit import Edit
+from passes.core.fixpoint import run_in_rounds
+from passes.core.graphs import Scope
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.types.quantize_linear import reshaped
+
+_NUMBER = ir.DataType.FLOAT
+_DOMAINS = ("com.amd.quark", "com.vai.quantize")
+_QUANTIZE = ("ExtendedQuantizeLinear", "VitisQuantizeLinear")
+_DEQUANTIZE = ("ExtendedDequantizeLinear", "VitisDequantizeLinear")
+_BLOCK = ("BFPQuantizeDequantize", "BFPFixNeuron")
+_MX = ("MXQuantizeDequantize", "MXFixNeuron")
+_HALVES = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
+_WIDE = (ir.DataType.INT32, ir.DataType.UINT32)
+_STANDARD = {
+    ir.DataType.INT8: 13,
+    ir.DataType.UINT8: 13,
+    ir.DataType.INT16: 21,
+    ir.DataType.UINT16: 21,
+}
+"""Integers that QuantizeLinear has, and since which opset; before, com.microsoft has them."""
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+
+
+def _operators(*names: str) -> frozenset[tuple[str, str]]:
+    return frozenset((domain, name) for domain in _DOMAINS for name in names)
+
+
+@dataclass(frozen=True)
+class _Integers(NodeRewrite[_Found]):
+    """Quantization to 8 and 16 bits is the standard's."""
+
+    name = "decompose-quark"
+    exactness = Exactness.BITWISE
+    operators = _operators(*_QUANTIZE, *_DEQUANTIZE)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether its integers are such."""
+        dtype = context.scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
+        if dtype is None:
+            return Skip("the dtype of its zero point is not known")
+        return _Found(node, dtype) if dtype in _STANDARD else None
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The standard's operator, or com.microsoft's where the standard's has not these integers yet."""
+        node = match.node
+        domain = "" if edit.scope.opset() >= _STANDARD[match.dtype] else "com.microsoft"
+        if domain:
+            edit.scope.graph.opset_imports.setdefault(domain, 1)
+        shape = edit.scope.shape(node.inputs[1])
+        attributes = {} if shape is not None and not len(shape) else {"axis": node.attributes.get_int("axis", 0)}
+        name = "QuantizeLinear" if node.op_type in _QUANTIZE else "DequantizeLinear"
+        return [edit.op(name, node.inputs, attributes, domain=domain)]
+
+
+@dataclass(frozen=True)
+class _Pairs(NodeRewrite[_Found]):
+    """Quantization to 32 bits and to floats of 16 bits is rounding, once it is dequantized."""
+
+    name = "decompose-quark"
+    exactness = Exactness.BITWISE
+    operators = _operators(*_DEQUANTIZE)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Look for the quantization before it, or a constant."""
+        scope = context.scope
+        dtype = scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
+        if dtype not in _HALVES and dtype not in _WIDE:
+            return None
+        if any(sizes_of(value, scope) is None for value in node.inputs[1:]):
+            return Skip("the shape of its scale is not known")
+        if dtype in _WIDE and any(_numbers(node, scope)):
+            return Skip("it has a zero point of 32 bits")
+        if scope.constant(node.inputs[0]) is not None:
+            return _Found(node, dtype)
+        before = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if before is None or before.domain not in _DOMAINS or before.op_type not in _QUANTIZE:
+            return Skip(f"{dtype.name.lower()} numbers are rearranged before they are dequantized")
+        if dtype in _WIDE and any(_numbers(before, scope)):
+            return Skip("it has a zero point of 32 bits")
+        several = any(sizes_of(value, scope) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:])
+        if several and sizes_of(before.inputs[0], scope) is None:
+            return Skip("the shape of its input is not known")
+        return _Found(node, dtype, absorbed=(before,))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """Divide, round, multiply."""
+        a = Arithmetic(edit, _NUMBER)
+        if match.absorbed:
+            before = match.absorbed[0]
+            x = before.inputs[0]
+            assert x is not None
+            if match.dtype != ir.DataType.FLOAT16:
+                x = a("Div", x, _spread(edit, before, 1, x))
+            if match.dtype == ir.DataType.BFLOAT16:
+                x = a("Add", x, _spread(edit, before, 2, x))
+            if match.dtype == ir.DataType.FLOAT16:  # whose kernels clip infinities, too
+                x = round_to_float(edit, x, FLOAT16)
+            elif match.dtype == ir.DataType.BFLOAT16:
+                x = finite_or_itself(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
+            else:
+                x = a("Min", a("Max", a("Round", x), float(match.dtype.min)), float(match.dtype.max))
+        else:
+            tensor = edit.scope.constant(match.node.inputs[0])
+            assert tensor is not None
+            x = edit.constant(tensor.numpy().astype(np.float32))
+        if match.dtype == ir.DataType.FLOAT16:
+            return [x]
+        if match.dtype == ir.DataType.BFLOAT16:
+            x = a("Sub", x, _spread(edit, match.node, 2, x))
+        return [a("Mul", x, _spread(edit, match.node, 1, x))]
+
+
+@dataclass(frozen=True)
+class _Blocks(NodeRewrite[Match]):
+    """Rounding in blocks is arithmetic."""
+
+    name = "decompose-quark"
+    exactness = Exactness.BITWISE
+    operators = _operators(*_BLOCK, *_MX)
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether its shape is known, and its attributes mean something."""
+        scope = context.scope
+        if sizes_of(node.inputs[0], scope) is None or scope.dtype(node.inputs[0]) is None:
+            return Skip("the shape or the dtype of its input is not known: freeze it with freeze-shapes")
+        if node.attributes.get_int("rounding_mode", 0) not in list(Rounding):
+            return Skip("it rounds in a way that is not known")
+        if node.op_type in _MX and node.attributes.get_string("element_dtype", "int8") not in (*ELEMENTS, "int8"):
+            return Skip("its elements are of a dtype that is not known")
+        if node.op_type in _BLOCK:
+            method, part = (
+                node.attributes.get_string("bfp_method", "to_bfp"),
+                node.attributes.get_int("sub_block_size", 2),
+            )
+            if method not in ("to_bfp", "to_bfp_prime", "to_bfp_prime_shared"):
+                return Skip("its method is not known")
+            if method != "to_bfp" and node.attributes.get_int("block_size", 8) % part:
+                return Skip("its blocks are no multiples of its sub-blocks")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        """Take blocks apart, round them, and put them together."""
+        node, a = match.node, Arithmetic(edit, _NUMBER)
+        x, dims, dtype = node.inputs[0], sizes_of(node.inputs[0], edit.scope), edit.scope.dtype(node.inputs[0])
+        assert x is not None and dims is not None and dtype is not None
+        x = a.cast(x, dtype)
+        block = node.op_type in _BLOCK
+        if block and node.attributes.get_int("convert_to_bfloat_before_bfp", 0) != 0:
+            x = finite_or_itself(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
+        size = node.attributes.get_int("block_size", 8 if block else 32)
+        axis = node.attributes.get_int("axis", 1) % len(dims) if len(dims) > 1 else 0
+        if int(np.prod(dims)) > 1:
+            x = finite_or_itself(
+                edit,
+                x,
+                lambda each: in_blocks(edit, each, dims, axis, size, lambda part, at: _round(edit, node, part, at)),
+            )
+        return [a.cast(x, _NUMBER, dtype)]
+
+
+def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
+    """Round blocks along an axis as the node's attributes say."""
+    mode = Rounding(node.attributes.get_int("rounding_mode", 0))
+    if node.op_type in _MX:
+        return round_mx(edit, x, axis, element=node.attributes.get_string("element_dtype", "int8"), mode=mode)
+    bits = node.attributes.get_int("bit_width", 16)
+    if node.attributes.get_string("bfp_method", "to_bfp") == "to_bfp":
+        widen = bool(node.attributes.get_int("use_compiler_version_cpu_kernel", 0))
+        return round_block(edit, x, axis, bits=bits, mode=mode, widen=widen)
+    shape = sizes_of(x, edit.scope)
+    assert shape is not None
+    part, shift = node.attributes.get_int("sub_block_size", 2), node.attributes.get_int("sub_block_shift_bits", 1)
+    return round_prime_block(edit, x, shape, axis, bits=bits, mode=mode, part=part, shift=shift)
+
+
+def _numbers(node: ir.Node, scope: Scope) -> list[int]:
+    """The zero points; one that is not zero where they are not constant."""
+    tensor = scope.constant(node.inputs[2])
+    return [1] if tensor is None else [int(each) for each in tensor.numpy().ravel()]
+
+
+def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
+    """A scale or zero point as float32, in a shape that broadcasts with ``x``."""
+    value = node.inputs[index]
+    assert value is not None
+    dtype, shape = edit.scope.dtype(value), sizes_of(value, edit.scope)
+    if dtype is not None and dtype != _NUMBER:
+        tensor = edit.scope.constant(value)
+        value = (
+            edit.constant(tensor.numpy().astype(np.float32))
+            if tensor is not None
+            else edit.op("Cast", [value], {"to": _NUMBER.value})
+        )
+    if shape in ((), (1,)):
+        return reshaped(edit, value, [])
+    whole = x.const_value.shape if x.const_value is not None else x.shape
+    assert whole is not None
+    rank = len(whole)
+    axis = node.attributes.get_int("axis", 0) % rank
+    return reshaped(edit, value, [-1, *[1] * (rank - axis - 1)])
+
+
+_STEPS: tuple[NodeRewrite[Match], ...] = (_Integers(), _Pairs(), _Blocks())  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class DecomposeQuark(Pass):
+    """Write the operators that AMD Quark adds to ONNX as arithmetic that every runtime has."""
+
+    name = "decompose-quark"
+    exactness = Exactness.BITWISE
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Each round lets shapes be known for the next: inference does not know these operators."""
+        return run_in_rounds(_STEPS, model, context)

@@ -1,0 +1,192 @@
+"""Fold quantization that gains nothing, and keep the quantized weights that int8 kernels need.
+
+    W → QuantizeLinear → DequantizeLinear   →  W' (integers) → DequantizeLinear      for a constant W
+    W' → DequantizeLinear → f               →  W'' → f                               where f cannot run in int8
+    x → QuantizeLinear → DequantizeLinear   →  Clip(x, (qmin − zp)·s, (qmax − zp)·s) with policy=all
+
+``keep-int8``, the default, leaves DequantizeLinear where a convolution or a matrix product takes its result, directly
+or rearranged, unless it is a bias of 32 bits; ``weights`` does not. ``all`` gives a plain float model besides. A pair
+both rounds and saturates: the rounding is lost, so that results move by up to half a step of each pair; the saturation
+is kept as Clip, since quantizers rely on it where they remove a Relu.
+
+Skips: constants larger than ``max-bytes``; pairs in blocks or in floating point of 8 bits; and with ``all`` each
+DequantizeLinear that has no QuantizeLinear of the same scale before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.folding import Folder, Refusal
+from passes.analysis.quantization import is_quantize, same_parameters
+from passes.core import graphs
+from passes.core.base import Context, Exactness, Pass, Result, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.inference import infer
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+Policy = Literal["keep-int8", "weights", "all"]
+
+_DOMAINS = ("", "com.microsoft")
+_INT8 = {
+    "Attention",
+    "Conv",
+    "ConvTranspose",
+    "DeformConv",
+    "Einsum",
+    "GRU",
+    "Gemm",
+    "LSTM",
+    "MatMul",
+    "QuantizeLinear",
+    "RNN",
+}
+"""Operators that could go on in integers, on this or another runtime."""
+_BIAS = (ir.DataType.INT32, ir.DataType.UINT32)
+_REARRANGING = {
+    "Cast",
+    "Concat",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
+"""Operators behind which a weight is still that weight."""
+
+
+@dataclass(frozen=True)
+class FoldQdq(Pass):
+    """Fold quantization that gains nothing, and keep the quantized weights that int8 kernels need.
+
+    Attributes:
+        policy: what to fold besides the quantization of constants: dequantized constants that no int8 kernel could take
+            (keep-int8), all dequantized constants (weights), or these and the pairs on activations (all).
+        max_bytes: with keep-int8, no constant in floating point may become larger than this.
+    """
+
+    name = "fold-qdq"
+    policy: Policy = "keep-int8"
+    max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
+
+    @property
+    def exactness(self) -> Exactness:  # type: ignore[override]  # it depends on an option
+        """Only without the rounding of activations numbers move."""
+        return Exactness.QUANTIZATION_STEP if self.policy == "all" else Exactness.BITWISE
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Fold constants first, then pairs."""
+        result = Result(model)
+        if not any(_is_qdq(node) for scope in graphs.scopes(model) for node in scope.nodes()):
+            return result
+        infer(model)
+        limit = self.max_bytes if self.policy == "keep-int8" else 2**63
+        for scope in graphs.scopes(model):
+            graphs.name_nodes(scope)
+            folder = Folder(scope, context, result, name=self.name, accept=self._accept, max_bytes=limit)
+            while folder.round():
+                pass
+            folder.report()
+        if self.policy == "all":
+            pairs = _FoldPairs().run(model, context)
+            result.rewrites += pairs.rewrites
+            result.skips += pairs.skips
+        return result
+
+    def _accept(self, node: ir.Node, scope: Scope) -> Refusal | None:
+        if not _is_qdq(node):
+            return ""
+        keep = self.policy == "keep-int8" and node.op_type == "DequantizeLinear"
+        if keep and scope.dtype(node.inputs[0]) in _BIAS:  # what kernels of 8 bits add is no integer
+            return None
+        return "" if keep and _may_run_in_int8(node.outputs[0]) else None
+
+
+def _is_qdq(node: ir.Node) -> bool:
+    return node.domain in _DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear")
+
+
+def _may_run_in_int8(value: ir.Value) -> bool:
+    """Whether a constant reaches an operator that could take it as integers, or one that is not known."""
+    pending, seen = [value], set[ir.Value]()
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output():
+            return True
+        for node in value.consumers():
+            if node.domain != "" or node.op_type in _INT8 or any(True for _ in graphs.subgraphs(node)):
+                return True
+            if node.op_type in _REARRANGING:
+                pending.extend(each for each in node.outputs if each not in seen)
+                seen.update(node.outputs)
+    return False
+
+
+@dataclass(frozen=True)
+class _Pair(Match):
+    source: ir.Value
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True)
+class _FoldPairs(NodeRewrite[_Pair]):
+    """Replace QuantizeLinear → DequantizeLinear by the saturation that they imply."""
+
+    name = "fold-qdq"
+    exactness = Exactness.QUANTIZATION_STEP
+    operators = frozenset((domain, "DequantizeLinear") for domain in _DOMAINS)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
+        """Look for the QuantizeLinear before it."""
+        scope = context.scope
+        value = node.inputs[0]
+        before = value.producer() if value is not None else None
+        if before is None or not is_quantize(before) or not same_parameters(before, node, scope):
+            return Skip("no QuantizeLinear of the same scale comes before it")
+        source, scale = before.inputs[0], scope.constant(node.inputs[1])
+        zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        if source is None or scale is None or (len(node.inputs) > 2 and node.inputs[2] is not None and zero is None):
+            return Skip("its scale or zero point is not constant")
+        dtype = zero.dtype if zero is not None else ir.DataType(before.attributes.get_int("output_dtype", 0) or 2)
+        if not dtype.is_integer():
+            return Skip(f"{dtype.name} rounds by each number's size, and not by a step")
+        if scope.dtype(source) not in (None, scale.dtype):
+            return Skip("its input is of another dtype than its output")
+        steps = scale.numpy()
+        offset = zero.numpy().astype(np.int64) if zero is not None else np.zeros((), np.int64)
+        bounds = [
+            np.asarray((int(bound) - offset).astype(np.float32) * steps).astype(steps.dtype)
+            for bound in (dtype.min, dtype.max)
+        ]
+        if steps.size > 1:
+            shape = scope.shape(source)
+            axis = node.attributes.get_int("axis", 1)
+            if steps.ndim != 1 or shape is None:
+                return Skip("it quantizes in blocks, or along an axis of a tensor whose rank is not known")
+            aligned = [1] * len(shape)
+            aligned[axis] = -1
+            bounds = [bound.reshape(aligned) for bound in bounds]
+        else:
+            bounds = [bound.reshape(()) for bound in bounds]
+        return _Pair(node, source, *bounds, absorbed=(before,))
+
+    def rewrite(self, match: _Pair, edit: Edit) -> Sequence[ir.Value | None]:
+        """Clip takes scalars only; along an axis, Max and Min do the same."""
+        low, high = edit.constant(match.low), edit.constant(match.high)
+        if match.low.ndim == 0:
+            return [edit.op("Clip", [match.source, low, high])]
+        return [edit.op("Min", [edit.op("Max", [match.source, low]), high])]

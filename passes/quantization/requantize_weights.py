@@ -1,0 +1,137 @@
+"""Give weights in float that lie on the grid of an integer quantization their integers back.
+
+    MatMul(DQ(…), W)   →  MatMul(DQ(…), DequantizeLinear(Q, s, z))       where W = (Q − z)·s
+
+Quantizers that "freeze" a model store the rounded weights as floats and leave only the quantization of activations.
+Then no kernel of 8 bits is found, although the weights have the numbers for it. The grid is found again: the scale is
+the largest weight divided by the smallest whole number for which all weights are whole multiples of it. With one scale
+for all or, where there is none, one for each output channel.
+
+Weights move by at most 4·10⁻⁷ of themselves, the rounding of a product of integer and scale; otherwise they stay.
+
+Skips: weights that are on no grid of 8 bits. Only weights whose other operand is dequantized from 8 bits are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.int8_kernels import Reason, kept, trace
+from passes.analysis.quantization import Array, infer_quantized, quantized_dtype
+from passes.core.base import Context, Exactness, Result, Skip
+from passes.core.edit import Edit
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_LARGEST = 255
+"""The most steps between the least and the largest weight."""
+_CLOSE = 4e-7
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    integers: Array
+    scale: Array
+    zero: Array
+    axis: int
+
+
+@dataclass(frozen=True)
+class RequantizeWeights(NodeRewrite[_Found]):
+    """Give weights in float that lie on a grid of integers these back."""
+
+    name = "requantize-weights"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Axes want ranks."""
+        infer_quantized(model)
+        return super().run(model, context)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Look for integers on one side, and for a constant on a grid on the other."""
+        scope = context.scope
+        if not is_plain(node, scope) or (node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0):
+            return None
+        tensor = scope.constant(node.inputs[1])
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < 2 or len(tensor.shape) < 2:
+            return None
+        operand = trace(node.inputs[0], scope)
+        if isinstance(operand, Reason) or quantized_dtype(operand.dequantize, scope) not in _BYTES:
+            return None
+        axis = kept(node, 1, scope)
+        found = on_grid(tensor.numpy(), axis if scope.opset() >= 13 else None) if scope.opset() >= 10 else None
+        if found is None:
+            return Skip(f"{node.inputs[1].name if node.inputs[1] else ''} is on no grid of 8 bits")
+        return _Found(node, *found, axis=axis or 0)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same node, with the weight dequantized."""
+        node = match.node
+        parts = [edit.constant(each) for each in (match.integers, match.scale, match.zero)]
+        weight = edit.op("DequantizeLinear", parts, {"axis": match.axis} if match.scale.ndim else {})
+        return [edit.op(node.op_type, [node.inputs[0], weight, *node.inputs[2:]], dict(node.attributes))]  # type: ignore[arg-type]
+
+
+def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | None:
+    """The integers of 8 bits, scales and zero points that a weight is made of.
+
+    Args:
+        weights: float32.
+        axis: along which there may be several scales; None where there may not.
+
+    Returns:
+        int8 in the shape of the weights, float32 and int8 in that of the scales: one, or one for each index of the
+        axis. None where there are none.
+    """
+    whole = _grid(weights.ravel())
+    if whole is not None:
+        integers, scale, zero = whole
+        return integers.reshape(weights.shape), np.asarray(scale), np.asarray(zero)
+    if axis is None:
+        return None
+    rows = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
+    found = []
+    for row in rows:
+        grid = _grid(row)
+        if grid is None:
+            return None
+        found.append(grid)
+    integers = np.stack([each[0] for each in found])
+    moved = np.moveaxis(weights, axis, 0).shape
+    whole_integers = np.ascontiguousarray(np.moveaxis(integers.reshape(moved), 0, axis))
+    return whole_integers, np.array([each[1] for each in found], np.float32), np.array([each[2] for each in found])
+
+
+def _grid(row: Array) -> tuple[Array, np.float32, np.int8] | None:
+    """Integers, scale and zero point of weights that share one scale."""
+    if not np.isfinite(row).all():
+        return None
+    sizes = np.unique(np.abs(row.astype(np.float64)))
+    sizes = sizes[sizes > 0]
+    if sizes.size == 0:
+        return np.zeros(row.shape, np.int8), np.float32(1), np.int8(0)
+    if sizes.size > _LARGEST:
+        return None
+    steps = np.arange(1, _LARGEST + 1)
+    multiples = sizes[:, None] * (steps / sizes[-1])
+    off = np.abs(multiples - np.round(multiples)) <= 2 * _CLOSE * multiples
+    for count in steps[off.all(axis=0)]:
+        scale = np.float32(sizes[-1] / count)
+        if scale < np.finfo(np.float32).tiny:
+            return None
+        integers = np.round(row.astype(np.float64) / float(scale)).astype(np.int64)
+        low, high = min(int(integers.min()), 0), max(int(integers.max()), 0)
+        zero = 0 if low >= -128 and high <= 127 else -128 - low
+        if high - low > _LARGEST or not -128 <= zero <= 127:
+            return None
+        again = integers.astype(np.float32) * scale
+        if (np.abs(again - row) <= _CLOSE * np.abs(row)).all():
+            return (integers + zero).astype(np.int8), scale, np.int8(zero)
+    return None

@@ -1,0 +1,220 @@
+"""Quantize to int8 what is quantized to uint8.
+
+    Q(x, s, z) in 0 … 255   →  Q(x, s, z − 128) in −128 … 127
+    DQ(q, s, z)             →  DQ(q − 128, s, z − 128)
+
+Every integer, and every zero point, is less by 128: their differences are the same, and so is what they stand for. The
+same holds behind operators that only move integers or take the larger of two. Kernels of 8 bits take int8; with uint8
+MIGraphX computes in float.
+
+All tensors that are connected change together or not at all. Skips: integers that come in or go out as uint8, that
+another operator takes or makes, and zero points that are not constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis import zero_point_shifts
+from passes.analysis.quantization import is_dequantize, is_quantize, is_quantized, plain, quantized_dtype, zero_point
+from passes.core import graphs
+from passes.core.base import Context, Exactness, Pass, Result, Rewrite, Skip
+from passes.core.graphs import Scope
+from passes.core.inference import infer
+
+_SHIFT = 128
+_MOVING = (
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool", "Pad",
+    "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+)  # fmt: skip
+"""Operators that give some of the integers that they take, and nothing else."""
+_DATA = {"Concat": None}
+"""Which inputs hold the integers, where it is not the first alone: None for all."""
+_UINT8 = ir.DataType.UINT8
+
+
+@dataclass
+class _Component:
+    """Integers that are connected.
+
+    Attributes:
+        values: those that nodes make.
+        constants: the places where constants are taken as integers: a node and the index of its input.
+        quantizers: the QuantizeLinear that make them.
+        dequantizers: the DequantizeLinear that take them.
+        moving: the operators between.
+    """
+
+    values: dict[ir.Value, None] = field(default_factory=dict)
+    constants: dict[tuple[ir.Node, int], None] = field(default_factory=dict)
+    quantizers: dict[ir.Node, None] = field(default_factory=dict)
+    dequantizers: dict[ir.Node, None] = field(default_factory=dict)
+    moving: dict[ir.Node, None] = field(default_factory=dict)
+
+    def ends(self) -> Iterable[ir.Node]:
+        """The nodes that have zero points."""
+        return (*self.quantizers, *self.dequantizers)
+
+    def nodes(self) -> list[str]:
+        """The names of all nodes."""
+        return [node.name or "" for node in (*self.ends(), *self.moving)]
+
+
+@dataclass(frozen=True)
+class Uint8ToInt8(Pass):
+    """Quantize to int8 what is quantized to uint8."""
+
+    name = "uint8-to-int8"
+    exactness = Exactness.BITWISE
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Change one group of connected tensors after the other."""
+        result = Result(model)
+        if not is_quantized(model):
+            return result
+        infer(model)
+        for scope in graphs.scopes(model):
+            if scope.function is not None:
+                continue
+            graphs.name_nodes(scope)
+            done: set[ir.Node] = set()
+            for node in list(scope.nodes()):
+                if node in done or not is_dequantize(node) or quantized_dtype(node, scope) != _UINT8:
+                    continue
+                found = _component(node, scope)
+                if isinstance(found, str):
+                    result.skips.append(Skip(found, node.name or ""))
+                    continue
+                done.update(found.dequantizers)
+                if not context.budget.take():
+                    return result
+                _shift(found, scope)
+                names = tuple(found.nodes())
+                result.rewrites.append(Rewrite(names, names, "uint8 becomes int8"))
+        return result
+
+
+def _component(start: ir.Node, scope: Scope) -> _Component | str:
+    """The integers connected with those that a DequantizeLinear takes; why they must stay uint8 where they must."""
+    found = _Component()
+    pending: list[ir.Value] = []
+
+    def take(node: ir.Node, index: int) -> None:
+        value = node.inputs[index]
+        assert value is not None
+        if scope.constant(value) is not None:
+            found.constants[node, index] = None
+        else:
+            pending.append(value)
+
+    take(start, 0)
+    found.dequantizers[start] = None
+    while pending:
+        value = pending.pop()
+        if value in found.values:
+            continue
+        found.values[value] = None
+        maker = value.producer()
+        if maker is None or value.is_graph_output():
+            return f"{value.name} comes in or goes out as uint8"
+        for node in (maker, *value.consumers()):
+            if is_quantize(node) and node is maker:
+                found.quantizers[node] = None
+            elif is_dequantize(node) and node is not maker:
+                found.dequantizers[node] = None
+            elif plain(node, scope, "Shape", "Size") and node is not maker:
+                continue
+            elif node not in found.moving:
+                problem = _obstacle(node, value, scope)
+                if problem:
+                    return problem
+                found.moving[node] = None
+                data = range(len(node.inputs)) if node.op_type in _DATA else [0]
+                for index in data:
+                    take(node, index)
+                pending.extend(each for each in node.outputs if each.name)
+    for node in found.ends():
+        if zero_point(node) is not None and scope.constant(zero_point(node)) is None:
+            return "its zero point is not constant"
+        shape = scope.shape(node.inputs[1])
+        if zero_point(node) is None and (shape is None or not shape.is_static()):
+            return "the shape of its scale is not known"
+    return found
+
+
+def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
+    """Why a node stands in the way; empty where it only moves ``value``."""
+    which = f"{node.op_type} {node.name} makes or takes {value.name}"
+    if not plain(node, scope, *_MOVING):
+        return which
+    if node.op_type == "MaxPool" and (len(node.outputs) > 1 or scope.opset() < 12):
+        return which
+    if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
+        return which
+    if (
+        node.op_type == "Resize"
+        and node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
+        return which
+    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+        given = node.inputs[2] if len(node.inputs) > 2 else None
+        if scope.opset() < 13 or (given is not None and scope.constant(given) is None):
+            return which
+    if node.op_type not in _DATA and value in node.inputs[1:]:
+        return which
+    return ""
+
+
+def _shift(found: _Component, scope: Scope) -> None:
+    """Lower integers and zero points by 128, wherever they are stored or made."""
+    for node in found.moving:
+        if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+            padding = node.inputs[2] if len(node.inputs) > 2 else None
+            tensor = scope.constant(padding)
+            stored = tensor.numpy() if tensor is not None else np.zeros((), np.uint8)
+            _set_input(node, 2, _constant(node, _lower(stored), f"{node.name}_value", scope))
+            if padding is not None:
+                scope.drop_constant(padding)
+    for node, index in found.constants:
+        value = node.inputs[index]
+        tensor = scope.constant(value)
+        assert tensor is not None and value is not None
+        _set_input(node, index, _constant(node, _lower(tensor.numpy()), f"{value.name}_int8", scope))
+        scope.drop_constant(value)
+    for node in found.ends():
+        zero = zero_point(node)
+        tensor, shape = scope.constant(zero), scope.shape(node.inputs[1])
+        if tensor is None:
+            assert shape is not None
+            stored = np.zeros(tuple(shape.numpy()), np.uint8)
+        else:
+            stored = tensor.numpy()
+        _set_input(node, 2, _constant(node, _lower(stored), f"{zero.name if zero else node.name}_int8", scope))
+        node.attributes.pop("output_dtype", None)
+        if zero is not None:
+            scope.drop_constant(zero)
+    for value in found.values:
+        before = str(value.name)
+        value.type = ir.TensorType(ir.DataType.INT8)
+        value.name = scope.names.value(f"{before}_int8")  # its integers are others
+        zero_point_shifts.record(value, before, -_SHIFT)
+
+
+def _lower(array: np.ndarray) -> np.ndarray:
+    return (array.astype(np.int16) - _SHIFT).astype(np.int8)
+
+
+def _constant(node: ir.Node, array: np.ndarray, name: str, scope: Scope) -> ir.Value:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    return scope.new_constant(graph, ir.Tensor(array), scope.names.value(name))
+
+
+def _set_input(node: ir.Node, index: int, value: ir.Value) -> None:
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, value)

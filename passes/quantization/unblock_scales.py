@@ -1,0 +1,76 @@
+"""Write scales in blocks as scales of an axis where each block is a whole axis, and one scale as a scalar.
+
+    DequantizeLinear <axis = a, block_size = b> (W, s, z), s of size 1 along a
+        →  DequantizeLinear <axis = c> (W, s′, z′)      where s has several numbers along c alone
+        →  DequantizeLinear (W, s′, z′)                 where it has one
+    DequantizeLinear (q, s, z), s of shape [1]          →  DequantizeLinear (q, s′, z′), s′ of shape []
+
+The numbers are the same, in another shape. A kernel of 8 bits takes scales of a channel, and none of blocks: weights
+that are smaller than a block, or quantized in blocks as large as a row, would run in float for nothing. And where a
+kernel is made, MIGraphX takes anything but a scalar for as many scales as there are channels, and refuses the model.
+
+Skips: scales or zero points that are not constant. Scales with several numbers along two axes are blocks indeed, and
+left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from passes.analysis.quantization import DOMAINS, zero_point
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    """Which axis the scales are of; None for one scale."""
+
+    axis: int | None
+
+
+@dataclass(frozen=True)
+class UnblockScales(NodeRewrite[_Found]):
+    """Write scales in blocks as scales of an axis where each block is a whole axis, and one scale as a scalar."""
+
+    name = "unblock-scales"
+    exactness = Exactness.BITWISE
+    operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether its scales vary along one axis at most, and not along that of its blocks."""
+        scope = context.scope
+        shape, zero = scope.shape(node.inputs[1]), zero_point(node)
+        if shape is None or not shape.is_static():
+            return None
+        dims = [int(each) for each in shape.numpy()]
+        several = [axis for axis, size in enumerate(dims) if size != 1]
+        if node.attributes.get_int("block_size", 0):
+            if len(several) > 1 or dims[node.attributes.get_int("axis", 1) % len(dims)] != 1:
+                return None
+        elif several or all(each is None or scope.shape(each) == ir.Shape([]) for each in (node.inputs[1], zero)):
+            return None
+        if scope.constant(node.inputs[1]) is None or (zero is not None and scope.constant(zero) is None):
+            return Skip("its scale or zero point is not constant")
+        return _Found(node, several[0] if several else None)
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same node, its parameters reshaped."""
+        node, shape = match.node, [] if match.axis is None else [-1]
+        attributes: dict[str, Any] = {
+            name: each for name, each in node.attributes.items() if name not in ("axis", "block_size")
+        }
+        if match.axis is not None:
+            attributes["axis"] = match.axis
+        inputs = [node.inputs[0]]
+        for value in node.inputs[1:]:
+            tensor = edit.scope.constant(value)
+            if tensor is not None:
+                value = edit.constant(ir.Tensor(tensor.numpy().reshape(shape), dtype=tensor.dtype))
+            inputs.append(value)
+        return [edit.op(node.op_type, inputs, attributes, domain=node.domain)]

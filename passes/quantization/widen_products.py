@@ -1,0 +1,100 @@
+"""Multiply dequantized numbers in single precision where a product takes them in half.
+
+    MatMul(Cast(DQ(a) → half), Cast(DQ(b) → half))   →  Cast(MatMul(DQ(a), DQ(b)) → half)     likewise Conv and Gemm
+
+Quantization with scales of half precision is written so by `passes.quantization.widen_scales`. The casts stand between
+the integers
+and the product, and where a runtime does not round them as ONNX wants it, they are replaced by arithmetic that no
+kernel of 8 bits looks through. The product of the integers themselves is exact either way: the result is rounded once,
+instead of both operands before, so that it moves by the rounding of half precision (2⁻¹¹ of each term).
+
+Transposes and reshapes between are made anew. Skips: Gemm with alpha other than one, which no kernel of 8 bits has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.analysis.quantization import infer_quantized, is_dequantize, plain
+from passes.core.base import Context, Exactness, Result, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.matching import is_plain
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_MOVING = ("Transpose", "Reshape", "Identity")
+
+
+@dataclass(frozen=True)
+class _Found(Match):
+    dtype: ir.DataType
+    chains: tuple[tuple[ir.Node, ...], tuple[ir.Node, ...]]
+
+
+@dataclass(frozen=True)
+class WidenProducts(NodeRewrite[_Found]):
+    """Multiply dequantized numbers in single precision where a product takes them in half."""
+
+    name = "widen-products"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """It wants dtypes."""
+        infer_quantized(model)
+        return super().run(model, context)
+
+    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+        """Whether both operands are dequantized in single precision, and cast to half."""
+        scope = context.scope
+        dtype = scope.dtype(node.outputs[0]) or scope.dtype(node.inputs[0])
+        if dtype not in _HALVES or not is_plain(node, scope):
+            return None
+        left, right = (_chain(value, scope) for value in node.inputs[:2])
+        if left is None or right is None:
+            return None
+        if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
+            return Skip("alpha is not one")
+        return _Found(node, dtype, (left, right))
+
+    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same product on what was cast, and its result cast."""
+        inputs: list[ir.Value | None] = []
+        for chain in match.chains:
+            value = chain[-1].inputs[0]
+            for node in reversed(chain[:-1]):
+                own: dict[str, Any] = dict(node.attributes)
+                value = edit.op(node.op_type, [value, *node.inputs[1:]], own)
+            inputs.append(value)
+        inputs += [_widened(bias, edit) for bias in match.node.inputs[2:]]
+        attributes: dict[str, Any] = dict(match.node.attributes)
+        return [edit.op("Cast", [edit.op(match.node.op_type, inputs, attributes)], {"to": match.dtype.value})]
+
+
+def _widened(value: ir.Value | None, edit: Edit) -> ir.Value | None:
+    """A bias in single precision."""
+    tensor = edit.scope.constant(value)
+    if tensor is not None:
+        return edit.constant(tensor.numpy().astype(np.float32))
+    return None if value is None else edit.op("Cast", [value], {"to": ir.DataType.FLOAT.value})
+
+
+def _chain(value: ir.Value | None, scope: Scope) -> tuple[ir.Node, ...] | None:
+    """The nodes from an operand back to the cast of what is dequantized in single precision; None if it is not so."""
+    found: list[ir.Node] = []
+    while value is not None and (node := value.producer()) is not None:
+        found.append(node)
+        if plain(node, scope, "Cast"):
+            before = node.inputs[0]
+            made = before is not None and is_dequantize(before.producer())
+            return tuple(found) if made and scope.dtype(before) == ir.DataType.FLOAT else None
+        if not plain(node, scope, *_MOVING):
+            return None
+        value = node.inputs[0]
+    return None

@@ -1,0 +1,1 @@
+"""Passes that change what a model takes, or what it is written in, as the user asks."""

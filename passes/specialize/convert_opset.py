@@ -1,0 +1,129 @@
+"""Write a model in another version of the standard operators.
+
+    Squeeze<axes=[0]>(x), opset 12  →  Squeeze(x, [0]), opset 13
+
+Operators with the same definition in both stay the very same nodes, and so do those whose definition only took in more
+types; the others are converted one at a time by ONNX's version converter. Weights are not read. Operators of other
+domains are left alone.
+
+Refuses the model, and changes nothing, where one operator has no equivalent, or the converter knows none. Functions
+import opsets of their own: theirs changes only if none of their operators does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from passes.analysis.opset_conversion import LOWEST, Converted, Converter, UnconvertibleError, stays
+from passes.core import graphs
+from passes.core.base import Context, Exactness, Pass, Result, Rewrite
+from passes.core.errors import InputError
+from passes.core.graphs import Scope
+from passes.core.inference import infer_node
+
+
+@dataclass(frozen=True)
+class ConvertOpset(Pass):
+    """Write a model in another version of the standard operators.
+
+    Attributes:
+        to: the version, which must be given.
+    """
+
+    name = "convert-opset"
+    exactness = Exactness.ROUNDING
+    to: int | None = None
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Convert all nodes, or none.
+
+        Raises:
+            InputError: no version is given, or ONNX has none such; or an operator, which is named, cannot be converted.
+        """
+        result = Result(model)
+        scope = Scope(model, model.graph)
+        source, target = scope.opset(), self._target()
+        if source == target and all(each.opset_imports.get("", target) == target for each in model.functions.values()):
+            return result
+        if source < LOWEST:
+            raise InputError(f"the model is of opset {source}, and conversion begins with {LOWEST}", where=self.name)
+        functions = list(model.functions.values())
+        for around in graphs.scopes(model):
+            graphs.name_nodes(around)
+        for function in functions:
+            self._check(function, target, model)
+        done = self._convert(scope, target)
+        if not context.budget.take():
+            for each in done:
+                each.proposal.discard()
+            return result
+        for each in done:
+            each.commit(self.name)
+        _imports(model.graph)[""] = target
+        for function in functions:
+            if "" in _imports(function.graph):
+                function.graph.opset_imports[""] = target
+        after = Scope(model, model.graph)
+        for each in done:
+            for node in each.proposal.nodes:
+                infer_node(node, after)
+        before = tuple(each.proposal.node.name or "" for each in done)
+        made = tuple(node.name or "" for each in done for node in each.proposal.nodes)
+        result.rewrites.append(Rewrite(before, made, f"opset {source} → {target}"))
+        return result
+
+    def _target(self) -> int:
+        newest = onnx.defs.onnx_opset_version()
+        if self.to is None:
+            raise InputError("it must be told the version", where=self.name, hint="as in convert-opset{to=17}")
+        if not LOWEST <= self.to <= newest:
+            raise InputError(
+                f"conversion to opset {self.to} is not possible",
+                where=self.name,
+                hint=f"there are {LOWEST} to {newest}",
+            )
+        return self.to
+
+    def _convert(self, scope: Scope, target: int) -> list[Converted]:
+        converter = Converter(scope, target)
+        done: list[Converted] = []
+        for node in scope.nodes():
+            try:
+                converted = converter.convert(node)
+            except UnconvertibleError as error:
+                for each in done:
+                    each.proposal.discard()
+                raise InputError(
+                    f"{node.op_type} cannot be converted to opset {target}: {error}",
+                    where=f"{self.name}, node {node.name}",
+                ) from None
+            if converted is not None:
+                done.append(converted)
+        return done
+
+    def _check(self, function: ir.Function, target: int, model: ir.Model) -> None:
+        """Require that a function says the same in the target."""
+        name = "::".join(filter(None, function.identifier()))
+        scope = Scope(model, function.graph, function)
+        for node in scope.nodes():
+            try:
+                same = stays(node, scope.opset(), target, model)
+            except UnconvertibleError:
+                same = False
+            if not same:
+                raise InputError(
+                    f"{node.op_type} in the function {name} is not the same in opsets {scope.opset()} and {target}",
+                    where=self.name,
+                    hint="put inline-functions before it",
+                )
+
+
+def _imports(graph: ir.Graph) -> dict[str, int]:
+    """The versions that a graph imports, with the standard operators under their short name."""
+    imports = graph.opset_imports
+    if "ai.onnx" in imports:
+        imports[""] = imports.pop("ai.onnx")
+    return imports

@@ -1,0 +1,172 @@
+"""Give sizes to the dimensions that a model leaves open.
+
+    x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or inputs={x=[1,128,64]}
+
+A symbol stands for one number in the whole model: it is replaced in every value, and expressions of it follow, as
+``past + 1`` does. What has been frozen is written into the model's metadata, so that freezing it again to the same
+sizes is no mistake. Inputs that are no tensors stay as they are: the arrays of a sequence may differ in size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Pass, Result, Rewrite
+from passes.core.errors import InputError, nearest
+
+FROZEN = "onnx_bridge.frozen"
+"""The model property that lists, as JSON, the dimensions that were frozen: name to size."""
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class FreezeShapes(Pass):
+    """Give sizes to the dimensions that a model leaves open.
+
+    Attributes:
+        dims: sizes of symbolic dimensions, by name.
+        inputs: whole shapes, by the name of the input.
+        default: the size of every dimension of an input that is still open after that; None leaves it open.
+    """
+
+    name = "freeze-shapes"
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    default: int | None = None
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Replace symbols everywhere, and shapes of inputs.
+
+        Raises:
+            InputError: a dimension or an input is unknown, a size is too small, or two sizes contradict each other.
+        """
+        scope = graphs.Scope(model, model.graph)
+        inputs = {str(value.name): value for value in model.graph.inputs if not scope.is_parameter(value)}
+        before = dict(json.loads(model.metadata_props.get(FROZEN, "{}")))
+        sizes = self._sizes(inputs, before)
+        shapes = {name: self._shape(value, sizes) for name, value in inputs.items() if _is_tensor(value)}
+        result = Result(model)
+        for name, shape in shapes.items():
+            value = inputs[name]
+            if shape is not None and shape != value.shape and context.budget.take():
+                result.rewrites.append(Rewrite((), note=f"{name}: {value.shape or '?'} → {shape}"))
+                value.shape = shape
+        if result.rewrites and sizes:
+            _substitute(model, sizes)
+            model.metadata_props[FROZEN] = json.dumps({**before, **sizes}, sort_keys=True)
+        return result
+
+    def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
+        """The size of every symbol that is to be frozen."""
+        tensors = [value for value in inputs.values() if _is_tensor(value)]
+        symbols = {str(dim): None for value in tensors for dim in value.shape or () if _is_named(dim)}
+        sizes: dict[str, int] = {}
+        for name, size in self.dims.items():
+            if before.get(name, size) != size:
+                raise InputError(f"dimension {name} has been frozen to {before[name]}, not {size}", where=self.name)
+            if name in symbols:
+                _set(sizes, name, size, f"dims says {name}={size}")
+            elif name not in before:
+                hint = nearest(name, symbols) or _those_open(inputs)
+                raise InputError(f"no input has a dimension {name}", where=self.name, hint=hint)
+        for name, shape in self.inputs.items():
+            if name not in inputs:
+                hint = nearest(name, inputs) or f"there are {', '.join(inputs)}"
+                raise InputError(f"the model has no input {name}", where=self.name, hint=hint)
+            self._check(name, shape, inputs[name].shape)
+            for dim, size in zip(inputs[name].shape or (), shape, strict=False):
+                if _is_named(dim):
+                    _set(sizes, str(dim), size, f"input {name} says {dim}={size}")
+        if self.default is not None:
+            for symbol in filter(str.isidentifier, symbols):
+                sizes.setdefault(symbol, self.default)
+        known = dict(sizes)
+        for symbol in symbols:
+            if (found := _evaluated(symbol, known)) is not None:
+                _set(sizes, symbol, found, f"{symbol} is {found} by the sizes in it")
+            elif self.default is not None:
+                sizes.setdefault(symbol, self.default)
+        single = [*self.dims.values(), 1 if self.default is None else self.default]
+        whole = [size for shape in self.inputs.values() for size in shape]
+        if any(size < 1 for size in single) or any(size < 0 for size in whole):
+            hint = "0 only as part of a whole shape"
+            raise InputError("a dimension must be frozen to 1 or more", where=self.name, hint=hint)
+        return sizes
+
+    def _check(self, name: str, shape: tuple[int, ...], declared: ir.Shape | None) -> None:
+        if declared is None:
+            return
+        if len(shape) != len(declared):
+            what = f"input {name} has {len(declared)} dimensions, {declared}, and is given {len(shape)}, {list(shape)}"
+            raise InputError(what, where=self.name)
+        for index, (dim, size) in enumerate(zip(declared, shape, strict=True)):
+            if isinstance(dim, int) and dim != size:
+                what = f"dimension {index} of input {name} is {dim}, and cannot become {size}"
+                raise InputError(what, where=self.name, hint=f"the model says {name}: {declared}")
+
+    def _shape(self, value: ir.Value, sizes: Mapping[str, int]) -> ir.Shape | None:
+        """The new shape of an input; None where nothing is known."""
+        if str(value.name) in self.inputs:
+            return ir.Shape(self.inputs[str(value.name)])
+        if value.shape is None:
+            return None
+        return ir.Shape([self._dim(dim, sizes) for dim in value.shape])
+
+    def _dim(self, dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim | None:
+        if isinstance(dim, int):
+            return dim
+        return sizes.get(dim.value, dim) if dim.value is not None else self.default
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _is_named(dim: int | ir.SymbolicDim) -> bool:
+    return not isinstance(dim, int) and dim.value is not None
+
+
+def _set(sizes: dict[str, int], name: str, size: int, source: str) -> None:
+    if sizes.setdefault(name, size) != size:
+        raise InputError(f"{source}, but it was given {sizes[name]}", where=FreezeShapes.name)
+
+
+def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int | None:
+    """The number that an expression is; None where it is none, or has symbols without a size."""
+    if symbol.isidentifier():
+        return None
+    dim = ir.SymbolicDim(symbol)
+    try:
+        found = dim.evaluate(sizes) if dim.free_symbols() <= sizes.keys() else None
+    except ValueError:  # a name that is no expression
+        return None
+    return found if isinstance(found, int) else None
+
+
+def _those_open(inputs: Mapping[str, ir.Value]) -> str:
+    """What could be frozen, as a hint."""
+    opened = [f"{name}: {value.shape}" for name, value in inputs.items() if value.shape and value.shape.is_dynamic()]
+    return f"open are {', '.join(opened)}" if opened else "all inputs have fixed shapes"
+
+
+def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """Replace the symbols in all values; where one occurs within an expression, inference will have to say."""
+    for value in graphs.values(model):
+        if value.shape is None or value.is_initializer() or value.shape.is_static():
+            continue
+        value.shape = ir.Shape([_replaced(dim, sizes) for dim in value.shape])
+
+
+def _replaced(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim | None:
+    if isinstance(dim, int) or dim.value is None:
+        return dim
+    if dim.value in sizes:
+        return sizes[dim.value]
+    return None if any(word in sizes for word in _IDENTIFIER.findall(dim.value)) else dim

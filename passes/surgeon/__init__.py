@@ -1,0 +1,1 @@
+"""onnx-graphsurgeon scripts as passes."""

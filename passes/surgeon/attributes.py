@@ -1,0 +1,150 @@
+"""Attributes on their way back from graphsurgeon.
+
+A script writes them as plain Python values, which do not always tell their type: an empty list, or a whole number where
+the operator takes a float. There the attribute that was there before decides, then the operator's definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
+
+from passes.core.errors import InputError
+from passes.surgeon.values import Loaded, TensorValues, data_type, tensor_of
+
+_LISTS = {
+    ir.AttributeType.FLOATS,
+    ir.AttributeType.INTS,
+    ir.AttributeType.STRINGS,
+    ir.AttributeType.TENSORS,
+}
+_Kind = ir.AttributeType
+
+
+def unchanged(value: Any, shown: Any, attribute: ir.Attr) -> bool:
+    """Whether a script left an attribute's value as it was shown.
+
+    Args:
+        value: what it is now.
+        shown: what it was.
+        attribute: the model's, which the value stands for.
+    """
+    if isinstance(value, gs.Constant):
+        return (
+            value is shown
+            and isinstance(value._values, TensorValues)
+            and value._values.source is attribute.value
+            and value._export_dtype is None
+        )
+    if type(value) is not type(shown) or isinstance(value, gs.Graph):
+        return False
+    if isinstance(value, list) and isinstance(shown, list):
+        return list(map(type, value)) == list(map(type, shown)) and value == shown
+    return bool(value == shown)
+
+
+def attribute_of(
+    name: str,
+    value: Any,
+    node: gs.Node,
+    before: ir.Attr | None,
+    *,
+    opset: int,
+    loaded: Loaded,
+    graph_of: Callable[[gs.Graph], ir.Graph],
+) -> ir.Attr:
+    """The attribute that a script wrote.
+
+    Args:
+        name: its name.
+        value: what the script wrote.
+        node: where it wrote it.
+        before: the attribute of this name that the node had.
+        opset: the version of the node's operators.
+        loaded: what was read.
+        graph_of: turns subgraphs into graphs.
+
+    Raises:
+        InputError: the value is nothing that an attribute can be, or does not tell its type.
+    """
+    if isinstance(value, gs.Node.AttributeRef):
+        return ir.RefAttr(name, value.name, _Kind(convert_to_onnx_attr_type(value.type)))
+    if isinstance(value, gs.Graph):
+        return ir.AttrGraph(name, graph_of(value))
+    if isinstance(value, gs.Constant):
+        return ir.AttrTensor(name, tensor_of(value, loaded))
+    if isinstance(value, onnx.TensorProto):
+        return ir.AttrTensor(name, ir.serde.deserialize_tensor(value))
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, np.dtype | type):
+        value = data_type(value).value
+    wanted = before.type if before is not None else _declared(name, node, opset)
+    if isinstance(value, list | tuple):
+        kind = _list_kind(value, wanted)
+        values = [tensor_of(each, loaded) for each in value] if kind == _Kind.TENSORS else list(value)
+        found = None if kind is None else ir.Attr(name, kind, _plain(values, kind))
+    else:
+        kind = _kind(value, wanted)
+        found = None if kind is None else ir.Attr(name, kind, _plain([value], kind)[0])
+    if found is None:
+        raise InputError(f"the attribute {name}={value!r} of {node.name} ({node.op}) has no type that ONNX knows")
+    return found
+
+
+def _declared(name: str, node: gs.Node, opset: int) -> ir.AttributeType | None:
+    try:
+        schema = onnx.defs.get_schema(node.op, opset, node.domain or "")
+    except onnx.defs.SchemaError:
+        return None
+    if name not in schema.attributes:
+        return None
+    kind: Any = schema.attributes[name].type
+    return _Kind(int(kind))
+
+
+def _kind(value: object, wanted: ir.AttributeType | None) -> ir.AttributeType | None:
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        return _Kind.FLOAT if wanted == _Kind.FLOAT else _Kind.INT
+    if isinstance(value, float | np.floating):
+        return _Kind.FLOAT
+    return _Kind.STRING if isinstance(value, str | bytes) else None
+
+
+def _list_kind(value: list[Any] | tuple[Any, ...], wanted: ir.AttributeType | None) -> ir.AttributeType | None:
+    if not value:
+        return wanted if wanted in _LISTS else None
+    if all(isinstance(each, gs.Constant) for each in value):
+        return _Kind.TENSORS
+    kinds = {_kind(each, _Kind.FLOAT if wanted == _Kind.FLOATS else None) for each in value}
+    if kinds == {_Kind.INT}:
+        return _Kind.INTS
+    if kinds == {_Kind.STRING}:
+        return _Kind.STRINGS
+    return _Kind.FLOATS if kinds <= {_Kind.INT, _Kind.FLOAT} else None
+
+
+def _plain(values: list[Any], kind: ir.AttributeType) -> list[Any]:
+    """Values as Python's own types; bytes are str where they are UTF-8."""
+    if kind in (_Kind.FLOAT, _Kind.FLOATS):
+        return [float(each) for each in values]
+    if kind in (_Kind.INT, _Kind.INTS):
+        return [int(each) for each in values]
+    if kind in (_Kind.STRING, _Kind.STRINGS):
+        return [_text(each) for each in values]
+    return values
+
+
+def _text(value: str | bytes) -> str | bytes:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

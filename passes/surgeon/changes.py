@@ -1,0 +1,117 @@
+"""What a script changed in a model, and what follows: who made what, and what is no longer known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.graphs import DISPUTED
+from passes.core.inference import infer
+
+
+@dataclass
+class Changes:
+    """What a script changed.
+
+    Attributes:
+        made: new nodes, and old ones that do something else now: each with the one that it was, or None.
+        rewired: old nodes that do the same with other inputs or outputs, likewise.
+        kept: the nodes of the model that are still there.
+        values: constants and inputs that are not what they were.
+        declared: values whose dtype or shape the script set.
+        other: what else is not as it was.
+        was: the model's values, by those that stand for them now.
+    """
+
+    made: dict[ir.Node, ir.Node | None] = field(default_factory=dict)
+    rewired: dict[ir.Node, ir.Node] = field(default_factory=dict)
+    kept: set[ir.Node] = field(default_factory=set)
+    values: set[ir.Value] = field(default_factory=set)
+    declared: set[ir.Value] = field(default_factory=set)
+    other: list[str] = field(default_factory=list)
+    was: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def count(self) -> int:
+        """How many there are so far, without nodes that are gone."""
+        return len(self.made) + len(self.rewired) + len(self.values) + len(self.declared) + len(self.other)
+
+
+def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], maker: str) -> None:
+    """Write into new nodes who made them, and which nodes that are gone they stand for.
+
+    A node stands for the one whose output it makes now, and for those before that one that are gone as well; a new node
+    before it stands for the same. One that was put between nodes that are still there stands for none.
+
+    Args:
+        nodes: all of a scope, in order.
+        changes: what the script changed.
+        removed: the nodes of the model that are gone.
+        maker: the pass.
+    """
+    new = [node for node in nodes if node in changes.made]
+    sources: dict[ir.Node, dict[ir.Node, None]] = {}
+    claimed: set[ir.Node] = set()
+    for node in new:
+        before = changes.made[node]
+        sources[node] = {before: None} if before is not None else {}
+        pending = [changes.was[value].producer() for value in node.outputs if value in changes.was]
+        while pending:
+            gone = pending.pop()
+            if gone in removed and gone not in claimed:
+                claimed.add(gone)
+                sources[node][gone] = None
+                pending.extend(value.producer() for value in gone.inputs if value is not None)
+    for node in reversed(new):
+        if not sources[node]:
+            for value in node.outputs:
+                for consumer in value.consumers():
+                    sources[node].update(sources.get(consumer, {}))
+        graphs.stamp([node], maker, sources[node])
+
+
+def doubt(model: ir.Model, changes: Changes) -> tuple[int, str]:
+    """Infer anew what depends on what was changed.
+
+    graphsurgeon leaves the types and shapes of all other tensors as they are, true or not. What inference cannot find
+    keeps them, but is marked as disputed, so that no pass relies on it.
+
+    Returns:
+        How many values are disputed, and why inference failed, or nothing if it did not.
+    """
+    touched = set(changes.values)
+    _spread(model.graph, touched, changes)
+    stale = {}
+    for value in touched - changes.declared:
+        if not value.is_initializer() and not (value.is_graph_input() and value.graph is model.graph):
+            stale[value] = (value.type, value.shape)
+            value.type, value.shape = None, None
+            value.meta.pop(DISPUTED, None)
+    if not stale and not changes.declared:
+        return 0, ""
+    inferred = infer(model)
+    count = 0
+    for value, (kind, shape) in stale.items():
+        if (value.type is None and kind is not None) or (value.shape is None and shape is not None):
+            value.type = value.type if value.type is not None else kind
+            value.shape = value.shape if value.shape is not None else shape
+            value.meta[DISPUTED] = True
+            count += 1
+    return count + len(inferred.disputed), inferred.error
+
+
+def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
+    """Add what depends on what was touched; whether there is anything of it in the graph."""
+    found = False
+    for node in graph:
+        hit = node in changes.made or node in changes.rewired or any(value in touched for value in node.inputs)
+        for inner in graphs.subgraphs(node):
+            if hit:
+                touched.update(inner.inputs)
+            hit = _spread(inner, touched, changes) or hit
+        if hit:
+            touched.update(node.outputs)
+        found = found or hit
+    return found

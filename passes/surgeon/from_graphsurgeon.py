@@ -1,0 +1,381 @@
+"""The model that a script left in graphsurgeon's graph, with all that graphsurgeon did not show put back.
+
+As for graphsurgeon, the name of a tensor says which it is. Unlike it, a tensor that two nodes make, or that none makes,
+is an error here; a constant of an outer graph is captured by subgraphs and not copied into each; nodes that a script
+disconnected and left behind are dropped; and the order of nodes need not be topological.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from passes.core.errors import InputError
+from passes.core.graphs import scopes
+from passes.surgeon.attributes import attribute_of, unchanged
+from passes.surgeon.changes import Changes
+from passes.surgeon.to_graphsurgeon import GraphTag, NodeTag, TensorTag, tag_of
+from passes.surgeon.values import Loaded, dimension, same_elements, same_type, tensor_of, type_of
+
+Values = ChainMap[str, ir.Value]
+
+
+class Exporter:
+    """Makes graphs of the model of those of graphsurgeon; the model's own are not changed.
+
+    Args:
+        model: the one that graphsurgeon's graph was made of.
+        loaded: what was read.
+
+    Attributes:
+        changes: what the script changed, as far as has been seen.
+        pairs: the graphs and subgraphs, and what they became.
+        nodes: the nodes, and what they became.
+    """
+
+    def __init__(self, model: ir.Model, loaded: Loaded) -> None:
+        self.ir_version, self.loaded = model.ir_version, loaded
+        self.changes = Changes()
+        self.pairs: list[tuple[gs.Graph, ir.Graph]] = []
+        self.nodes: list[tuple[gs.Node, ir.Node]] = []
+        self._now: dict[ir.Value, ir.Value] = {}
+        self._constants: dict[int, ir.Value] = {}
+        self._names = {node.name or "" for scope in scopes(model) for node in scope.nodes()}
+        self._on_devices: list[tuple[ir.Node, ir.Node]] = []
+
+    def graph(self, graph: gs.Graph) -> ir.Graph:
+        """The main graph, with its opset imports.
+
+        Raises:
+            InputError: what the script left is no graph.
+        """
+        made = self._graph(graph, ChainMap(), graph.opset)
+        self._restore_defaults(graph, made)
+        return self._finish(graph, made)
+
+    def functions(self, graph: gs.Graph) -> list[ir.Function]:
+        """The functions; one that was not touched is the model's own.
+
+        Raises:
+            InputError: what the script left is no function.
+        """
+        return [self._function(function) for function in graph.functions]
+
+    def _function(self, function: gs.Function) -> ir.Function:
+        tag: GraphTag | None = tag_of(function)
+        before, count = tag.function if tag is not None else None, self.changes.count()
+        made = self._finish(function, self._graph(function, ChainMap(), function.opset, in_function=True))
+        node = gs.Node(function.name, name=function.name, domain=function.domain)
+        attributes = []
+        for name, value in function.attrs.items():
+            old = before.attributes.get(name) if before is not None else None
+            if value is not None:
+                attributes.append(self._attribute(name, value, node, old, ChainMap(), function.opset))
+            else:
+                attributes.append(old if old is not None else ir.Attr(name, ir.AttributeType.UNDEFINED, None))
+        overload = before.overload if before is not None else ""
+        found = ir.Function(function.domain, function.name, overload, graph=made, attributes=attributes)
+        if before is not None and count == self.changes.count() and before.identifier() == found.identifier():
+            same = [each.value for each in attributes] == [each.value for each in before.attributes.values()]
+            if same and len(before.graph) == len(made):
+                return before
+        self.changes.other.append(f"function {function.domain}::{function.name}")
+        return found
+
+    def _graph(self, graph: gs.Graph, outer: Values, opset: int, *, in_function: bool = False) -> ir.Graph:
+        tag: GraphTag | None = tag_of(graph)
+        before = tag.graph if tag is not None else None
+        values = outer.new_child()
+        inputs = [self._define(tensor, values) for tensor in graph.inputs]
+        constants = [self._define(each, values) for each in self._own_constants(graph, before, values)]
+        constants += [
+            self._define_again(each, values) for each in _never_used(before) if each.name not in values.maps[0]
+        ]
+        gs_nodes = [node for node in graph.nodes if len(node.outputs)]  # a node without was disconnected
+        outputs = [[self._output(node, each, values) for each in node.outputs] for node in gs_nodes]
+        nodes = [self._node(*each, values, opset) for each in zip(gs_nodes, outputs, strict=True)]
+        if in_function:
+            made_here = [_constant_node(value) for value in constants]
+            self.changes.made.update(dict.fromkeys(made_here))
+            nodes, constants = [*made_here, *nodes], []
+        defined = [value for value in (*inputs, *constants) if value.const_value is not None]
+        made = ir.Graph(
+            inputs,
+            [self._graph_output(tensor, values) for tensor in graph.outputs],
+            nodes=nodes,
+            initializers=self._in_old_order(defined, before),
+            name=before.name if before is not None and tag is not None and graph.name == tag.name else graph.name,
+            doc_string=graph.doc_string or None,
+            metadata_props=dict(before.metadata_props) if before is not None else None,
+        )
+        self.pairs.append((graph, made))
+        if before is None or not self._same_interface(made, before):
+            self.changes.other.append(f"inputs, outputs, name or description of {made.name}")
+        return made
+
+    def _in_old_order(self, values: list[ir.Value], before: ir.Graph | None) -> list[ir.Value]:
+        """Initializers as they were ordered in the model, then new ones."""
+        old = list(before.initializers.values()) if before is not None else []
+        places = {value: place for place, value in enumerate(old)}
+        return sorted(values, key=lambda value: places.get(self.changes.was.get(value) or value, len(old)))
+
+    def _same_interface(self, made: ir.Graph, before: ir.Graph) -> bool:
+        was = self.changes.was
+        old = [value for value in before.inputs if not value.is_initializer()]
+        return (
+            [was.get(value) for value in made.inputs] == old
+            and [was.get(value) or value.name for value in made.outputs]
+            == [value if value in self._now else value.name for value in before.outputs]
+            and (made.name, made.doc_string or "") == (before.name, before.doc_string or "")
+        )
+
+    def _own_constants(self, graph: gs.Graph, before: ir.Graph | None, values: Values) -> Iterator[gs.Constant]:
+        """The constants that a graph must define: those that it uses, and those of its own that its subgraphs use."""
+        seen: dict[str, gs.Constant] = {}
+        for constant in _constants(graph, before):
+            if not constant.name:
+                raise InputError(f"a constant of the graph {graph.name} has no name")
+            visible = values.get(constant.name)
+            if visible is not None and visible is self._constants.get(id(constant)):
+                continue
+            if visible is not None and visible.const_value is tensor_of(constant, self.loaded):
+                continue  # graphsurgeon copies the constants of outer graphs with a subgraph
+            first = seen.setdefault(constant.name, constant)
+            if first is constant:
+                yield constant
+            elif not same_elements(tensor_of(first, self.loaded), tensor_of(constant, self.loaded)):
+                raise InputError(f"two different constants are called {constant.name}")
+
+    def _define(self, tensor: gs.Tensor, values: Values) -> ir.Value:
+        """An input, or a constant."""
+        if tensor.name in values.maps[0]:
+            raise InputError(f"two inputs or constants are called {tensor.name}")
+        tag: TensorTag | None = tag_of(tensor)
+        before = tag.value if tag is not None else None
+        if isinstance(tensor, gs.Constant):
+            found = tensor_of(tensor, self.loaded)
+            value = ir.Value(
+                name=tensor.name,
+                type=ir.TensorType(found.dtype),
+                shape=ir.Shape(found.shape.numpy()),
+                const_value=found,
+            )
+            self._constants[id(tensor)] = value
+            same = before is not None and before.const_value is found
+            if before is not None and same:
+                value.type, value.shape = before.type, before.shape
+        else:
+            value = self._variable(tensor)
+            same = before is not None and before.is_graph_input() and value not in self.changes.declared
+        if not same:
+            self.changes.values.add(value)
+        return self._place(value, before, values)
+
+    def _define_again(self, before: ir.Value, values: Values) -> ir.Value:
+        """A constant that nothing used, and that no script could see."""
+        value = ir.Value(name=before.name, type=before.type, shape=before.shape, const_value=before.const_value)
+        return self._place(value, before, values)
+
+    def _output(self, node: gs.Node, tensor: gs.Tensor, values: Values) -> ir.Value:
+        if tensor.is_empty():
+            return ir.Value(name="")
+        if tensor.name in values.maps[0]:
+            hint = "clear tensor.inputs of what it replaces"
+            raise InputError(f"tensor {tensor.name} is made by {node.name}, and by something else", hint=hint)
+        tag: TensorTag | None = tag_of(tensor)
+        return self._place(self._variable(tensor), tag.value if tag is not None else None, values)
+
+    def _place(self, value: ir.Value, before: ir.Value | None, values: Values) -> ir.Value:
+        """Let a value be found by its name, with what was noted of the one that it was."""
+        values[str(value.name)] = value
+        if before is not None:
+            value.doc_string = before.doc_string
+            value.metadata_props.update(before.metadata_props)
+            for key, note in before.meta.items():
+                value.meta[key] = note
+            self._now[before] = value
+            self.changes.was[value] = before
+            if value.name != before.name:
+                self.changes.other.append(f"{before.name} is called {value.name}")
+        return value
+
+    def _variable(self, tensor: gs.Tensor) -> ir.Value:
+        """A value that is no constant, of the type and shape that it had, or that the script gave it."""
+        value = ir.Value(name=tensor.name)
+        if isinstance(tensor, gs.Constant):
+            raise InputError(f"{tensor.name} is a constant, and the output of a node", hint="clear its inputs")
+        tag: TensorTag | None = tag_of(tensor)
+        shape = None if tensor.shape is None else tuple(tensor.shape)
+        if tag is not None and tag.kind and same_type(tensor, tag.dtype, tag.kind):
+            value.type = tag.value.type
+        elif tensor.dtype is not None or (tag is not None and tag.dtype is not None):
+            value.type = type_of(tensor) if tensor.dtype is not None else None
+            self.changes.declared.add(value)
+        if tag is not None and tag.kind and shape == tag.shape:
+            value.shape = tag.value.shape
+        elif shape is not None:
+            value.shape = ir.Shape([dimension(dim) for dim in shape])
+            self.changes.declared.add(value)
+        return value
+
+    def _node(self, node: gs.Node, outputs: list[ir.Value], values: Values, opset: int) -> ir.Node:
+        tag: NodeTag | None = tag_of(node)
+        before = tag.node if tag is not None else None
+        shown = tag.attributes if tag is not None else {}
+        domain = "" if node.domain in (None, "ai.onnx") else node.domain
+        same = before is not None and (domain, node.op) == (before.domain, before.op_type)
+        attributes = {}
+        for name, value in node.attrs.items():
+            old = before.attributes.get(name) if before is not None else None
+            if old is not None and name in shown and unchanged(value, shown[name], old):
+                attributes[name] = old
+            elif value is not None:
+                attributes[name] = self._attribute(name, value, node, old, values, opset)
+                same = same and isinstance(value, gs.Graph) and value is shown.get(name)
+        if before is not None and same:
+            hidden = {name: old for name, old in before.attributes.items() if name not in shown}
+            attributes = {**hidden, **attributes}
+            same = attributes.keys() == before.attributes.keys()
+        inputs = [None if each.is_empty() else self._input(node, each, values) for each in node.inputs]
+        made = ir.Node(
+            domain,
+            node.op,
+            inputs,
+            attributes.values(),
+            overload=before.overload if before is not None and same else "",
+            outputs=outputs,
+            name=self._name(node, tag),
+            doc_string=before.doc_string if before is not None else None,
+            metadata_props=dict(before.metadata_props) if before is not None else None,
+        )
+        self.nodes.append((node, made))
+        self._note(made, before, same=same and before is not None and made.name == (before.name or made.name))
+        return made
+
+    def _note(self, made: ir.Node, before: ir.Node | None, *, same: bool) -> None:
+        changes, was = self.changes, self.changes.was
+        if before is not None:
+            changes.kept.add(before)
+            if before.device_configurations:
+                self._on_devices.append((made, before))
+            for key, note in before.meta.items():
+                made.meta[key] = note
+        if before is None or not same:
+            changes.made[made] = before
+        elif [was.get(each) if each else None for each in made.inputs] != list(before.inputs) or [
+            was.get(each) for each in made.outputs if each.name
+        ] != [each for each in before.outputs if each.name]:
+            changes.rewired[made] = before
+
+    def _name(self, node: gs.Node, tag: NodeTag | None) -> str:
+        if tag is not None and node.name == tag.name:
+            return tag.node.name or tag.name
+        base = str(node.name or node.op)
+        name, count = base, 1
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+    def _input(self, node: gs.Node, tensor: gs.Tensor, values: Values) -> ir.Value:
+        if tensor.name not in values:
+            what = f"nothing makes tensor {tensor.name}, which {node.name} ({node.op}) takes"
+            raise InputError(what, hint="make it an input of the graph or a constant, or append the node that makes it")
+        return values[tensor.name]
+
+    def _graph_output(self, tensor: gs.Tensor, values: Values) -> ir.Value:
+        if tensor.name in values.maps[0]:
+            return values[tensor.name]
+        if tensor.name not in values:
+            raise InputError(f"nothing makes tensor {tensor.name}, which is an output of the graph")
+        return ir.Value(name=tensor.name)  # that of an outer graph by its name, as in the source
+
+    def _attribute(
+        self, name: str, value: object, node: gs.Node, old: ir.Attr | None, values: Values, opset: int
+    ) -> ir.Attr:
+        return attribute_of(
+            name,
+            value,
+            node,
+            old,
+            opset=opset,
+            loaded=self.loaded,
+            graph_of=lambda graph: self._graph(graph, values, opset),
+        )
+
+    def _restore_defaults(self, graph: gs.Graph, made: ir.Graph) -> None:
+        """Put constants that callers may override back among the inputs, which graphsurgeon does not show."""
+        tag: GraphTag | None = tag_of(graph)
+        if tag is None:
+            return
+        shown = list(made.inputs)
+        old = [self._now[value] for value in tag.graph.inputs if value in self._now]
+        defaults = [value for value in old if value.is_initializer() and not value.is_graph_input()]
+        all_shown = [value for value in old if value.is_graph_input()]
+        in_order = shown[: len(all_shown)] == all_shown
+        wanted = set(defaults) | set(all_shown)
+        merged = [value for value in old if value in wanted] + shown[len(all_shown) :]
+        made.inputs[:] = merged if in_order else [*shown, *defaults]
+        if self.ir_version < 4:
+            made.inputs.extend(value for value in made.initializers.values() if not value.is_graph_input())
+
+    def _finish(self, graph: gs.Graph, made: ir.Graph) -> ir.Graph:
+        """Set opset imports, sort, and let notes on devices speak of the new values."""
+        tag: GraphTag | None = tag_of(graph)
+        imports = {each.domain: each.version for each in graph.import_domains or ()}
+        standard = "ai.onnx" if "ai.onnx" in imports else ""
+        if tag is None or graph.opset != tag.opset or standard not in imports:  # graphsurgeon would forget graph.opset
+            imports[standard] = graph.opset
+        for node in ir.traversal.RecursiveGraphIterator(made):
+            imports.setdefault(node.domain or standard, 1)
+        made.opset_imports.update(imports)
+        if tag is not None and imports != tag.graph.opset_imports:
+            self.changes.other.append("opset imports")
+        try:
+            made.sort()
+        except ValueError:
+            raise InputError(f"the nodes of the graph {made.name} form a cycle") from None
+        for node, before in self._on_devices:
+            node.device_configurations = tuple(
+                replace(each, sharding_specs=tuple(self._remapped(each.sharding_specs)))
+                for each in before.device_configurations
+            )
+        self._on_devices.clear()
+        return made
+
+    def _remapped(self, specs: Iterable[ir.ShardingSpec]) -> Iterator[ir.ShardingSpec]:
+        for spec in specs:
+            if spec.value in self._now:
+                yield replace(spec, value=self._now[spec.value])
+
+
+def _constants(graph: gs.Graph, before: ir.Graph | None) -> Iterator[gs.Constant]:
+    """The constants that a graph uses, and those defined in it that its subgraphs use."""
+    for node in graph.nodes:
+        yield from (tensor for tensor in node.inputs if isinstance(tensor, gs.Constant))
+        for inner in node.subgraphs(recursive=True):
+            for tensor in (*(each for inside in inner.nodes for each in inside.inputs), *inner.outputs):
+                tag = tag_of(tensor)
+                if isinstance(tensor, gs.Constant) and tag is not None and tag.owner is before:
+                    yield tensor
+    yield from (tensor for tensor in graph.outputs if isinstance(tensor, gs.Constant))
+
+
+def _never_used(graph: ir.Graph | None) -> Iterator[ir.Value]:
+    """The constants that nothing in a graph of the model used."""
+    for value in graph.initializers.values() if graph is not None else ():
+        if value.const_value is not None and not value.uses() and not value.is_graph_output():
+            yield value
+
+
+def _constant_node(value: ir.Value) -> ir.Node:
+    """The node that makes a constant of a function."""
+    assert value.const_value is not None
+    attribute = ir.AttrTensor("value", value.const_value)
+    value.const_value = None
+    return ir.Node("", "Constant", [], [attribute], outputs=[value], name=f"{value.name}/Constant")

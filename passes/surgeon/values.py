@@ -1,0 +1,198 @@
+"""Tensors on their way to graphsurgeon and back: read only when a script asks, and the same ones if it changes nothing.
+
+graphsurgeon writes constants by way of a table that takes one float8 for another, and fails for the types of less than
+a byte; so none is written by it: what a script leaves in a `Constant` is turned into a tensor here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+from onnx_graphsurgeon.importers.onnx_importer import get_numpy_type
+from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
+
+from passes.core import graphs
+from passes.core.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Loaded:
+    """Remembers which arrays were read from which tensors, as long as a script holds them."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, tuple[weakref.ref[Array], ir.TensorProtocol]] = {}
+
+    def read(self, tensor: ir.TensorProtocol) -> Array:
+        """The elements in an array of its own, which a script may change; strings are str where they are UTF-8."""
+        array = np.array(tensor.numpy())
+        if tensor.dtype == ir.DataType.STRING:
+            array = np.array([_decode(each) for each in array.ravel()], object).reshape(array.shape)
+        self._sources[id(array)] = (weakref.ref(array), tensor)
+        return array
+
+    def source(self, array: Array) -> ir.TensorProtocol | None:
+        """The tensor that an array was read from, if the array still has its elements."""
+        reference, tensor = self._sources.get(id(array), (None, None))
+        if reference is None or tensor is None or reference() is not array:
+            return None
+        kept = (array.dtype, array.shape) == (tensor.dtype.numpy(), tensor.shape.numpy())
+        return tensor if kept and _same_cells(array, tensor.numpy()) else None
+
+
+class TensorValues(LazyValues):  # type: ignore[misc]
+    """The elements of a tensor of the model, read when a script asks for ``.values``.
+
+    Attributes:
+        source: the tensor.
+    """
+
+    def __init__(self, source: ir.TensorProtocol, loaded: Loaded) -> None:
+        self.source = source
+        self.shape = list(source.shape.numpy())
+        self.dtype = surgeon_dtype(source.dtype)
+        self.nbytes = source.nbytes
+        self._loaded = loaded
+
+    @property
+    def tensor(self) -> onnx.TensorProto:
+        """The tensor as graphsurgeon's own exporter wants it, for scripts that call that."""
+        return graphs.tensor_proto(self.source, self.source.name or "")
+
+    def load(self) -> Array:
+        """Read the elements."""
+        return self._loaded.read(self.source)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> TensorValues:
+        return self
+
+
+def tensor_of(constant: gs.Constant, loaded: Loaded) -> ir.TensorProtocol:
+    """The tensor that a script left in a constant: the model's own if nothing of it was changed.
+
+    Raises:
+        InputError: it has a dtype that ONNX does not have.
+    """
+    values = constant._values
+    wanted = data_type(constant._export_dtype) if constant._export_dtype is not None else None
+    if isinstance(values, TensorValues):
+        if wanted in (None, values.source.dtype):
+            return values.source
+        values = values.source.numpy()
+    elif isinstance(values, SparseValues):
+        values = values.load().astype(values.dtype)
+    elif isinstance(values, LazyValues):  # of a model that the script has read by itself
+        values = np.asarray(onnx.numpy_helper.to_array(values.tensor))
+    array = np.asarray(values)
+    source = loaded.source(array)
+    if source is not None and wanted in (None, source.dtype):
+        return source
+    if array.dtype.kind in "OUS":
+        return ir.StringTensor(_encode(array), shape=ir.Shape(array.shape))
+    try:
+        return ir.Tensor(array.astype(wanted.numpy()) if wanted is not None else array)
+    except TypeError:
+        raise InputError(f"constant {constant.name} is of {array.dtype}, which ONNX does not have") from None
+
+
+def data_type(dtype: object) -> ir.DataType:
+    """A dtype of graphsurgeon, which is numpy's or the number of ONNX's.
+
+    Raises:
+        TypeError: ONNX does not have it.
+    """
+    if isinstance(dtype, int):
+        return ir.DataType(dtype)
+    found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
+    return ir.DataType.STRING if found.kind in "OUS" else ir.DataType.from_numpy(found)
+
+
+def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
+    """The type that a script gave a tensor.
+
+    Raises:
+        InputError: ONNX does not have its dtype.
+    """
+    dtype = _dtype_of(tensor)
+    match _kind(tensor):
+        case "sequence_type":
+            return ir.SequenceType(ir.TensorType(dtype))
+        case "optional_type":
+            return ir.OptionalType(ir.TensorType(dtype))
+        case "sparse_tensor_type":
+            return ir.SparseTensorType(dtype)
+    return ir.TensorType(dtype)
+
+
+def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
+    """Whether a tensor has the dtype and the kind of type that it was shown with.
+
+    Raises:
+        InputError: ONNX does not have its dtype.
+    """
+    if tensor.dtype is None or dtype is None:
+        return tensor.dtype is dtype
+    return _kind(tensor) == kind and _dtype_of(tensor) == data_type(dtype)
+
+
+def dimension(dim: object) -> int | str | None:
+    """A dimension that a script wrote; any number below zero means an unknown one.
+
+    Raises:
+        InputError: it is none.
+    """
+    if dim is None or isinstance(dim, str):
+        return dim
+    if isinstance(dim, int | np.integer):
+        return int(dim) if dim >= 0 else None
+    raise InputError(f"{dim!r} is no dimension: there are whole numbers, names and None")
+
+
+def _kind(tensor: gs.Variable) -> str:
+    kind: object = vars(tensor).get("type", "tensor_type")  # which is missing in what was a constant once
+    return str(kind)
+
+
+def _dtype_of(tensor: gs.Variable) -> ir.DataType:
+    try:
+        return data_type(tensor.dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"tensor {tensor.name} is of {tensor.dtype!r}, which ONNX does not have") from None
+
+
+def surgeon_dtype(dtype: ir.DataType) -> object:
+    """The dtype as graphsurgeon says it."""
+    found = get_numpy_type(dtype.value)
+    return dtype.value if found is None else found
+
+
+def same_elements(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    """Whether two tensors are the same to the bit."""
+    same = one is other or (one.dtype, one.shape.numpy()) == (other.dtype, other.shape.numpy())
+    return same and (one is other or _same_cells(one.numpy(), other.numpy()))
+
+
+def _same_cells(one: Array, other: Array) -> bool:
+    if one.dtype.kind in "OUS":
+        return _encode(one) == _encode(other)
+    return np.array_equal(_bytes(one), _bytes(other))
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _encode(array: Array) -> list[bytes]:
+    return [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
+
+
+def _decode(text: bytes) -> str | bytes:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text

@@ -1,0 +1,364 @@
+"""Cut a model into stages, which run one after another: on the device, and on the host what the device cannot run.
+
+    x ─ Conv ─ Relu ─ NonZero ─ Gather ─►        device: Conv, Relu  →  host: NonZero, Gather
+
+The plan is a matter of levels. Let stages alternate between the sides; then a node's earliest stage follows from its
+operands': the same stage where they are on its side, the next one elsewhere. This gives the fewest stages that there
+can be, for a first stage on either side, of which the better is taken, and never a cycle.
+
+Three things bring nodes to the host that the device could run:
+
+- what reaches the device from the host must be a tensor of numbers and have a fixed shape: so a data-dependent shape
+  keeps all that follows on the host, until a shape is fixed again;
+- an island, the part of a device stage that fits into no other and hardly works (a hundredth of the work on the
+  device, at most ten million multiply-adds: about what it costs to hand tensors over), where without it there are fewer
+  stages;
+- a node with subgraphs goes as a whole, and what it captures are operands like others.
+
+Constants belong to every stage that uses them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.analysis.cost import estimate
+from passes.core import graphs
+from passes.core.errors import PassError
+
+_ISLAND_SHARE = 100
+_ISLAND_WORK = 10_000_000
+
+
+class Side(enum.Enum):
+    """Where a stage runs."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+    @property
+    def other(self) -> Side:
+        """The one that it is not."""
+        return Side.HOST if self is Side.DEVICE else Side.DEVICE
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes that run together.
+
+    Attributes:
+        side: where.
+        nodes: in topological order, without constants.
+        inputs: what it takes from the caller and from stages before, in the order of first use.
+        outputs: what it gives to later stages and to the caller.
+    """
+
+    side: Side
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model in stages.
+
+    Attributes:
+        stages: in the order in which they run; no two in a row are on the same side.
+        reasons: why each node on the host is there.
+        work: the estimated work of each node.
+    """
+
+    stages: tuple[Stage, ...]
+    reasons: Mapping[ir.Node, str] = field(default_factory=dict)
+    work: Mapping[ir.Node, int] = field(default_factory=dict)
+
+    @property
+    def wholly_on_device(self) -> bool:
+        """Whether nothing is left to the host; so it is for a model without nodes."""
+        return all(stage.side is Side.DEVICE for stage in self.stages)
+
+
+def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
+    """Cut a model into as few stages as possible.
+
+    Outputs of the model that are constants or inputs go through the device only where that is all that there is.
+
+    Args:
+        model: its nodes in topological order; functions are opaque.
+        reasons: nodes of the main graph that the device cannot run, and why.
+        made_only: whether the device shall give nothing but what nodes make.
+    """
+    graph = model.graph
+    planner = _Planner(graph)
+    hosted = planner.closed(reasons)
+    while (fewer := planner.without_an_island(hosted)) is not None:
+        hosted = fewer
+    order = {node: index for index, node in enumerate(planner.operands)}
+    stages = tuple(planner.stages(hosted))
+    if not hosted:
+        stages = tuple(_without_host(graph, tuple(planner.operands), made_only))
+    return Plan(
+        stages,
+        {node: hosted[node] for node in sorted(hosted, key=order.__getitem__)},
+        planner.work,
+    )
+
+
+def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> ir.Model:
+    """The part of a model that computes some of its values from others, as a model of its own.
+
+    Args:
+        model: stays as it is; the part shares its tensors.
+        inputs: names of values of the main graph.
+        outputs: likewise.
+
+    Raises:
+        PassError: there is no such value, or the outputs need more than the inputs.
+    """
+    graph = model.graph
+    known = {str(value.name): value for value in graph.inputs} | dict(graph.initializers)
+    known |= {str(value.name): value for node in graph for value in node.outputs}
+    if missing := sorted({*inputs, *outputs} - known.keys()):
+        raise PassError(f"the model has no value {', '.join(missing)}")
+    given, wanted = dict.fromkeys(known[name] for name in inputs), [known[name] for name in outputs]
+    kept = _leading_to(wanted, given, graph)
+    made = {value for node in kept for value in node.outputs}
+    used = dict.fromkeys((*wanted, *(value for node in kept for value in _uses(node))))
+    outer = [value for value in used if value not in given and value not in made]
+    for value in outer:
+        if not value.is_initializer():
+            raise PassError(f"the part needs {value.name} as well")
+    view = ir.GraphView(
+        tuple(given), wanted, nodes=kept, initializers=outer, doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports, name=graph.name, metadata_props=dict(graph.metadata_props),
+    )  # fmt: skip
+    part = view.clone()
+    for value, twin in zip(given, part.inputs, strict=True):
+        twin.const_value = None
+        twin.meta.clear()
+        if value in made:  # by a node that is kept for another of its outputs
+            other = next(each for node in part for each in node.outputs if each.name == value.name and each is not twin)
+            other.name = f"{value.name}/unused"
+            other.replace_all_uses_with(twin, replace_graph_outputs=True)
+    return ir.Model(
+        part,
+        ir_version=max(model.ir_version, 4),  # before, initializers had to be inputs
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=[each.clone() for each in _called(model, part)],
+        metadata_props=dict(model.metadata_props),
+    )
+
+
+def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
+    """The nodes of a graph that make some values of others, in order."""
+    found: set[ir.Node] = set()
+    pending = [value.producer() for value in wanted if value not in given]
+    while pending:
+        node = pending.pop()
+        if node is None or node in found:
+            continue
+        found.add(node)
+        pending += [value.producer() for value in _uses(node) if value not in given]
+    return [node for node in graph if node in found]
+
+
+def _called(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
+    """The functions that a graph calls, and those that these call."""
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    pending = [node.op_identifier() for node in graph.all_nodes()]
+    while pending:
+        key = pending.pop()
+        if key in model.functions and key not in found:
+            found[key] = model.functions[key]
+            pending += [node.op_identifier() for node in found[key].all_nodes()]
+    return [function for key, function in model.functions.items() if key in found]
+
+
+def can_cross(value: ir.Value) -> bool:
+    """Whether a value may go to the device: a tensor of numbers of a fixed shape."""
+    return (
+        isinstance(value.type, ir.TensorType)
+        and value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+        and value.shape is not None
+        and value.shape.is_static()
+        and graphs.DISPUTED not in value.meta
+    )
+
+
+def is_constant(node: ir.Node) -> bool:
+    """Whether a node is a constant, which belongs to every stage that uses it."""
+    return node.op_type == "Constant" and node.domain == ""
+
+
+def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) -> Iterator[Stage]:
+    """One stage on the device, which gives what the model does, in its order, but for what cannot go there."""
+    unmade = [value for value in graph.outputs if value.producer() is None or _is_constant(value)]
+    aside = [value for value in unmade if made_only or not can_cross(value)]
+    if aside:
+        yield Stage(Side.HOST, (), tuple(value for value in aside if not _is_constant(value)), tuple(aside))
+    outputs = tuple(value for value in graph.outputs if value not in aside)
+    if nodes or outputs:
+        taken = {*boundary(graph, nodes)[0], *outputs}
+        yield Stage(Side.DEVICE, nodes, tuple(value for value in graph.inputs if value in taken), outputs)
+
+
+class _Planner:
+    """What stays the same while sides are weighed.
+
+    Attributes:
+        operands: of each node that outputs depend on: what it and its subgraphs use, without constants.
+        work: of each node.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        alive = needed(graph)
+        self.operands: dict[ir.Node, list[ir.Value]] = {}
+        self._users: dict[ir.Node, list[ir.Node]] = {}
+        for node in graph:
+            if node not in alive or is_constant(node):
+                continue
+            self.operands[node] = [value for value in _uses(node) if not _is_constant(value)]
+            self._users[node] = []
+            for producer in self._producers(node):
+                self._users[producer].append(node)
+        self.work = {node: estimate(node) for node in self.operands}
+
+    def closed(self, reasons: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
+        """The nodes on the host, with those that must follow: what they take from the host cannot go to the device."""
+        hosted = {node: reason for node, reason in reasons.items() if node in self.operands}
+        for node, operands in self.operands.items():
+            if node in hosted:
+                continue
+            for value in operands:
+                producer = value.producer()
+                if (producer is None or producer in hosted) and not can_cross(value):
+                    hosted[node] = f"its input {value.name} {_what_it_is(value)}"
+                    break
+        return hosted
+
+    def without_an_island(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
+        """The nodes on the host, with one island of the device; None where that makes no fewer stages."""
+        levels, first = self._best(hosted)
+        latest = self._latest(levels, hosted)
+        total = sum(work for node, work in self.work.items() if node not in hosted)
+        limit = min(total // _ISLAND_SHARE, _ISLAND_WORK)
+        stages: dict[int, list[ir.Node]] = {}
+        for node, level in levels.items():
+            if node not in hosted and latest[node] == level:
+                stages.setdefault(level, []).append(node)
+        before = _cost(levels, first)[1]
+        for nodes in sorted(stages.values(), key=lambda nodes: sum(self.work[node] for node in nodes)):
+            if sum(self.work[node] for node in nodes) > limit:
+                return None
+            fewer = self.closed({**hosted, **dict.fromkeys(nodes, "an island that is not worth a stage of its own")})
+            if _cost(*self._best(fewer))[1] < before:
+                return fewer
+        return None
+
+    def stages(self, hosted: Mapping[ir.Node, str]) -> Iterator[Stage]:
+        """The stages, in order."""
+        levels, first = self._best(hosted)
+        results = dict.fromkeys(self._graph.outputs)
+        constants = [value for value in results if _is_constant(value)]
+        used_at: dict[ir.Value, set[int]] = {}
+        for node, operands in self.operands.items():
+            for value in operands:
+                used_at.setdefault(value, set()).add(levels[node])
+        for level in sorted(set(levels.values())):
+            nodes = tuple(node for node in self.operands if levels[node] == level)
+            made = dict.fromkeys(value for node in nodes for value in node.outputs)
+            inputs = dict.fromkeys(value for node in nodes for value in self.operands[node] if value not in made)
+            outputs = [value for value in made if value in results or used_at.get(value, set()) - {level}]
+            side = first if level % 2 == 0 else first.other
+            if side is Side.HOST:  # which can give the caller what no node makes
+                outputs += constants
+                constants = []
+            yield Stage(side, nodes, tuple(inputs), tuple(outputs))
+
+    def _best(self, hosted: Mapping[ir.Node, str]) -> tuple[dict[ir.Node, int], Side]:
+        """The levels with the fewer stages on the device, then in all, of those that begin on either side."""
+        both = [(self._levels(hosted, first), first) for first in (Side.HOST, Side.DEVICE)]
+        return min(both, key=lambda each: _cost(*each))
+
+    def _levels(self, hosted: Mapping[ir.Node, str], first: Side) -> dict[ir.Node, int]:
+        """The earliest stage of each node; even ones are on the ``first`` side."""
+        levels: dict[ir.Node, int] = {}
+        for node in self.operands:
+            earliest = max((levels[producer] for producer in self._producers(node)), default=0)
+            odd = (node in hosted) != (first is Side.HOST)
+            levels[node] = earliest + (earliest % 2 != odd)
+        return levels
+
+    def _latest(self, levels: Mapping[ir.Node, int], hosted: Mapping[ir.Node, str]) -> dict[ir.Node, int]:
+        """The latest stage of each node on its side."""
+        last = max(levels.values(), default=0)
+        latest: dict[ir.Node, int] = {}
+        for node in reversed(self.operands):
+            limit = min((latest[user] for user in self._users[node]), default=last)
+            latest[node] = limit - ((limit - levels[node]) % 2)
+        return latest
+
+    def _producers(self, node: ir.Node) -> Iterator[ir.Node]:
+        for value in self.operands[node]:
+            producer = value.producer()
+            if producer is not None:
+                yield producer
+
+
+def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
+    """The stages on the device, and all."""
+    used = set(levels.values())
+    return sum((level % 2 == 0) == (first is Side.DEVICE) for level in used), len(used)
+
+
+def needed(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes of a graph that its outputs depend on."""
+    found: set[ir.Node] = set()
+    pending = [value.producer() for value in graph.outputs]
+    while pending:
+        node = pending.pop()
+        if node is None or node in found or node.graph is not graph:
+            continue
+        found.add(node)
+        pending += [value.producer() for value in _uses(node)]
+    return found
+
+
+def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:
+    """What nodes of a graph take from outside, without constants, and what the outside takes from them."""
+    inside = set(nodes)
+    made = {value: None for node in graph if node in inside for value in node.outputs}
+    taken = dict.fromkeys(value for node in graph if node in inside for value in _uses(node) if not _is_constant(value))
+    wanted = {value for node in graph if node not in inside for value in _uses(node)} | set(graph.outputs)
+    return [value for value in taken if value not in made], [value for value in made if value in wanted]
+
+
+def _uses(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that a node and its subgraphs take from their graph."""
+    yield from (value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and is_constant(producer))
+
+
+def _what_it_is(value: ir.Value) -> str:
+    if value.type is None:
+        return "has no known type"
+    if not isinstance(value.type, ir.TensorType):
+        return f"is no tensor but {value.type}"
+    if value.dtype == ir.DataType.STRING:
+        return "holds strings"
+    producer = value.producer()
+    return f"has no fixed shape{'' if producer is None else f' as {producer.op_type} {producer.name} makes it'}"

@@ -1,0 +1,455 @@
+"""Many models: what there is to do is found and named, done once, told when it fails, and gone on with."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnx_bridge
+from onnx_bridge.batch import batch as batches
+from onnx_bridge.batch import journal as journals
+from onnx_bridge.batch import local_engine as pools
+from onnx_bridge.batch.jobs import Job, Settings, gather, is_batch
+from onnx_bridge.batch.outcome import Outcome
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
+REF = Settings(target="ref")
+
+
+def write(path: Path, seed: int = 0, body: str = "a = MatMul(x, w) y = Relu(a)") -> Path:
+    """A small model; another one for each seed."""
+    model = parser.parse_model(f"{HEADER} (float[batch, 4] x) => (float[batch, 4] y) {{ {body} }}")
+    weights = np.random.default_rng(seed).standard_normal((4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+convert_all = functools.partial(batches.convert_all, jobs=1)
+"""Most have one model to convert, and processes take longer to start than that."""
+
+
+def statuses(outcome: Outcome) -> dict[str, str]:
+    return {each.name: each.status for each in outcome.results}
+
+
+def events(out: Path) -> list[tuple[str, str]]:
+    records, _, _ = journals.read(out / journals.STATE)
+    return [(each["event"], each.get("job", "")) for each in records]
+
+
+class TestGather:
+    def names(self, *sources: Path, out: Path = Path("/out"), **rest: Any) -> dict[str, str]:
+        return {job.name: job.source.name for job in gather(sources, out, **rest)}
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name in ("a.onnx", "b.onnx", "sub/a.onnx", "sub/.hidden/c.onnx", "notes.txt"):
+            path = tmp_path / "models" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return tmp_path / "models"
+
+    def test_a_folder_keeps_its_paths(self, folder: Path) -> None:
+        assert list(self.names(folder)) == ["a", "b", "sub/a"]
+
+    def test_bundles_are_no_sources(self, folder: Path) -> None:
+        for out in (folder / "out", folder / "elsewhere"):
+            (out / "a").mkdir(parents=True)
+            (out / "a/a.onnx").touch()
+            (out / "a/manifest.json").write_text('{"format": 1, "program": null}')
+        (folder / "out/loose.onnx").touch()
+        assert list(self.names(folder, out=folder / "out")) == ["a", "b", "sub/a"]
+
+    def test_names_that_clash_take_more_of_their_paths(self, folder: Path) -> None:
+        found = self.names(folder / "a.onnx", folder / "b.onnx", folder / "sub/a.onnx")
+        assert list(found) == ["models/a", "b", "sub/a"]
+
+    def test_names_stay(self, folder: Path) -> None:
+        known = {str(folder / "a.onnx"): "a", str(folder / "gone.onnx"): "b"}
+        found = gather([folder / "sub/a.onnx", folder / "a.onnx", folder / "b.onnx"], Path("/out"), known=known)
+        assert [job.name for job in found] == ["sub/a", "a", "b"]
+        assert [job.name for job in gather([folder / "sub/a.onnx"], Path("/out"), known=known)] == ["sub/a"]
+
+    def test_the_same_twice_is_one_job(self, folder: Path) -> None:
+        assert list(self.names(folder / "a.onnx", folder / "a.onnx", folder / "*.onnx")) == ["a", "b"]
+
+    def test_globs_and_lists(self, folder: Path) -> None:
+        assert list(self.names(folder / "**/a.onnx")) == ["models/a", "sub/a"]
+        (folder / "all.txt").write_text("# all of them\nb.onnx\n\nsub   # a folder\n")
+        assert list(self.names(folder / "all.txt")) == ["b", "a"]
+
+    @pytest.mark.parametrize("kind", ["toml", "yaml"])
+    def test_job_files(self, folder: Path, kind: str) -> None:
+        toml = """
+            [defaults]
+            target = "ref"
+            dims = {batch = 1, seq = 8}
+            [[jobs]]
+            model = "a.onnx"
+            [[jobs]]
+            model = "a.onnx"
+            name = "large/a8"
+            dims = {batch = 8}
+            freeze = {k = [5], s = "7"}
+            inputs = {x = [1, 2]}
+            check = true
+            rtol = 0.5
+            timeout = 3
+            data = "x.npz"
+        """
+        yaml = """
+            defaults: {target: ref, dims: {batch: 1, seq: 8}}
+            jobs:
+            - model: a.onnx
+            - {model: a.onnx, name: large/a8, dims: {batch: 8}, freeze: {k: [5], s: '7'}, inputs: {x: [1, 2]},
+               check: true, rtol: 0.5, timeout: 3, data: x.npz}
+        """
+        (folder / f"jobs.{kind}").write_text(toml if kind == "toml" else yaml)
+        first, second = gather([folder / f"jobs.{kind}"], Path("/out"), Settings(pipeline="none", dims={"batch": 3}))
+        assert (first.name, second.name) == ("a", "large/a8")
+        assert first.source == second.source == folder / "a.onnx"
+        assert first.settings == Settings(target="ref", pipeline="none", dims={"batch": 1, "seq": 8})
+        assert second.settings == Settings(
+            target="ref",
+            pipeline="none",
+            dims={"batch": 8, "seq": 8},
+            freeze={"k": "[5]", "s": "7"},
+            inputs={"x": (1, 2)},
+            check=True,
+            rtol=0.5,
+            timeout=3,
+            data=folder / "x.npz",
+            own=frozenset({"batch", "k", "s", "x"}),
+        )
+        assert Settings.from_json(json.loads(json.dumps(second.settings.to_json()))).own == second.settings.own
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "no jobs"),
+            ("[[jobs]]\nname = 'x'", "names no model"),
+            ("[[jobs]]\nmodel = 'a.onnx'\ndim = {a = 1}", "did you mean dims"),
+            ("[[jobs]]\nmodel = 'a.onnx'\ndims = 3", "dims is no table"),
+            ("[[jobs]]\nmodel = 'a.onnx'\ndims = {a = 'x'}", "dims cannot be 'x'"),
+            ("[[jobs]]\nmodel = 'a.onnx'\nname = '../x'", "no name of a folder"),
+            ("[[jobs]]\nmodel = 'a.onnx'\nname = 'x'\n[[jobs]]\nmodel = 'b.onnx'\nname = 'x'", "both write"),
+            ("[[jobs]]\nmodel = 'a.onnx'\n[[jobs]]\nmodel = 'a.onnx'\nhost = false", "both write"),
+            ("[jobs", "not well formed"),
+        ],
+    )
+    def test_wrong_job_files(self, folder: Path, text: str, words: str) -> None:
+        (folder / "jobs.toml").write_text(text)
+        with pytest.raises(InputError, match=words):
+            gather([folder / "jobs.toml"], Path("/out"))
+
+    def test_what_leads_to_nothing(self, folder: Path) -> None:
+        (folder / "empty").mkdir()
+        for source in (folder / "empty", folder / "*.none"):
+            with pytest.raises(InputError, match=r"no \.onnx file|nothing matches"):
+                gather([source], Path("/out"))
+
+    def test_one_file_is_no_batch(self, folder: Path) -> None:
+        assert not is_batch([folder / "a.onnx"])
+        assert not is_batch([folder / "absent.onnx"])
+        assert all(map(is_batch, ([folder], [folder / "*.onnx"], [folder / "all.txt"], [folder / "a.onnx"] * 2)))
+
+    def test_settings_from_afar_hold_where_they_fit(self) -> None:
+        settings = Settings(dims={"batch": 1, "seq": 2, "odd": 3}, freeze={"k": "1"}, own=frozenset({"odd"}))
+        fitting = settings.fitting(["batch"], ["x"])
+        assert (fitting.dims, fitting.freeze) == ({"batch": 1, "odd": 3}, {})
+
+
+@pytest.fixture(scope="module")
+def done(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Three models, two of them good, and what became of them."""
+    folder = tmp_path_factory.mktemp("batch")
+    write(folder / "models/a.onnx", 0)
+    write(folder / "models/sub/b.onnx", 1)
+    (folder / "models/c.onnx").write_text("no model")
+    outcome = convert_all([folder / "models"], folder / "out", Settings(target="ref", check=True), jobs=2)
+    assert statuses(outcome) == {"a": "converted", "c": "failed", "sub/b": "converted"}
+    assert not outcome.passed
+    assert "no ONNX model" in outcome.results[1].reason
+    return (folder / "models").rename(folder / "moved"), folder / "out"
+
+
+@pytest.fixture
+def again(done: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of `done`, to go on from."""
+    models, out = tmp_path / "models", tmp_path / "out"
+    shutil.copytree(done[0], models)
+    shutil.copytree(done[1], out)
+    return models, out
+
+
+CHECKED = Settings(target="ref", check=True)
+
+
+class TestResume:
+    def test_what_was_done(self, done: tuple[Path, Path]) -> None:
+        bundle = onnx_bridge.load(done[1] / "sub/b")
+        assert bundle.manifest.source["path"] == str(done[0].with_name("models") / "sub/b.onnx")
+        assert [each for each in events(done[1]) if each[0] in ("done", "checked")].count(("checked", "a")) == 1
+        assert not list(done[1].rglob(".converting-*"))
+        assert not (done[1] / ".batch/tmp").exists()
+        assert "stage" not in (log := (done[1] / ".batch/logs/a.log").read_text())
+        assert "compile" in log
+
+    def test_nothing_is_repeated(self, again: tuple[Path, Path]) -> None:
+        before = events(again[1])
+        outcome = convert_all([again[0]], again[1], CHECKED)
+        assert statuses(outcome) == {"a": "kept", "c": "told", "sub/b": "kept"}
+        assert [event for event, _ in events(again[1])[len(before) :] if event != "seen"] == ["run", "end"]
+
+    def test_touching_and_renaming(self, again: tuple[Path, Path]) -> None:
+        (again[0] / "a.onnx").touch()
+        (again[0] / "sub/b.onnx").rename(again[0] / "z.onnx")
+        outcome = convert_all([again[0]], again[1], REF)
+        assert statuses(outcome) == {"a": "kept", "c": "told", "z": "reused"}
+        bundle = onnx_bridge.load(again[1] / "z")
+        assert bundle.manifest.source["path"] == str(again[0] / "z.onnx")
+        assert ("start", "z") not in events(again[1])
+
+    def test_only_the_tolerance(self, again: tuple[Path, Path]) -> None:
+        files = {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")}
+        outcome = convert_all([again[0]], again[1], Settings(target="ref", check=True, atol=0.5))
+        assert statuses(outcome) == {"a": "checked", "c": "told", "sub/b": "checked"}
+        assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")} == files
+        outcome = convert_all([again[0] / "a.onnx"], again[1], Settings(target="ref", check=True, rtol=0, atol=0))
+        assert outcome.results[0].status in ("checked", "failed")  # the last bit may be equal
+
+    def test_what_matters(self, again: tuple[Path, Path]) -> None:
+        write(again[0] / "a.onnx", 5)
+        outcome = convert_all([again[0]], again[1], CHECKED)
+        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "kept"}
+        outcome = convert_all([again[0]], again[1], Settings(target="ref", dims={"batch": 2}))
+        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "converted"}
+
+    def test_what_is_gone_or_damaged(self, again: tuple[Path, Path]) -> None:
+        shutil.rmtree(again[1] / "a")
+        os.truncate(again[1] / "sub/b/b.mxr", 10)
+        outcome = convert_all([again[0]], again[1], REF)
+        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "converted"}
+
+    def test_without_a_journal_bundles_speak_for_themselves(self, again: tuple[Path, Path]) -> None:
+        shutil.rmtree(again[1] / ".batch")
+        outcome = convert_all([again[0]], again[1], REF)
+        assert statuses(outcome) == {"a": "kept", "c": "failed", "sub/b": "kept"}
+
+    def test_a_damaged_journal(self, again: tuple[Path, Path]) -> None:
+        journal = again[1] / ".batch/journal.jsonl"
+        lines = journal.read_bytes().split(b"\n")
+        journal.write_bytes(b"\n".join([*lines[:2], b"\xff" + lines[2], *lines[3:]]))
+        outcome = convert_all([again[0]], again[1], REF)
+        assert any("journal" in note for note in outcome.notes)
+        assert statuses(outcome)["a"] == "kept"
+
+    def test_not_resuming_and_retrying(self, again: tuple[Path, Path]) -> None:
+        assert statuses(convert_all([again[0]], again[1], REF, retry=True))["c"] == "failed"
+        assert statuses(convert_all([again[0] / "a.onnx"], again[1], REF, resume=False)) == {"a": "converted"}
+
+    def test_a_dry_run_writes_nothing(self, again: tuple[Path, Path], tmp_path: Path) -> None:
+        before = {path: path.stat().st_mtime_ns for path in again[1].rglob("*")}
+        write(again[0] / "new.onnx", 7)
+        write(again[0] / "twin.onnx", 7)
+        outcome = convert_all([again[0]], again[1], CHECKED, dry_run=True)
+        expected = {"a": "kept", "c": "told", "new": "planned", "sub/b": "kept", "twin": "planned"}
+        assert statuses(outcome) == expected
+        assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*")} == before
+        convert_all([again[0]], tmp_path / "other", REF, dry_run=True)
+        assert not (tmp_path / "other").exists()
+
+
+class TestFailures:
+    def test_each_is_told_with_its_reason(self, runtime: Runtime, tmp_path: Path) -> None:
+        write(tmp_path / "good.onnx")
+        model = parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17, "acme": 1]> g (float[2] x) => (float[2] y) { y = acme.Odd(x) }'
+        )
+        onnx.save(model, tmp_path / "odd.onnx")
+        sources = [tmp_path / name for name in ("good.onnx", "odd.onnx", "absent.onnx")]
+        outcome = convert_all(sources, tmp_path / "out", REF)
+        reasons = {each.name: each.reason for each in outcome.results}
+        assert reasons["good"] == ""
+        assert "Odd" in reasons["odd"]
+        assert "absent" in reasons["absent"] or "no such file" in reasons["absent"].lower()
+        odd = outcome.results[1]
+        assert odd.log is not None
+        assert "Traceback" in odd.log.read_text()
+        assert odd.error is not None
+        assert odd.error["kind"] == "RuntimeFailure"
+        write(tmp_path / "absent.onnx", 3)  # what was not there is no fault of what is there now
+        outcome = convert_all(sources, tmp_path / "out", REF)
+        assert statuses(outcome) == {"good": "kept", "odd": "told", "absent": "converted"}
+
+    def test_a_difference(self, runtime: Runtime, tmp_path: Path) -> None:
+        """What cannot be compared within the tolerance has a bundle, and has failed."""
+        write(tmp_path / "m.onnx", body="a = MatMul(x, w) b = Exp(a) y = Softmax(b)")
+        data = tmp_path / "x.npz"
+        np.savez(data, x=np.full((1, 4), 0.3, np.float32))
+        settings = Settings(target="ref", check=True, data=tmp_path / "wrong.npz")
+        np.savez(tmp_path / "wrong.npz", q=np.zeros(3, np.float32))
+        outcome = convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)
+        assert outcome.results[0].error is not None
+        assert outcome.results[0].error["stage"] == "check"
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)) == {"m": "told"}
+        settings = Settings(target="ref", check=True, data=data)
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)) == {"m": "checked"}
+
+    def test_other_limits_are_another_attempt(self, runtime: Runtime, tmp_path: Path) -> None:
+        model = parser.parse_model(
+            f"{HEADER} (float[1, 6144] x) => (float[1, 6144] y) {{ p = ConstantOfShape(s) y = MatMul(x, p) }}"
+        )
+        model.graph.initializer.append(numpy_helper.from_array(np.array([6144, 6144]), "s"))
+        onnx.save(model, tmp_path / "m.onnx")
+        small = Settings(target="ref", pipeline="minimal", memory=0.12, host=False)
+        assert "memory" in convert_all([tmp_path / "m.onnx"], tmp_path / "out", small).results[0].reason
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", small)) == {"m": "told"}
+        large = Settings(target="ref", pipeline="minimal", memory=4, host=False)
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", large)) == {"m": "converted"}
+
+    def test_a_place_that_is_taken(self, runtime: Runtime, tmp_path: Path) -> None:
+        write(tmp_path / "models/a.onnx")
+        (tmp_path / "out").write_text("mine")
+        with pytest.raises(InputError, match="a file already"):
+            convert_all([tmp_path / "models"], tmp_path / "out", REF)
+        (tmp_path / "out").unlink()
+        (tmp_path / "out/a").mkdir(parents=True)
+        (tmp_path / "out/a/a.onnx").write_text("mine")
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
+        assert "no conversion made" in outcome.results[0].reason
+        assert (tmp_path / "out/a/a.onnx").read_text() == "mine"
+
+
+def test_processes_that_end_are_replaced(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose process is killed is tried again, and given up only when that happens every time."""
+    write(tmp_path / "models/a.onnx")
+    kills = iter(range(batches._ATTEMPTS))
+
+    class Killer(pools.Performer):
+        def give(self, task: Any, message: Any) -> None:
+            if next(kills, None) is not None:
+                os.kill(self.pid, signal.SIGKILL)
+            super().give(task, message)
+
+    monkeypatch.setattr(pools, "Performer", Killer)
+    outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
+    assert "was ended by SIGKILL" in outcome.results[0].reason
+    assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}
+
+
+def test_a_second_program(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_PATIENCE", 0.0)
+    write(tmp_path / "models/a.onnx", 0)
+    with journals.held(tmp_path / "out") as journal:
+        journal.add("run")
+        with pytest.raises(InputError, match="another batch into this folder is under way"):
+            convert_all([tmp_path / "models"], tmp_path / "out", REF)
+    assert events(tmp_path / "out") == [("run", "")]
+
+
+def test_memory_decides_how_many_at_a_time() -> None:
+    from onnx_bridge.batch.examine import Examined
+
+    assert Examined("x", 1 << 30).memory == pytest.approx(4.1 * 2**30, rel=0.05)
+
+
+Bridge = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def bridge() -> Bridge:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "onnx_bridge", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    return run
+
+
+class TestCommandLine:
+    def test_plain_lines_and_a_table(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
+        write(tmp_path / "models/a.onnx", 0)
+        (tmp_path / "models/c.onnx").write_text("no model")
+        done = bridge("convert", tmp_path / "models", "-o", tmp_path / "out", "--target", "ref")
+        assert done.returncode == 1
+        assert "2 jobs" in done.stdout
+        assert "no ONNX model" in done.stdout
+        assert sorted(line.split()[1:3] for line in done.stderr.splitlines()) == [["a", "converted"], ["c", "failed"]]
+        done = bridge(
+            "convert", tmp_path / "models/a.onnx", tmp_path / "models/a.onnx", "-o", tmp_path / "out", "--json"
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["counts"] == {"kept": 1}
+        assert done.stderr == ""
+
+    def test_own_passes_reach_the_processes(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
+        write(tmp_path / "models/a.onnx", 0)
+        (tmp_path / "mine.py").write_text(
+            "from dataclasses import dataclass\nfrom passes import register\n"
+            "from passes.core.base import Pass, Result\n"
+            "@register\n@dataclass(frozen=True)\nclass Mine(Pass):\n    '''Nothing.'''\n    name = 'mine'\n"
+            "    def run(self, model, context):\n        return Result(model)\n"
+        )
+        command = ["--passes", tmp_path / "mine.py", "convert", tmp_path / "models", "-o", tmp_path / "out"]
+        done = bridge(*command, "--target", "ref", "--pipeline", "mine", "--json")
+        assert done.returncode == 0, done.stdout
+        with (tmp_path / "mine.py").open("a") as file:
+            file.write("# changed\n")
+        done = bridge(*command, "--target", "ref", "--pipeline", "mine", "--json")
+        assert json.loads(done.stdout)["counts"] == {"converted": 1}
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_stopped_in_the_middle(self, runtime: Runtime, tmp_path: Path, number: signal.Signals, code: int) -> None:
+        """Everything ends at once, what was begun is taken away, and the same command goes on."""
+        for index in range(6):
+            write(tmp_path / f"models/m{index}.onnx", index)
+        out = tmp_path / "out"
+        command = [sys.executable, "-m", "onnx_bridge", "convert", tmp_path / "models", "-o", out, "--target", "ref"]
+        command += ["--jobs", "1"]
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not any(event == "done" for event, _ in events(out)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.communicate()
+        assert process.returncode in (code, 0)
+        assert not list(out.rglob(".converting-*"))
+        kept = {name for event, name in events(out) if event == "done"}
+        outcome = convert_all([tmp_path / "models"], out, REF)
+        assert outcome.passed
+        assert {name for name, status in statuses(outcome).items() if status == "kept"} >= kept
+
+    def test_usage(self, bridge: Bridge, tmp_path: Path) -> None:
+        write(tmp_path / "models/a.onnx", 0)
+        done = bridge("convert", tmp_path / "models", "-o", tmp_path / "out.mxr")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert "need a folder" in done.stderr
+
+    def test_one_model_and_its_check(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
+        model = write(tmp_path / "a.onnx", 0)
+        done = bridge("convert", model, "-o", tmp_path / "out", "--target", "ref", "--check", "--dim", "batch=2")
+        assert done.returncode == 0, done.stderr
+        assert "parity holds" in done.stdout
+        assert (tmp_path / "out/a.mxr").exists()
+
+
+def test_jobs_are_plain_values() -> None:
+    assert Job("a", Path("/a.onnx"), REF) == Job("a", Path("/a.onnx"), Settings(target="ref"))

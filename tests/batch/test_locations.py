@@ -1,0 +1,404 @@
+"""Models and bundles elsewhere: found, hashed, converted, gone on with from another machine, and never half there."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import onnx
+import pytest
+
+import onnx_bridge
+from onnx_bridge.batch import journal as journals
+from onnx_bridge.batch import journal_copies
+from onnx_bridge.batch.batch import convert_all
+from onnx_bridge.batch.engine import Attempt, Engine, Land
+from onnx_bridge.batch.examine import examine
+from onnx_bridge.batch.job_process import perform
+from onnx_bridge.batch.jobs import Settings, gather
+from onnx_bridge.batch.journal import Journal
+from onnx_bridge.batch.local_engine import Pool
+from onnx_bridge.batch.outcome import Outcome
+from onnx_bridge.batch.output import Elsewhere, output_at
+from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
+from onnx_bridge.core.locations import Remote, place
+from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io as models
+from tests.batch.test_batch import statuses, write
+
+REF = Settings(target="ref")
+
+
+class Inline(Engine):
+    """Performs one job at a time in this process, whose memory ``memory://`` is."""
+
+    far = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._busy = False
+
+    def site(self, target: str) -> tuple[Site, str]:
+        return Pool().site(target)
+
+    def open(self, journal: Journal, land: Land) -> None:
+        self._land = land
+
+    def choose(self, sizes: Sequence[int]) -> int | None:
+        return len(sizes) - 1 if sizes and not self._busy else None
+
+    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+        self._busy = True
+        attempt = Attempt(job, self._land)
+
+        def tell(event: dict[str, Any]) -> None:
+            if (told := attempt.told(event)) is not None:
+                self.post(job, told)
+
+        threading.Thread(target=perform, args=(task, tell), daemon=True).start()
+
+    def wait(self) -> tuple[Any, dict[str, Any]]:
+        job, event = super().wait()
+        self._busy = self._busy and event["event"] not in ("finished", "failed")
+        return job, event
+
+    def close(self) -> None:
+        """Nothing outlives it."""
+
+
+@pytest.fixture
+def root() -> Iterator[Remote]:
+    """A folder elsewhere, of this test's own."""
+    found = Remote(f"memory://test-{uuid.uuid4().hex}")
+    yield found
+    found.remove()
+
+
+@pytest.fixture
+def machine(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``machine(name)``: go on as on a machine of that name, which remembers what it did and nothing else."""
+    monkeypatch.setenv("ONNX_BRIDGE_RUNTIME", str(runtime.path))
+    monkeypatch.setattr(journal_copies, "_SETTLE", 0.0)
+
+    def become(name: str) -> None:
+        monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path / "machines" / name))
+
+    become("first")
+    return become
+
+
+def upload(path: Path, target: Remote) -> None:
+    for each in [path] if path.is_file() else sorted(path.rglob("*")):
+        if each.is_file():
+            (target if path.is_file() else target / each.relative_to(path).as_posix()).put(each)
+
+
+def with_data(path: Path) -> Path:
+    """A model with external data in two files."""
+    model = onnx.load(write(path, 3, "a = MatMul(x, w) y = Add(a, b)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "b"))
+    for tensor, name in zip(model.graph.initializer, ("w.bin", "sub/b.bin"), strict=True):
+        file = path.parent / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(tensor.raw_data)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=name)
+        tensor.ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def convert(root: Remote, settings: Settings = REF, source: str = "models", **options: Any) -> Outcome:
+    return convert_all([root / source], root / "out", settings, engine=Inline(), **options)
+
+
+def events(root: Remote) -> list[tuple[str, str]]:
+    """What the copies of the journal say."""
+    folder = root / "out/.batch/journal"
+    lines = [line for data in folder.read_many(sorted(folder.files())).values() for line in data.splitlines()]
+    records = [journals.unsealed(line) for line in lines]
+    return [(each["event"], each.get("job", "")) for each in records if each is not None]
+
+
+class TestPlaces:
+    def test_what_a_text_names(self) -> None:
+        assert place("a/b.onnx") == Path("a/b.onnx")
+        assert place("file:///a/b.onnx") == Path("/a/b.onnx")
+        assert place("s3://bucket/a/") == Remote("s3://bucket/a")
+        assert place(Path("a")) == Path("a")
+
+    def test_parts(self) -> None:
+        model = Remote("s3://bucket/models/net.v2.onnx")
+        assert (model.name, model.stem, model.suffix) == ("net.v2.onnx", "net.v2", ".onnx")
+        assert model.parts == ("s3://bucket", "models", "net.v2.onnx")
+        assert model.parent / "../x/y.bin" == Remote("s3://bucket/x/y.bin")
+        assert model.with_suffix("").relative_to(Remote("s3://bucket")) == Path("models/net.v2")
+
+    def test_nothing_there(self, root: Remote) -> None:
+        assert not root.exists()
+        assert root.files() == {}
+        assert root.state() is None
+        root.remove()
+        with pytest.raises(InputError, match="no such file"):
+            root.read_bytes()
+
+    def test_files(self, root: Remote, tmp_path: Path) -> None:
+        (root / "a/b.txt").write_bytes(b"one")
+        before = (root / "a/b.txt").state()
+        assert root.files() == {"a/b.txt": 3}
+        assert (root / "a").is_dir()
+        (root / "a/b.txt").write_bytes(b"two")
+        assert (root / "a/b.txt").state() != before
+        (root / "c").take(root / "a", ["b.txt"])
+        assert (root / "c/b.txt").read_text() == "two"
+        (root / "c/b.txt").get(tmp_path / "new/b.txt")
+        assert (tmp_path / "new/b.txt").read_text() == "two"
+        assert [each.name for each in (root / "*/b.txt").glob()] == ["b.txt", "b.txt"]
+        assert root.read_many(["a/b.txt", "gone"]) == {"a/b.txt": b"two"}
+
+    def test_what_nothing_reads(self) -> None:
+        with pytest.raises(InputError, match="nosuch"):
+            Remote("nosuch://a/b").exists()
+
+    def test_errors_of_a_file_system_say_nothing_of_the_model(self, root: Remote, monkeypatch: Any) -> None:
+        def broken(*_arguments: Any, **_options: Any) -> None:
+            raise ConnectionResetError("the line is cut")
+
+        with monkeypatch.context() as cut, pytest.raises(Unreachable, match="the line is cut"):
+            cut.setattr(type(fsspec.filesystem("memory")), "info", broken)
+            root.state()
+
+    def test_without_the_extra(self, root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+        with pytest.raises(InputError, match=r"onnx-bridge\[ray\]"):
+            root.exists()
+
+
+class TestModels:
+    def test_jobs(self, root: Remote, tmp_path: Path) -> None:
+        for name in ("a.onnx", "sub/b.ONNX", ".hidden/c.onnx", "bundle/manifest.json", "bundle/d.onnx", "out/e.onnx"):
+            (root / name).write_bytes(b"x")
+        (root / "all.txt").write_bytes(f"sub/b.ONNX\n{root}/a.onnx # a URL\n{tmp_path}/here.onnx".encode())
+        (root / "jobs.toml").write_bytes(b'[[jobs]]\nmodel = "a.onnx"\nname = "mine"\n[[jobs]]\nmodel = "sub"\n')
+
+        def found(*sources: Remote) -> dict[str, str]:
+            return {each.name: str(each.source) for each in gather(sources, root / "out")}
+
+        both = {"a": f"{root}/a.onnx", "sub/b": f"{root}/sub/b.ONNX"}
+        assert found(root) == both
+        assert list(found(root / "*.onnx")) == ["a"]
+        assert list(found(root / "all.txt")) == ["b", "a", "here"]
+        assert list(found(root / "jobs.toml")) == ["mine", "b"]
+        with pytest.raises(InputError, match="nothing matches"):
+            found(root / "*.pb")
+
+    @pytest.mark.parametrize("external", [False, True])
+    def test_keys_are_those_of_the_same_model_here(self, root: Remote, tmp_path: Path, external: bool) -> None:
+        path = (with_data if external else write)(tmp_path / "m.onnx")
+        upload(tmp_path, root / "models")
+        here, there = examine(path), examine(root / "models/m.onnx")
+        assert there.digest == here.digest == models.digest(path)
+        assert (there.bytes, there.inputs, there.symbols) == (here.bytes, here.inputs, here.symbols)
+        assert len(there.files) == (3 if external else 1)
+        assert examine(root / "models/m.onnx", there.to_json()) == there
+        (root / "models/w.bin" if external else root / "models/m.onnx").remove()
+        assert examine(root / "models/m.onnx", there.to_json()).problem is not None
+
+    def test_what_is_no_model(self, root: Remote) -> None:
+        (root / "m.onnx").write_bytes(b"no model")
+        found = examine(root / "m.onnx")
+        assert found.digest is not None
+        assert found.problem is not None
+        assert found.problem.where == f"{root}/m.onnx"
+        assert examine(root / "absent.onnx").digest is None
+
+
+class TestBatches:
+    @pytest.fixture(autouse=True)
+    def _machine(self, machine: Any) -> None:
+        """All of them are led from one, if they do not say otherwise."""
+
+    def test_from_one_machine_and_another(self, root: Remote, machine: Any, tmp_path: Path) -> None:
+        write(tmp_path / "models/a.onnx", 0)
+        with_data(tmp_path / "models/sub/b.onnx")
+        (tmp_path / "models/c.onnx").write_text("no model")
+        upload(tmp_path / "models", root / "models")
+        checked = Settings(target="ref", check=True)
+        assert statuses(convert(root, checked)) == {"a": "converted", "c": "failed", "sub/b": "converted"}
+        there = (root / "out").files()
+        assert {each for each in there if not each.startswith(".batch")} == {
+            f"{name}/{file}" for name, stem in (("a", "a"), ("sub/b", "b"))
+            for file in ("manifest.json", f"{stem}.onnx", f"{stem}.mxr")
+        }  # fmt: skip
+        assert [each for each in there if each.startswith(".batch")] == [
+            each for each in there if each.startswith(".batch/journal/")
+        ]
+        manifest = json.loads((root / "out/sub/b/manifest.json").read_bytes())
+        assert manifest["source"]["path"] == f"{root}/models/sub/b.onnx"
+        upload_back = tmp_path / "back"
+        for name in (root / "out/sub/b").files():
+            (root / "out/sub/b" / name).get(upload_back / name)
+        assert onnx_bridge.load(upload_back)({"x": np.ones((1, 4), np.float32)})["y"].shape == (1, 4)  # type: ignore[union-attr]
+        before = events(root)
+        machine("second")
+        (root / "models/a2.onnx").write_bytes((root / "models/a.onnx").read_bytes())
+        (root / "models/a.onnx").remove()
+        outcome = convert(root, checked)
+        assert statuses(outcome) == {"a2": "reused", "c": "told", "sub/b": "kept"}
+        new = [each for each in events(root)[len(before) :] if each[0] != "seen"]
+        assert new == [("run", ""), ("done", "a2"), ("end", "")]
+        manifest = json.loads((root / "out/a2/manifest.json").read_bytes())
+        assert manifest["source"]["path"] == f"{root}/models/a2.onnx"
+        assert (root / "out/a2/a.mxr").exists()
+
+    def test_bundles_speak_for_themselves(self, root: Remote, machine: Any, tmp_path: Path) -> None:
+        """Without any journal, and whatever a machine left half done."""
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        upload(write(tmp_path / "b.onnx", 1), root / "models/b.onnx")
+        assert convert(root).passed
+        (root / "out/.batch").remove()
+        (root / "out/b/b.mxr").write_bytes(b"x")
+        (root / "out/.batch/aside/0123/a.mxr").write_bytes(b"left by one that was killed")
+        machine("second")
+        assert statuses(convert(root)) == {"a": "kept", "b": "converted"}
+        assert not (root / "out/.batch/aside").exists()
+
+    def test_what_the_first_machine_did_not_send(self, root: Remote, monkeypatch: Any, tmp_path: Path) -> None:
+        """A program that was killed has its last lines sent by the next one there, once."""
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        with monkeypatch.context() as cut:
+            cut.setattr(journal_copies.Copies, "_copy", lambda _self: None)
+            convert(root)
+        assert events(root) == []
+        convert(root)
+        assert [each for each in events(root) if each[0] == "done"] == [("done", "a")]
+        assert len(events(root)) == len(output_at(root / "out").records())
+
+    def test_buckets(self, root: Remote, tmp_path: Path) -> None:
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        settings = Settings(target="ref", buckets={"batch": (1, 4)}, check=True)
+        assert statuses(convert(root, settings)) == {"a": "converted"}
+        assert statuses(convert(root, settings)) == {"a": "kept"}
+        assert (root / "out/a/batch=4/manifest.json").exists()
+        settings = Settings(target="ref", buckets={"batch": (1, 2)})
+        assert statuses(convert(root, settings)) == {"a": "converted"}
+        assert not [each for each in (root / "out/a").files() if "batch=4" in each]
+
+    def test_only_the_tolerance(self, root: Remote, tmp_path: Path) -> None:
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        assert convert(root).passed
+        program = (root / "out/a/a.mxr").state()
+        assert statuses(convert(root, Settings(target="ref", check=True, atol=0.5))) == {"a": "checked"}
+        assert (root / "out/a/a.mxr").state() == program
+
+    def test_what_is_not_ours(self, root: Remote, tmp_path: Path) -> None:
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        (root / "out/a/a.onnx").write_bytes(b"mine")
+        outcome = convert(root)
+        assert "no conversion made" in outcome.results[0].reason
+        assert (root / "out/a/a.onnx").read_bytes() == b"mine"
+        assert not (root / "out/a/manifest.json").exists()
+
+    def test_here_and_there(self, root: Remote, tmp_path: Path) -> None:
+        """Models here with bundles there, and the other way round."""
+        path = write(tmp_path / "a.onnx")
+        assert convert_all([path], root / "out", REF, engine=Inline()).passed
+        upload(path, root / "models/a.onnx")
+        outcome = convert_all([root / "models"], tmp_path / "out", REF, engine=Inline())
+        assert outcome.passed
+        bundle = onnx_bridge.load(tmp_path / "out/a")
+        assert bundle.manifest.source["path"] == f"{root}/models/a.onnx"
+        assert not (tmp_path / "out/.batch/aside").exists()
+        assert statuses(convert_all([root / "models"], tmp_path / "out", REF, engine=Inline())) == {"a": "kept"}
+
+    def test_a_dry_run_writes_nothing(self, root: Remote, tmp_path: Path) -> None:
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        assert statuses(convert(root, dry_run=True)) == {"a": "planned"}
+        assert list(root.files()) == ["models/a.onnx"]
+
+    @pytest.mark.parametrize("fails", range(3))
+    def test_a_bundle_is_whole_or_not_there(self, root: Remote, monkeypatch: Any, tmp_path: Path, fails: int) -> None:
+        """Whatever write fails, however often: there is no manifest without all of its files."""
+        upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
+        assert convert(root).passed
+        upload(write(tmp_path / "a.onnx", 1), root / "models/a.onnx")
+        take, count = Remote.take, iter(range(1000))
+
+        def failing(self: Remote, other: Remote, names: list[str]) -> None:
+            for each in names:
+                if next(count) % 3 == fails:
+                    raise Unreachable("the line is cut", where=self.url)
+                take(self, other, [each])
+
+        with monkeypatch.context() as cut:
+            cut.setattr(Remote, "take", failing)
+            outcome = convert(root)
+        assert "the line is cut" in outcome.results[0].reason
+        assert not (root / "out/a/manifest.json").exists()
+        assert events(root).count(("again", "a")) == 2
+        assert statuses(convert(root)) == {"a": "converted"}
+        assert set((root / "out/a").files()) == {"a.onnx", "a.mxr", "manifest.json"}
+        assert not (root / "out/.batch/publishing").exists()
+
+    def test_a_second_program(self, root: Remote, machine: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(journal_copies, "_BEAT", 0.02)
+        with output_at(root / "out").held() as journal:
+            journal.add("run")
+            machine("second")
+            again = output_at(root / "out").held()
+            with pytest.raises(InputError, match="another batch into this folder is under way"), again:
+                pass
+        with output_at(root / "out").held() as journal:
+            assert [each["event"] for each in journal.records] == ["run"]
+
+    def test_a_program_that_is_not_heard_of_any_more(self, root: Remote, machine: Any, monkeypatch: Any) -> None:
+        """Its place is taken; should it still live, it replaces nothing."""
+        monkeypatch.setattr(journal_copies, "_PATIENCE", 0.1)
+        monkeypatch.setattr(journal_copies, "_BEAT", 1000.0)
+        first = output_at(root / "out")
+        with pytest.raises(InputError, match="another batch into this folder has begun"), first.held():
+            machine("second")
+            with output_at(root / "out").held():
+                assert isinstance(first, Elsewhere)
+                monkeypatch.setattr(journal_copies, "_BEAT", 0.0)
+                first._copies._beat("", threading.Event())
+                (root / "aside/manifest.json").write_bytes(b"{}")
+                first.publish("a", root / "aside", root / "a.onnx")
+        assert not (root / "out/a").exists()
+
+    @pytest.mark.parametrize("what", ["source", "data", "passes", "aside"])
+    def test_what_a_node_does_not_see(self, tmp_path: Path, what: str) -> None:
+        """It says nothing of the model, which another node may well convert."""
+        told: list[dict[str, Any]] = []
+        model, gone = write(tmp_path / "a.onnx"), tmp_path / "gone"
+        (tmp_path / "out/.batch").mkdir(parents=True)
+        task = {
+            "source": str(gone if what == "source" else model),
+            "bundle": str(tmp_path / "out/a"),
+            "aside": str((gone if what == "aside" else tmp_path) / "out/.batch/aside/0"),
+            "settings": Settings(target="ref", pipeline="minimal", data=gone if what == "data" else None).to_json(),
+            "convert": True,
+            "check": False,
+            "reuse": False,
+            "passes": [str(gone)] if what == "passes" else [],
+        }
+        perform(task, told.append)
+        error = told[-1]["error"]
+        assert (error["kind"], error["chance"]) == ("Unreachable", True)
+        assert "gone" in error["where"]
+        assert "every node sees it" in error["hint"]
+
+    def test_places_that_do_not_answer(self, root: Remote, monkeypatch: Any) -> None:
+        def broken(*_arguments: Any, **_options: Any) -> None:
+            raise ConnectionResetError("the line is cut")
+
+        with monkeypatch.context() as cut, pytest.raises(BridgeError, match="the line is cut"):
+            cut.setattr(type(fsspec.filesystem("memory")), "find", broken)
+            convert(root)

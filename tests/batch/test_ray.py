@@ -1,0 +1,312 @@
+"""Batches on a Ray cluster: three raylets on this machine, an S3 server, and a node that is lost in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from moto.server import ThreadedMotoServer
+from ray.cluster_utils import Cluster
+from typer.testing import CliRunner
+
+import onnx_bridge
+from onnx_bridge.batch import ray_engine
+from onnx_bridge.batch.batch import convert_all
+from onnx_bridge.batch.jobs import Settings
+from onnx_bridge.batch.ray_engine import Ray
+from onnx_bridge.cli.main import app
+from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
+from onnx_bridge.core.locations import Remote
+from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.test_batch import events as events_here
+from tests.batch.test_batch import statuses, write
+from tests.batch.test_locations import events, upload, with_data
+
+_LIMIT = 240.0
+"""Seconds after which something is taken not to happen any more."""
+
+GATE = """
+import os, time
+from dataclasses import dataclass
+from pathlib import Path
+from passes import register
+from passes.core.base import Pass, Result
+
+@register
+@dataclass(frozen=True)
+class Gate(Pass):
+    '''Waits until it is opened.'''
+    name = 'gate'
+    def run(self, model, context):
+        (Path({folder!r}) / f'at-{{os.getpid()}}').touch()
+        while not (Path({folder!r}) / 'open').exists():
+            time.sleep(0.05)
+        return Result(model)
+"""
+
+
+def wait_for(what: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    deadline = time.monotonic() + _LIMIT
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Nodes:
+    """A cluster whose head takes no jobs, and two nodes that take one each, the second with a card, as it says."""
+
+    cluster: Cluster
+    plain: Any
+    card: Any
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+
+PLAIN: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20, "memory": 1 << 30}
+
+
+@pytest.fixture(scope="module")
+def surroundings() -> Iterator[pytest.MonkeyPatch]:
+    """The environment of all nodes, and of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        settings = {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "240",
+            "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",  # where /dev/shm is small
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def s3(surroundings: pytest.MonkeyPatch) -> Iterator[Remote]:
+    """A bucket of a real server."""
+    import boto3
+    import s3fs
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    surroundings.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    boto3.client("s3").create_bucket(Bucket="models")
+    yield Remote("s3://models")
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def nodes(runtime: Runtime, s3: Remote, surroundings: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    temporary = tempfile.mkdtemp(prefix="r", dir="/tmp")  # names of sockets must be short
+    surroundings.setenv("TMPDIR", temporary)  # where Ray has its own, too
+    cluster = Cluster(initialize_head=True, head_node_args={**PLAIN, "num_cpus": 0})
+    try:
+        card = cluster.add_node(**PLAIN, resources={"AMD_GPU": 1})
+        yield Nodes(cluster, cluster.add_node(**PLAIN), card)
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def waiting(node: Any, folder: Path) -> list[int]:
+    """The processes of a node that wait at the gate."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    return [pid for each in folder.glob("at-*") if raylet in parents(pid := int(each.name[3:])) and not is_gone(pid)]
+
+
+def parents(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            pid = int(stat.rpartition(")")[2].split()[1])
+            found.append(pid)
+    return found
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_node_is_lost(nodes: Nodes, s3: Remote, tmp_path: Path) -> None:
+    """What it was doing is done elsewhere, once; from another machine, without MIGraphX, nothing is left to do."""
+    for index in range(4):
+        write(tmp_path / f"models/m{index}.onnx", index)
+    with_data(tmp_path / "models/sub/external.onnx")
+    (tmp_path / "models/broken.onnx").write_text("no model")
+    upload(tmp_path / "models", s3 / "lost/models")
+    (tmp_path / "gate.py").write_text(GATE.format(folder=str(tmp_path)))
+    command = [sys.executable, "-m", "onnx_bridge", "--passes", str(tmp_path / "gate.py"), "convert"]
+    command += ["s3://models/lost/models", "-o", "s3://models/lost/out", "--engine", "ray", "--address", nodes.address]
+    command += ["--pipeline", "gate,minimal", "--target", "ref", "--json"]
+    environment = {**os.environ, "ONNX_BRIDGE_CACHE": str(tmp_path / "first")}
+    batch = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        wait_for(lambda: waiting(nodes.plain, tmp_path) and waiting(nodes.card, tmp_path), batch)
+        (lost,) = waiting(nodes.plain, tmp_path)
+        nodes.cluster.remove_node(nodes.plain, allow_graceful=False)
+        wait_for(lambda: is_gone(lost))
+        (tmp_path / "open").touch()
+        said, errors = batch.communicate()
+    finally:
+        batch.kill()
+        nodes.plain = nodes.cluster.add_node(**PLAIN)
+    assert batch.returncode == 1, errors
+    results = {each["name"]: each for each in json.loads(said)["jobs"]}
+    good = {"m0", "m1", "m2", "m3", "sub/external"}
+    assert {name: each["status"] for name, each in results.items()} == {
+        **dict.fromkeys(good, "converted"),
+        "broken": "failed",
+    }
+    assert "no ONNX model" in results["broken"]["error"]["what"]
+    told = Counter(events(s3 / "lost"))
+    assert any(event == "again" for event, _ in told)
+    assert {name for event, name in told.elements() if event == "done"} == good
+    assert max(count for (event, _), count in told.items() if event in ("done", "failed")) == 1
+    assert not (s3 / "lost/out/.batch/aside").files()
+    assert set((s3 / "lost/out/.batch/logs").files()) == {f"{name}.log" for name in good}
+    bundle = tmp_path / "bundle"
+    for name in (s3 / "lost/out/sub/external").files():
+        (s3 / "lost/out/sub/external" / name).get(bundle / name)
+    onnx_bridge.load(bundle)
+    environment["ONNX_BRIDGE_CACHE"] = str(tmp_path / "second")
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert json.loads(again.stdout)["counts"] == {"kept": 5, "told": 1}, again.stderr
+    new = Counter(events(s3 / "lost")) - told
+    assert {event for event, _ in new} == {"run", "end"}
+
+
+@pytest.fixture
+def joined(nodes: Nodes) -> Iterator[None]:
+    """This program is on the cluster, as one of Ray's own would be; engines leave it there."""
+    ray.init(nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    assert ray.is_initialized()
+    ray.shutdown()
+
+
+def test_a_folder_that_nodes_share(nodes: Nodes, joined: None, tmp_path: Path) -> None:
+    write(tmp_path / "models/a.onnx", 0)
+    write(tmp_path / "models/sub/b.onnx", 1)
+    out, settings = tmp_path / "out", Settings(target="ref", check=True)
+    outcome = convert_all([tmp_path / "models"], out, settings, engine=Ray(nodes.address))
+    assert statuses(outcome) == {"a": "converted", "sub/b": "converted"}
+    bundle = onnx_bridge.load(out / "sub/b")
+    assert bundle.manifest.source["path"] == str(tmp_path / "models/sub/b.onnx")
+    assert sorted(each.name for each in (out / "a").iterdir()) == ["a.mxr", "a.onnx", "manifest.json"]
+    assert "compile" in (out / ".batch/logs/a.log").read_text()
+    assert not (out / ".batch/aside").exists()
+    settings = Settings(target="ref", check=True, atol=0.5)
+    outcome = convert_all([tmp_path / "models"], out, settings, engine=Ray(nodes.address, jobs=1))
+    assert statuses(outcome) == {"a": "checked", "sub/b": "checked"}
+    told = Counter(events_here(out))
+    assert (told["done", "a"], told["checked", "a"], told["start", "a"]) == (1, 2, 2)
+
+
+def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
+    """A job for a GPU to the node that says that it has one; none to a node that is unlike the others."""
+    engine = Ray(nodes.address)
+    try:
+
+        def where(gpu: bool) -> str:
+            """A job that expects another machine is refused by the node that it came to."""
+            first = ray.get(next(engine._task(1 << 40, gpu, "a").remote({}, {})))
+            assert first["error"]["kind"] == "UnlikeNode"
+            assert first["error"]["chance"]
+            return str(first["node"])
+
+        assert where(gpu=True) == nodes.card.node_id
+        engine._left_out = {nodes.card.node_id: "it is unlike the others"}
+        assert where(gpu=False) == nodes.plain.node_id
+        engine._left_out = {nodes.plain.node_id: "it is unlike the others"}
+        assert where(gpu=False) == nodes.card.node_id
+        site, target = engine.site("ref")
+        assert (target, site.identity) == ("ref", engine._agreed["ref"]["site"]["identity"])
+        with pytest.raises(InputError, match="no such target"):
+            engine.site("cuda")
+    finally:
+        engine.close()
+    assert not ray.is_initialized()
+    engine.close()
+
+
+def test_what_the_nodes_lack(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Ray(nodes.address)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(engine, "_ask", lambda names: dict.fromkeys(names, told))
+    try:
+        told |= {"problem": "there is no MIGraphX on this machine"}
+        with pytest.raises(RuntimeNotFound, match=r"no node of the cluster can convert: .*no MIGraphX") as error:
+            engine.site("ref")
+        assert "runtime install" in str(error.value)
+        site = {"identity": "2", "architecture": None, "environment": {}, "targets": ["ref", "gpu"]}
+        told |= {"problem": None, "site": site, "version": onnx_bridge.__version__, "passes": ray_engine.code()}
+        with pytest.raises(RuntimeNotFound, match="no AMD GPU"):
+            engine.site("gpu")
+        monkeypatch.setattr(ray_engine, "GPU", "ANOTHER")
+        with pytest.raises(RuntimeNotFound, match="has the resource ANOTHER"):
+            engine.site("gpu")
+        assert engine.site("auto")[1] == "ref"
+    finally:
+        engine.close()
+
+
+class TestWithoutACluster:
+    def test_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            monkeypatch.setattr(ray_engine, "_PATIENCE", 0.2)
+            with pytest.raises(Unreachable, match=r"no Ray cluster answers.*ray start --head"):
+                Ray(f"127.0.0.1:{port}")
+        with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
+            Ray(f"127.0.0.1:{port}")
+        monkeypatch.setenv("RAY_ADDRESS", "nowhere")
+        with pytest.raises(Unreachable, match="nowhere"):
+            Ray()
+
+    def test_an_address_of_another_kind(self) -> None:
+        with pytest.raises(InputError, match="on a node of the cluster"):
+            Ray("ray://127.0.0.1:10001")
+
+    def test_without_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "ray", None)
+        with pytest.raises(InputError, match=r"onnx-bridge\[ray\]"):
+            Ray()
+
+    @pytest.mark.parametrize(
+        ("options", "what"), [(["--address", "a:1"], "--engine ray"), (["--engine", "rai"], "did you mean ray")]
+    )
+    def test_usage(self, options: list[str], what: str) -> None:
+        done = CliRunner().invoke(app, ["convert", "a.onnx", "-o", "out", *options])
+        assert isinstance(done.exception, InputError)
+        assert what in str(done.exception)

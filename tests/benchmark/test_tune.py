@@ -1,0 +1,298 @@
+"""tune and the search for what must stay in float32, on ``ref`` for real."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import onnx_bridge
+from onnx_bridge.batch.jobs import gather
+from onnx_bridge.benchmark.minimal_subset import minimal
+from onnx_bridge.benchmark.mixed_precision import keep
+from onnx_bridge.benchmark.pareto import Candidate, Trial, explain, front, winner
+from onnx_bridge.benchmark.statistics import Ratio
+from onnx_bridge.benchmark.tune import tune
+from onnx_bridge.cli import bench
+from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.model import io as models
+from tests.passes.rewriting import model
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {f"w{index}": RNG.standard_normal((8, 8)).astype(np.float32) / 3 for index in range(3)}
+PLAIN = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, w0)  b = Relu(a)  y = MatMul(b, w1) }"
+OVERFLOWS = """(float[4,8] x) => (float[4,8] y) {
+    a = MatMul(x, w0)  b = Relu(a)  c = MatMul(b, w1)  big = Mul(c, k)  square = Mul(big, big)  root = Sqrt(square)
+    d = Div(root, k)  e = MatMul(d, w2)  y = Tanh(e)
+}"""
+BIG = {**WEIGHTS, "k": np.array(3000, np.float32)}
+QUICK: Mapping[str, Any] = {"target": "ref", "iterations": 4, "budget": 300.0, "options": [{}]}
+
+
+def saved(folder: Path, text: str = PLAIN, **constants: Any) -> Path:
+    used: dict[str, Any] = {name: array for name, array in (constants or WEIGHTS).items() if name in text}
+    path = folder / "model.onnx"
+    models.save(model(text, **used), path)
+    return path
+
+
+# The smallest subset
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 60), st.data())
+def test_the_smallest_subset_is_found_with_few_questions(count: int, data: st.DataObject) -> None:
+    needed = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
+    asked = 0
+
+    def holds(subset: Sequence[int]) -> bool:
+        nonlocal asked
+        asked += 1
+        return needed.issubset(subset)
+
+    assert minimal(range(count), holds) == sorted(needed)
+    assert asked <= 1 + len(needed) * (2 * math.ceil(math.log2(count)) + 2)
+
+
+def test_earlier_elements_are_preferred() -> None:
+    assert minimal("abcd", lambda subset: "b" in subset or "d" in subset) == ["b"]
+
+
+def test_no_element_can_be_left_out() -> None:
+    def holds(subset: Sequence[int]) -> bool:
+        return sum(subset) >= 10
+
+    found = minimal([1, 5, 2, 7, 3], holds)
+    assert holds(found)
+    assert not any(holds([each for each in found if each != gone]) for gone in found)
+
+
+# What must stay in float32
+
+
+def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
+    path = saved(tmp_path, OVERFLOWS, **BIG)
+    found = keep(path, "fp16", target="ref")
+    assert set(found.beyond) == set(found.nodes)
+    assert len(found.nodes) == 2
+    assert found.trials <= 10
+    bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="fp16", keep_fp32=found.nodes)
+    assert onnx_bridge.check(bundle).passed
+    for gone in found.nodes:
+        rest = [name for name in found.nodes if name != gone]
+        bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="fp16", keep_fp32=rest)
+        assert not onnx_bridge.check(bundle).passed
+    assert found.option == f"--precision fp16 --keep-fp32 {found.nodes[0]} --keep-fp32 {found.nodes[1]}"
+
+
+def test_bfloat16_does_not_overflow(tmp_path: Path) -> None:
+    found = keep(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
+    assert (found.nodes, found.beyond, found.trials) == ((), {}, 1)
+
+
+def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
+    """One huge element in a weight leaves no steps for the others."""
+    spoilt = WEIGHTS["w0"].copy()
+    spoilt[0, 0] = 500.0
+    path = saved(tmp_path, PLAIN.replace("Relu(a)", "Tanh(a)"), w0=spoilt, w1=WEIGHTS["w1"])
+    bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8")
+    assert not onnx_bridge.check(bundle).passed
+    found = keep(path, "int8", target="ref")
+    assert (len(found.nodes), found.candidates, found.beyond) == (1, 2, {})
+    kept = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8", keep_fp32=found.nodes)
+    assert onnx_bridge.check(kept).passed
+
+
+def test_what_cannot_be_searched(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    with pytest.raises(InputError, match="all is in float32"):
+        keep(path, "fp32", target="ref")
+    with pytest.raises(InputError, match="needs no calibration data"):
+        keep(path, "fp16", target="ref", calibration=[{}])
+    with pytest.raises(InputError, match="with all of its nodes in float32, too"):
+        keep(path, "fp16", target="ref", rtol=0.0, atol=0.0)
+
+
+# The choice
+
+
+def trial(
+    name: str, ratio: float, memory: int, error: float, spread: float = 0.001, failure: str | None = None
+) -> Trial:
+    return Trial(Candidate(name), 1.0, failure, ratio, Ratio(ratio, ratio - spread, ratio + spread), memory, error)
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    exact, fast, small = trial("fp32", 1, 100, 0), trial("fp16", 0.5, 50, 0.01), trial("int8", 0.7, 25, 0.05)
+    beaten = trial("bf16", 0.6, 50, 0.08)
+    broken = trial("fp8", 0.1, 10, 0, failure="it differs from the reference: y")
+    trials = [exact, fast, small, beaten, broken]
+    assert front(trials) == [exact, fast, small]
+    assert winner(trials) is fast
+    said = [explain(each, trials) for each in trials]
+    assert said[0].startswith("fp32: on the front, more exact")
+    assert said[1].startswith("fp16: chosen, the fastest that agrees")
+    assert said[2].startswith("int8: on the front, smaller")
+    assert said[3].startswith("bf16: beaten by fp16 in all respects")
+    assert said[4] == "fp8: out, it differs from the reference: y"
+
+
+def test_of_equals_the_most_exact_is_chosen() -> None:
+    exact, noisy = trial("fp32", 1.0, 100, 0.0, spread=0.1), trial("fp16", 0.95, 50, 0.01, spread=0.1)
+    assert winner([exact, noisy]) is exact
+    assert "as fast as fp16 for all that was measured, with the smaller error" in explain(exact, [exact, noisy])
+
+
+def test_no_winner_where_none_passed() -> None:
+    assert winner([trial("fp32", 1, 1, 0, failure="it differs from the reference: y")]) is None
+
+
+# The search
+
+
+def test_it_tries_chooses_and_writes_the_job(tmp_path: Path) -> None:
+    path, job = saved(tmp_path), tmp_path / "tuned.toml"
+    found = tune(path, job, precisions=["fp32", "fp16", "int8"], **QUICK)
+    assert [each.candidate.precision for each in found.trials] == ["fp32", "fp16", "int8"]
+    assert all(each.passed and each.latency > 0 and each.memory > 0 for each in found.trials)
+    assert found.trials[0].error < 1e-6 < found.trials[1].error < found.trials[2].error
+    assert found.winner is not None
+    (made,) = gather([job], tmp_path / "out")
+    conversion = made.settings.conversion()
+    assert made.source == path
+    assert conversion["precision"] == found.winner.candidate.precision
+    assert onnx_bridge.check(onnx_bridge.convert(path, tmp_path / "out", **conversion)).passed
+    assert json.dumps(found.to_json(), allow_nan=False)
+    assert not list((tmp_path / "tuned.tuning").glob("*/"))
+
+
+def test_it_goes_on_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, job = saved(tmp_path), tmp_path / "tuned.toml"
+    first = tune(path, job, precisions=["fp32", "fp16"], **QUICK)
+    journal = tmp_path / "tuned.tuning/journal.jsonl"
+    journal.write_text(journal.read_text() + '{"key": "torn')
+    second = tune(path, job, precisions=["fp32", "fp16", "bf16"], **QUICK)
+    assert (second.resumed, second.trials[:2], len(second.trials)) == (2, first.trials, 3)
+    third = tune(path, job, precisions=["fp32", "fp16", "bf16"], **QUICK)
+    assert (third.resumed, third.trials) == (3, second.trials)
+    assert tune(path, job, precisions=["fp32"], resume=False, **QUICK).resumed == 0
+    models.save(model(PLAIN, w0=WEIGHTS["w2"], w1=WEIGHTS["w1"]), path)
+    assert tune(path, job, precisions=["fp32"], **QUICK).resumed == 0
+
+
+def test_what_overflows_gets_another_trial(tmp_path: Path) -> None:
+    path, job = saved(tmp_path, OVERFLOWS, **BIG), tmp_path / "tuned.toml"
+    found = tune(path, job, precisions=["fp32", "fp16"], **QUICK)
+    _, differs, kept = found.trials
+    assert differs.failure is not None
+    assert differs.failure.startswith("it differs from the reference")
+    assert kept.passed
+    assert len(kept.candidate.keep_fp32) == 2
+    again = tune(path, job, precisions=["fp32", "fp16"], **QUICK)
+    assert (again.resumed, again.trials) == (3, found.trials)
+
+
+def test_what_does_not_convert_is_out(tmp_path: Path) -> None:
+    text = """(float[4,8] x) => (float[4,8] y) {
+        q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, w0) }"""
+    path = saved(tmp_path, text, w0=WEIGHTS["w0"], s=np.float32(0.05), z=np.int8(0))
+    found = tune(path, tmp_path / "tuned.toml", precisions=["fp32", "int8"], **QUICK)
+    assert [each.passed for each in found.trials] == [True, False]
+    assert "quantized already" in str(found.trials[1].failure)
+
+
+SIZED = "(float[n,8] x) => (float[n,8] y) { a = MatMul(x, w0)  y = Relu(a) }"
+
+
+def test_buckets_are_searched_too(tmp_path: Path) -> None:
+    path, job = saved(tmp_path, SIZED), tmp_path / "tuned.toml"
+    how: dict[str, Any] = {**QUICK, "precisions": ["fp32"], "buckets": {"n": [4, 1, 2]}, "pad": {"x": "1"}}
+    found = tune(path, job, **how)
+    assert [each.candidate.buckets for each in found.trials] == [{"n": (1, 2, 4)}, {"n": (4,)}, {"n": (1, 4)}]
+    assert all(each.passed for each in found.trials), [each.failure for each in found.trials]
+    all_, largest, ends = (each.memory for each in found.trials)
+    assert largest < ends < all_
+    assert found.winner is not None
+    (made,) = gather([job], tmp_path / "out")
+    assert made.settings.buckets == {name: tuple(sizes) for name, sizes in found.winner.candidate.buckets.items()}
+    assert made.settings.pad == {"x": "1"}
+    assert tune(path, job, **how).resumed == 3
+    assert tune(path, job, **{**how, "pad": {}}).resumed == 0
+    assert "buckets n 1 2 4" in found.trials[0].candidate.name
+    assert found.to_json()["sizes"] == {"n": [1, 2, 4]}
+    with pytest.raises(InputError, match="inputs are made up for each size"):
+        tune(path, job, inputs=[{}], **how)
+
+
+def test_two_sizes_have_no_ends_beside_themselves(tmp_path: Path) -> None:
+    found = tune(saved(tmp_path, SIZED), tmp_path / "t.toml", precisions=["fp32"], buckets={"n": [1, 2]}, **QUICK)
+    assert [each.candidate.buckets for each in found.trials] == [{"n": (1, 2)}, {"n": (2,)}]
+
+
+class Clock:
+    """Time that passes a second with each look at it."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_a_budget_too_short_for_one_trial_is_an_error(tmp_path: Path) -> None:
+    path, job = saved(tmp_path), tmp_path / "tuned.toml"
+    with pytest.raises(InputError, match="budget of 10 s is too short for one trial"):
+        tune(path, job, precisions=["fp32"], clock=Clock(100.0), **{**QUICK, "budget": 10.0})
+    assert not job.exists()
+
+
+def test_the_budget_ends_the_search(tmp_path: Path) -> None:
+    path, job = saved(tmp_path), tmp_path / "tuned.toml"
+    found = tune(path, job, precisions=["fp32", "fp16", "bf16"], clock=Clock(100.0), **{**QUICK, "budget": 250.0})
+    assert 1 <= len(found.trials) < 3
+    assert len(found.trials) + len(found.left) == 3
+    assert job.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 0}, "must be more than 0"),
+        ({"precisions": []}, "nothing to try"),
+        ({"precisions": ["fp31"]}, "no such precision"),
+        ({"out": "tuned.json"}, "the job file is a .toml"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tune(saved(tmp_path), **{"out": tmp_path / "tuned.toml", **QUICK, **arguments})
+
+
+def command(verb: Any, *arguments: object) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(verb)
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if isinstance(result.exception, BridgeError):
+        return result.exception.exit_code, str(result.exception)
+    return result.exit_code, result.stdout
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    path, job = saved(tmp_path, OVERFLOWS, **BIG), tmp_path / "tuned.toml"
+    code, said = command(bench.keep, path, "--target", "ref", "--json")
+    assert (code, len(json.loads(said)["keep_fp32"])) == (0, 2)
+    options = ("--precision", "fp32", "--option", "fast_math=false", "--target", "ref", "--iterations", 3)
+    code, said = command(bench.tune, path, "-o", job, "--budget", "5m", *options)
+    assert (code, job.exists()) == (0, True)
+    assert "the front" in said
+    assert command(bench.tune, path, "-o", job, "--budget", "soon")[0] == 2

@@ -1,0 +1,228 @@
+"""Buckets: the smallest that fits, inputs padded up to it, outputs cut down, and the numbers as without all that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnx_bridge
+from onnx_bridge.batch.batch import convert_all
+from onnx_bridge.batch.jobs import Settings
+from onnx_bridge.bundle.buckets import BucketInfo, Buckets, Ends, _cut, _pad
+from onnx_bridge.cli import main
+from onnx_bridge.conversion.buckets import _following, convert_buckets
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.parity.buckets import check_buckets
+from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.reference import Reference
+
+RNG = np.random.default_rng(0)
+ATTENTION = """
+    (int64[batch, seq] ids, int64[batch, seq] mask) => (float[batch, seq, 8] y, float[batch, 8] pooled) {
+        e = Gather(table, ids)
+        t = Transpose <perm = [0, 2, 1]> (e) s = MatMul(e, t)
+        f = Cast <to = 1> (mask) u = Unsqueeze(f, one) i = Sub(unit, u) b = Mul(i, low)
+        masked = Add(s, b) p = Softmax <axis = -1> (masked) a = MatMul(p, e) y = MatMul(a, w)
+        pooled = Gather <axis = 1> (y, first)
+    }
+"""
+
+
+def write(path: Path, text: str, **weights: Any) -> Path:
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(each), name) for name, each in weights.items())
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Buckets]:
+    folder = tmp_path_factory.mktemp("buckets")
+    weights = {
+        "table": RNG.standard_normal((9, 8)).astype(np.float32),
+        "w": RNG.standard_normal((8, 8)).astype(np.float32),
+        "one": np.array([1]),
+        "unit": np.array(1, np.float32),
+        "low": np.array(-1e9, np.float32),
+        "first": np.array(0),
+    }
+    path = write(folder / "m.onnx", ATTENTION, **weights)
+    sizes = {"batch": [1, 3], "seq": [4, 8]}
+    return path, convert_buckets(path, folder / "out", sizes, target="ref")
+
+
+def sample(batch: int, seq: int) -> dict[str, Any]:
+    return {"ids": RNG.integers(0, 9, (batch, seq)), "mask": np.ones((batch, seq), np.int64)}
+
+
+class TestCall:
+    @pytest.mark.parametrize(
+        ("batch", "seq", "bucket"),
+        [
+            (1, 4, "batch=1,seq=4"),
+            (1, 3, "batch=1,seq=4"),
+            (1, 5, "batch=1,seq=8"),
+            (2, 1, "batch=3,seq=4"),
+            (3, 8, "batch=3,seq=8"),
+        ],
+    )
+    def test_every_size(self, made: tuple[Path, Buckets], batch: int, seq: int, bucket: str) -> None:
+        path, bundle = made
+        given = sample(batch, seq)
+        outputs = bundle(given)
+        expected = Reference(path).run(given)
+        assert {name: each.shape for name, each in outputs.items()} == {n: e.shape for n, e in expected.items()}
+        assert compare(outputs, expected).passed
+        assert bundle.notes[0].startswith(f"run in the bucket {bucket}")
+        padded = (batch, seq) != tuple(int(part.split("=")[1]) for part in bucket.split(","))
+        assert ("padded: ids" in bundle.notes[0]) == padded
+
+    def test_beyond_all(self, made: tuple[Path, Buckets]) -> None:
+        with pytest.raises(InputError, match="no bucket holds batch=4,seq=2.*batch=1,seq=4; .*batch=3,seq=8"):
+            made[1](sample(4, 2))
+
+    def test_sizes_that_contradict_each_other(self, made: tuple[Path, Buckets]) -> None:
+        with pytest.raises(InputError, match="seq"):
+            made[1]({**sample(1, 4), "mask": np.ones((1, 3), np.int64)})
+
+
+class TestBundle:
+    def test_loading(self, made: tuple[Path, Buckets]) -> None:
+        bundle = onnx_bridge.load(made[1].path)
+        assert isinstance(bundle, Buckets)
+        assert compare(bundle(given := sample(2, 2)), Reference(made[0]).run(given)).passed
+        onnx.checker.check_model(onnx.load(bundle.model_path), full_check=True)
+        dims = onnx.load(bundle.model_path).graph.input[0].type.tensor_type.shape.dim
+        assert [each.dim_param for each in dims] == ["batch", "seq"]
+
+    def test_each_bucket_is_a_bundle(self, made: tuple[Path, Buckets]) -> None:
+        inner = onnx_bridge.load(made[1].path / "batch=3,seq=4")
+        assert inner(sample(3, 4))["y"].shape == (3, 4, 8)
+
+    def test_a_mixture_of_two_conversions(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+        shutil.copytree(made[1].path, tmp_path / "out")
+        manifest = tmp_path / "out/batch=1,seq=8/manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "created": "another day"}))
+        with pytest.raises(InputError, match="not the one that the manifest describes"):
+            onnx_bridge.load(tmp_path / "out")
+        manifest.unlink()
+        with pytest.raises(InputError, match="no bundle|missing|manifest"):
+            onnx_bridge.load(tmp_path / "out")
+
+    def test_readers_of_plain_bundles_are_told(self, made: tuple[Path, Buckets]) -> None:
+        with pytest.raises(InputError, match="has buckets"):
+            onnx_bridge.Bundle(made[1].path)
+
+    def test_check(self, made: tuple[Path, Buckets]) -> None:
+        report = check_buckets(made[1])
+        assert report.passed, report.to_json()
+        assert [len(leg.comparisons) for leg in report.legs] == [2, 2, 2, 2]
+
+
+def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
+    """A mean over what is padded: right at the edge, wrong inside, and the check says so."""
+    path = write(tmp_path / "m.onnx", "(float[n, 4] x) => (float[1, 4] y) { y = ReduceMean <axes = [0]> (x) }")
+    bundle = convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref")
+    report = check_buckets(bundle)
+    assert not report.passed
+    assert [each.passed for each in report.legs[0].comparisons] == [True, False]
+
+
+def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.onnx",
+        "(float[n] x, float[n] z) => (float[1] top, float[1] sum, float[n] both) {"
+        "top = ReduceMax <axes = [0]> (x) sum = ReduceSum(z) both = Add(x, z) }",
+    )
+    bundle = convert_buckets(path, tmp_path / "out", {"n": [5]}, pad={"x": "edge"}, target="ref")
+    given = {"x": np.array([-3, -2], np.float32), "z": np.array([1, 2], np.float32)}
+    assert compare(bundle(given), Reference(path).run(given)).passed
+    assert check_buckets(bundle).passed
+
+
+@pytest.mark.parametrize(
+    ("buckets", "rest", "words"),
+    [
+        ({"bach": [1]}, {}, "did you mean batch"),
+        ({"batch": [0]}, {}, "1 or more"),
+        ({"batch": [2]}, {"dims": {"batch": 1}}, "fixed size"),
+        ({}, {}, "no sizes"),
+        ({"batch": [1]}, {"pad": {"mas": "0"}}, "did you mean mask"),
+        ({"batch": [1]}, {"pad": {"mask": "much"}}, "neither a number nor edge"),
+    ],
+)
+def test_what_cannot_be(
+    made: tuple[Path, Buckets], tmp_path: Path, buckets: dict[str, list[int]], rest: Any, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        convert_buckets(made[0], tmp_path / "out", buckets, target="ref", **rest)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_model_itself_is_not_overwritten(made: tuple[Path, Buckets]) -> None:
+    before = made[0].read_bytes()
+    with pytest.raises(InputError, match="overwrite the model"):
+        convert_buckets(made[0], made[0].parent, {"batch": [1]}, target="ref")
+    assert made[0].read_bytes() == before
+
+
+def test_outputs_without_symbols_follow_what_they_agree_with() -> None:
+    infos = [BucketInfo({"n": n, "m": m}, "", "") for n, m in ((1, 4), (1, 8), (2, 4))]
+    ends = Ends("y", "float32", (None, None, None, "odd", None))
+    found = _following(ends, infos, [(1, 4, 7, 3, 5), (1, 8, 7, 3, 9), (2, 4, 7, 3, 6)])
+    assert found.axes == ("n", "m", 7, 3, None)
+    assert Ends("y", "float32", ("2*n", "n + m")).sizes({"n": 3, "m": 4}) == (6, 7)
+
+
+def test_padding_and_cutting() -> None:
+    array = np.array([[1, 2]], np.int32)
+    assert _pad(array, (2, 3), "0").tolist() == [[1, 2, 0], [0, 0, 0]]
+    assert _pad(array, (2, 3), "-1").tolist() == [[1, 2, -1], [-1, -1, -1]]
+    assert _pad(array, (2, 3), "edge").tolist() == [[1, 2, 2], [1, 2, 2]]
+    assert _pad(np.array([True]), (2,), "0").tolist() == [True, False]
+    assert _cut(np.arange(6).reshape(2, 3), (1, None)).tolist() == [[0, 1, 2]]
+
+
+class TestEverywhere:
+    """Buckets on the command line and in batches."""
+
+    def test_a_batch(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+        (tmp_path / "models").mkdir()
+        shutil.copy(made[0], tmp_path / "models/m.onnx")
+        settings = Settings(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        assert [each.status for each in outcome.results] == ["converted"], outcome.to_json()
+        assert "parity holds" in str(outcome.results[0].check)
+        assert isinstance(onnx_bridge.load(tmp_path / "out/m"), Buckets)
+        assert convert_all([tmp_path / "models"], tmp_path / "out", settings).results[0].status == "kept"
+        (tmp_path / "out/m/batch=2/m.mxr").unlink()
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        assert outcome.results[0].status == "converted"
+
+    def test_verbs(self, made: tuple[Path, Buckets], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        def bridge(*arguments: object) -> str:
+            sys_argv = ["onnx-bridge", *map(str, arguments)]
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
+                patch.setattr("sys.argv", sys_argv)
+                main.main()
+            printed = capsys.readouterr()
+            assert caught.value.code == 0, printed
+            return printed.out
+
+        out = tmp_path / "out"
+        sizes = ("--bucket", "batch=1,2", "--bucket", "seq=4", "--pad", "mask=0", "--target", "ref")
+        assert "buckets: batch=1,seq=4; batch=2,seq=4" in bridge("convert", made[0], "-o", out, *sizes)
+        assert "parity holds" in bridge("check", out)
+        assert json.loads(bridge("inspect", out, "--json"))["kind"] == "buckets"
+        np.savez(tmp_path / "x.npz", **sample(2, 3))
+        bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+        with np.load(tmp_path / "y.npz") as results:
+            assert results["y"].shape == (2, 3, 8)

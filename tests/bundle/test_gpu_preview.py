@@ -1,0 +1,94 @@
+"""What a GPU would compute of quantization, seen on ref: in Python, by ``check --as gpu``, and as it is forecast."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import onnx_bridge
+from fixtures import quantized
+from onnx_bridge.cli.main import app
+from onnx_bridge.core.errors import InputError, RuntimeNotFound
+from onnx_bridge.migraphx.install import gpu_view
+from onnx_bridge.migraphx.runtime import Runtime
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    ((_, _, path),) = quantized.generate(folder, ["residual"], ["qdq-uint8-int8"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundle(model: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> onnx_bridge.Bundle:
+    return onnx_bridge.convert(model, tmp_path_factory.mktemp("bundle"), target="ref")
+
+
+def test_numbers_and_kernels(model: Path, bundle: onnx_bridge.Bundle) -> None:
+    sample = quantized.sample("residual", 9)
+    seen = onnx_bridge.as_gpu(bundle)
+    assert [each.kernel for each in seen.products] == ["int8"] * 3
+    gpu, ref = seen(sample)["y"], bundle(sample)["y"]
+    assert isinstance(gpu, np.ndarray)
+    assert isinstance(ref, np.ndarray)
+    assert 0 < np.abs(gpu - ref).max() < 0.05 * np.abs(ref).max()
+
+
+def test_check(model: Path, bundle: onnx_bridge.Bundle) -> None:
+    report = onnx_bridge.check(bundle, as_target="gpu")
+    assert report.passed
+    assert [leg.name for leg in report.legs][-1] == "MIGraphX ref, as a GPU computes quantization"
+    assert "on a GPU, convolutions and matrix products are computed: 3 in int8" in report.notes
+    assert len(onnx_bridge.check(bundle).legs) == 2
+    with pytest.raises(InputError, match="there is only gpu"):
+        onnx_bridge.check(bundle, as_target="tpu")  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_there_alone(model: Path, runtime: Runtime, tmp_path: Path) -> None:
+    """Without the passes, ref is right, and a GPU loses the saturation that was to stand for a Relu."""
+    report = onnx_bridge.check(model, as_target="gpu", pipeline="none", target="ref")
+    assert [leg.passed for leg in report.legs] == [True, True, False]
+
+
+def test_on_the_command_line(model: Path, runtime: Runtime) -> None:
+    done = CliRunner().invoke(app, ["check", str(model), "--as", "gpu", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["legs"][-1]["name"].endswith("as a GPU computes quantization")
+    assert CliRunner().invoke(app, ["check", str(model), "--as", "tpu"]).exit_code == 2
+
+
+def test_bundles_that_are_none_of_ref(model: Path, runtime: Runtime, tmp_path: Path) -> None:
+    alone = onnx_bridge.convert(model, tmp_path / "alone.mxr", target="ref")
+    with pytest.raises(InputError, match="keeps no cleaned model"):
+        onnx_bridge.as_gpu(alone)
+
+
+def test_without_a_compiler(bundle: onnx_bridge.Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_view, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(gpu_view, "_COMPILER", ("no-such-compiler",))
+    with pytest.raises(RuntimeNotFound, match="no no-such-compiler"):
+        onnx_bridge.check(bundle, as_target="gpu")
+
+
+def test_the_forecast_in_inspect_and_in_the_manifest(model: Path, bundle: onnx_bridge.Bundle, tmp_path: Path) -> None:
+    found = bundle.manifest.forecast
+    assert found["summary"] == "3 int8"
+    assert {each["kernel"] for each in found["products"]} == {"int8"}
+    assert json.loads((bundle.path / "manifest.json").read_text())["forecast"] == found
+    shown = CliRunner().invoke(app, ["inspect", str(bundle.path)])
+    assert "3 int8" in shown.output
+    before = onnx_bridge.inspect(model).to_json()["forecast"]
+    assert before["kernels"] == {"float": 3}
+    assert "saturation lost" in before["summary"]
+    shown = CliRunner().invoke(app, ["inspect", str(model)])
+    assert "in float: 3 for dtype" in shown.output
+    plain = tmp_path / "plain.onnx"
+    onnx.save(quantized.network("residual"), plain)
+    assert onnx_bridge.inspect(plain).to_json()["forecast"] == {}

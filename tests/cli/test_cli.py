@@ -1,0 +1,543 @@
+"""The command line: exit codes, one clear message for each kind of bad input, JSON, and nothing half written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, parser
+
+from onnx_bridge.cli import main
+from onnx_bridge.migraphx.runtime import Runtime
+
+PROGRAM = Path(sys.executable).with_name("onnx-bridge")
+RELU = '<ir_version: 8, opset_import: ["": 17]> g (float[batch,3] x) => (float[batch,3] y) { y = Relu(x) }'
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def bridge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """``bridge("convert", model, "-o", out)``: a command in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["onnx-bridge", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main.main()
+        printed = capsys.readouterr()
+        code = caught.value.code
+        assert isinstance(code, int)
+        assert "Traceback" not in printed.err
+        return Outcome(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def relu(tmp_path: Path) -> Path:
+    path = tmp_path / "relu.onnx"
+    onnx.save(parser.parse_model(RELU), path)
+    return path
+
+
+def wait_for_worker(process: subprocess.Popen[str]) -> int:
+    """The id of the program's worker, once it holds 300 MB: it is parsing. Other children hold less."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None:
+        for pid in map(int, children.read_text().split()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                resident = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+                if resident and int(resident[1]) >= 300_000:
+                    return pid
+        time.sleep(0.02)
+    raise AssertionError(f"the program ended before its worker was at work: {process.communicate()}")
+
+
+def one_message(outcome: Outcome, code: int, *words: str) -> None:
+    """One line that says what and where, the right exit code, nothing on standard output."""
+    assert outcome.code == code, outcome.err
+    assert outcome.out == ""
+    lines = outcome.err.strip().splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("onnx-bridge: ")
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+class TestVerbs:
+    def test_clean(self, bridge: Callable[..., Outcome], exported: Callable[..., Path], tmp_path: Path) -> None:
+        model, out = exported("bert", "torchscript", dynamic_batch=True), tmp_path / "clean.onnx"
+        outcome = bridge("clean", model, "-o", out, "--dim", "batch=2", "--json")
+        assert outcome.code == 0
+        result = outcome.json
+        assert result["nodes_after"] < result["nodes_before"] == len(onnx.load(model).graph.node)
+        assert {"freeze-shapes", "fold-constants"} <= {each["name"] for each in result["passes"]}
+        cleaned = onnx.load(out)
+        assert len(cleaned.graph.node) == result["nodes_after"]
+        dims = cleaned.graph.input[0].type.tensor_type.shape.dim
+        assert [dim.dim_value for dim in dims] == [2, 16]
+
+    def test_clean_dry_run(self, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
+        before = sorted(tmp_path.iterdir())
+        outcome = bridge("clean", relu, "--dry-run", "--input", "x:[5,3]")
+        assert outcome.code == 0
+        assert "freeze-shapes" in outcome.out
+        assert sorted(tmp_path.iterdir()) == before
+        one_message(bridge("clean", relu), 2, "--dry-run")
+
+    def test_convert_check_run_inspect(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        outcome = bridge("convert", relu, "-o", out, "--target", "ref", "--dim", "batch=2")
+        assert outcome.code == 0
+        assert "relu.mxr" in outcome.out
+        outcome = bridge("check", out)
+        assert outcome.code == 0, outcome.out
+        assert "MIGraphX" in outcome.out
+        x = np.array([[-1, 0, 1], [2, -2, 0.5]], np.float32)
+        np.savez(tmp_path / "x.npz", x=x)
+        outcome = bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz", "--json")
+        assert outcome.json["outputs"] == {"y": {"dtype": "float32", "shape": [2, 3]}}
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["y"], np.maximum(x, 0))
+        outcome = bridge("inspect", out, "--json")
+        assert outcome.json["kind"] == "bundle"
+        assert outcome.json["target"] == "ref"
+        outcome = bridge("inspect", relu, "--json")
+        assert outcome.json["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["batch", 3]}]
+        assert outcome.json["operators"] == {"Relu": 1}
+        assert "Relu 1" in bridge("inspect", relu).out
+        assert "MIGraphX" in bridge("inspect", out).out
+
+    def test_check_says_no(self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
+        """Against another reference the answer is no: exit code 1, and the report says where."""
+        out, other = tmp_path / "out", tmp_path / "other.onnx"
+        bridge("convert", relu, "-o", out, "--target", "ref", "--dim", "batch=2")
+        onnx.save(parser.parse_model(RELU.replace("Relu(x)", "Neg(x)")), other)
+        outcome = bridge("check", out, "--reference", other, "--json")
+        assert outcome.code == 1
+        assert outcome.json["passed"] is False
+        outcome = bridge("check", out, "--reference", other)
+        assert outcome.code == 1
+        assert "y" in outcome.out
+
+    def test_check_with_given_inputs_and_tolerances(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        np.savez(tmp_path / "x.npz", x=np.full((1, 3), np.nan, np.float32))
+        outcome = bridge(
+            "check", relu, "--inputs", tmp_path / "x.npz", "--rtol", "0", "--atol", "0", "--target", "ref", "--json"
+        )
+        assert outcome.json["passed"] is (outcome.code == 0)
+
+    def test_a_moved_or_changed_source(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        bridge("convert", relu, "-o", out, "--target", "ref")
+        onnx.save(parser.parse_model(RELU.replace("Relu(x)", "Neg(x)")), relu)
+        one_message(bridge("check", out), 2, "changed since", "--reference")
+        relu.unlink()
+        outcome = bridge("check", out, "--json")  # the cleaned model serves, and the report says so
+        assert outcome.code == 0
+        assert any("cleaned" in note for note in outcome.json["notes"])
+
+    def test_version_and_help(self, bridge: Callable[..., Outcome]) -> None:
+        assert bridge("--version").out.startswith("onnx-bridge 0.")
+        for verb in ("clean", "convert", "check", "run", "inspect", "runtime"):
+            assert verb in bridge("--help").out
+            assert bridge(verb, "--help").code == 0
+
+    def test_help_loads_nothing_heavy(self) -> None:
+        code = (
+            "import sys; sys.argv = ['onnx-bridge', '--help']\n"
+            "from onnx_bridge.cli.main import main\n"
+            "try: main()\n"
+            "except SystemExit: pass\n"
+            "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'torch', 'ml_dtypes'} & set(sys.modules)\n"
+            "sys.exit(str(heavy) if heavy else 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["clean", "MODEL", "--dry-run", "--pipeline", "fold-constant"], ["fold-constant", "fold-constants"]),
+            (["clean", "MODEL", "--dry-run", "--pipeline", "fold-constants{max-byte=1}"], ["max-byte", "max-bytes"]),
+            (["clean", "MODEL", "--dry-run", "--dim", "batch"], ["--dim", "batch=1"]),
+            (["clean", "MODEL", "--dry-run", "--dim", "batches=2"], ["batches", "batch"]),
+            (["clean", "MODEL", "--dry-run", "--input", "x"], ["--input"]),
+            (["clean", "MODEL", "--dry-run", "--input", "y:[1,3]"], ["y", "x"]),
+            (["clean", "MODEL", "--dry-run", "--input", "x:[1,2,3]"], ["x"]),
+            (["convert", "MODEL", "-o", "OUT", "--target", "rfe"], ["rfe", "ref"]),
+            (["check", "MODEL", "--target", "ref", "--inputs", "absent.npz"], ["absent.npz"]),
+        ],
+    )
+    def test_unknown_names(
+        self,
+        runtime: Runtime,
+        bridge: Callable[..., Outcome],
+        relu: Path,
+        tmp_path: Path,
+        arguments: list[str],
+        words: list[str],
+    ) -> None:
+        places = {"MODEL": str(relu), "OUT": str(tmp_path / "out")}
+        one_message(bridge(*(places.get(each, each) for each in arguments)), 2, *words)
+        assert not (tmp_path / "out").exists()
+
+    def test_unknown_options_and_verbs(self, bridge: Callable[..., Outcome], relu: Path) -> None:
+        outcome = bridge("clean", relu, "--pipelin", "none")
+        assert outcome.code == 2
+        assert "--pipeline" in outcome.err
+        outcome = bridge("convrt", relu)
+        assert outcome.code == 2
+        assert "convert" in outcome.err
+
+    def test_gpu_without_one(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        one_message(bridge("convert", relu, "-o", tmp_path / "out", "--target", "gpu"), 3, "GPU")
+        assert not (tmp_path / "out").exists()
+
+    def test_errors_as_json(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
+        outcome = bridge("inspect", tmp_path / "absent.onnx", "--json")
+        assert outcome.code == 2
+        assert outcome.json["error"]["exit_code"] == 2
+        assert "absent.onnx" in outcome.json["error"]["where"]
+
+    def test_a_traceback_only_on_request(self, tmp_path: Path) -> None:
+        command = [PROGRAM, "inspect", tmp_path / "absent.onnx"]
+        plain = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert plain.returncode == 2
+        assert "Traceback" not in plain.stderr
+        debug = subprocess.run([*command, "--debug"], capture_output=True, text=True, check=False)
+        assert "Traceback" in debug.stderr
+
+
+def truncated(folder: Path) -> None:
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [1000], np.arange(1000, dtype=np.float32))
+    model = parser.parse_model(RELU)
+    model.graph.initializer.append(weights)
+    (folder / "m.onnx").write_bytes(model.SerializeToString()[:2000])
+
+
+def external(location: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        model = parser.parse_model(RELU.replace("Relu(x)", "Add(x, w)"))
+        tensor = model.graph.initializer.add(
+            name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (("location", location), ("offset", "0"), ("length", "12")):
+            tensor.external_data.add(key=key, value=value)
+        (folder / "m.onnx").write_bytes(model.SerializeToString())
+
+    return make
+
+
+def text(text: str) -> Callable[[Path], None]:
+    return lambda folder: onnx.save(parser.parse_model(text), folder / "m.onnx")
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "missing": (lambda folder: None, ["m.onnx"]),
+    "empty": (lambda folder: (folder / "m.onnx").touch(), ["m.onnx", "empty"]),
+    "text": (lambda folder: (folder / "m.onnx").write_text("This is a text about models.\n" * 9), ["m.onnx"]),
+    "random": (lambda folder: (folder / "m.onnx").write_bytes(random.Random(0).randbytes(5000)), ["m.onnx"]),
+    "folder": (lambda folder: (folder / "m.onnx").mkdir(), ["m.onnx"]),
+    "truncated": (truncated, ["m.onnx", "whole"]),
+    "missing-external": (external("w.bin"), ["w.bin"]),
+    "escaping-external": (external("../w.bin"), ["../w.bin"]),
+    "cycle": (text(RELU.replace("y = Relu(x)", "a = Add(x, b) b = Relu(a) y = Neg(b)")), ["cycle"]),
+}
+
+
+class TestBadModels:
+    @pytest.mark.parametrize("verb", ["clean", "convert", "check", "inspect"])
+    @pytest.mark.parametrize("kind", BAD)
+    def test_one_clear_message(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path, kind: str, verb: str
+    ) -> None:
+        make, words = BAD[kind]
+        (tmp_path / "models").mkdir()
+        (tmp_path / "w.bin").write_bytes(bytes(12))  # what an escaping path would read
+        make(tmp_path / "models")
+        out = {"clean": ["-o", tmp_path / "o.onnx"], "convert": ["-o", tmp_path / "out", "--target", "ref"]}
+        before = sorted(tmp_path.rglob("*"))
+        one_message(bridge(verb, tmp_path / "models/m.onnx", *out.get(verb, [])), 2, *words)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_an_unknown_number_of_dimensions(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path
+    ) -> None:
+        model, out = tmp_path / "m.onnx", tmp_path / "out"
+        onnx.save(parser.parse_model(RELU.replace("[batch,3]", "[]")), model)
+        value = onnx.load(model)
+        value.graph.input[0].type.tensor_type.ClearField("shape")
+        value.graph.output[0].type.tensor_type.ClearField("shape")
+        onnx.save(value, model)
+        one_message(bridge("convert", model, "-o", out), 2, "'x'", "--input")
+        assert not out.exists()
+        assert bridge("convert", model, "-o", out, "--input", "x:[2,3]", "--target", "ref").code == 0
+
+    def test_an_unknown_domain(self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
+        model = RELU.replace('["": 17]', '["": 17, "acme": 1]').replace("y = Relu(x)", "[odd] y = acme.Frobnicate(x)")
+        onnx.save(parser.parse_model(model), tmp_path / "m.onnx")
+        assert bridge("clean", tmp_path / "m.onnx", "-o", tmp_path / "c.onnx").code == 0
+        outcome = bridge("convert", tmp_path / "m.onnx", "-o", tmp_path / "out", "--target", "ref")
+        one_message(outcome, 3, "Unknown operator: Frobnicate", "node odd")
+        assert not (tmp_path / "out").exists()
+
+    def test_wrong_inputs(self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        bridge("convert", relu, "-o", out, "--target", "ref")
+        cases: list[tuple[dict[str, Any], list[str]]] = [
+            ({"X": np.zeros((1, 3), np.float32)}, ["X", "x"]),
+            ({}, ["x"]),
+            ({"x": np.zeros((2, 3), np.float32)}, ["x", "2"]),
+            ({"x": np.zeros((1, 3), np.float64)}, ["x", "float64", "float32"]),
+        ]
+        for arrays, words in cases:
+            np.savez(tmp_path / "x.npz", **arrays)
+            one_message(bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz"), 2, *words)
+            one_message(bridge("check", out, "--inputs", tmp_path / "x.npz"), 2, *words)
+            assert not (tmp_path / "y.npz").exists()
+
+
+class TestOutputs:
+    @pytest.mark.parametrize("verb", ["clean", "convert", "run"])
+    def test_a_place_that_cannot_be_written(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path, verb: str
+    ) -> None:
+        (tmp_path / "file").touch()
+        np.savez(tmp_path / "x.npz", x=np.zeros((1, 3), np.float32))
+        out = tmp_path / "file" / "out.onnx"
+        if verb == "run":
+            bridge("convert", relu, "-o", tmp_path / "bundle", "--target", "ref")
+            outcome = bridge("run", tmp_path / "bundle", "--inputs", tmp_path / "x.npz", "-o", out)
+        else:
+            outcome = bridge(verb, relu, "-o", out)
+        one_message(outcome, 2, "file")
+
+    def test_a_read_only_folder(self, runtime: Runtime, relu: Path, tmp_path: Path) -> None:
+        """As an ordinary user, since root may write anywhere."""
+        out = tmp_path / "out"
+        out.mkdir()
+        out.chmod(0o555)
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.stat().st_uid == os.getuid() and folder != Path("/") and "pytest" in str(folder):
+                folder.chmod(0o755)
+        code = (
+            "import os, sys\n"
+            "from onnx_bridge import cli, model\n"
+            "import onnxruntime, onnx_bridge.conversion.convert, passes.core.pipeline\n"
+            "os.getuid() or os.setuid(65534)\n"
+            "from onnx_bridge.conversion import publishing\n"
+            "try:\n"
+            "    with publishing.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
+            "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)
+        assert "InputError" in done.stderr
+        assert "Permission denied" in done.stderr
+        assert str(out) in done.stderr
+        out.chmod(0o755)
+
+    def test_files_that_are_not_ours(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        """Above all not the model itself, when the bundle goes to its own folder."""
+        before = relu.read_bytes()
+        one_message(bridge("convert", relu, "-o", tmp_path), 2, "overwrite the model", str(relu))
+        shutil.copy(relu, tmp_path / "relu.mxr")
+        one_message(bridge("convert", tmp_path / "relu.mxr", "-o", tmp_path / "relu.mxr"), 2, "overwrite the model")
+        assert relu.read_bytes() == (tmp_path / "relu.mxr").read_bytes() == before
+        for name in ("relu.onnx", "relu.mxr", "manifest.json"):
+            out = tmp_path / f"with {Path(name).stem}{len(name)}"
+            out.mkdir()
+            (out / name).write_text("{}")
+            one_message(bridge("convert", relu, "-o", out), 2, "no conversion made", str(out / name))
+            assert [path.name for path in out.iterdir()] == [name]
+            assert (out / name).read_text() == "{}"
+
+    def test_strange_names(self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
+        for name in ("a[1]*?", "sp ä ce.v1", os.fsdecode(b"not \xff text")):
+            model = relu.rename(tmp_path / f"{name}.onnx")
+            assert bridge("convert", model, "-o", tmp_path / name, "--target", "ref").code == 0
+            assert {path.name for path in (tmp_path / name).iterdir()} == {
+                f"{name}.mxr",
+                f"{name}.onnx",
+                "manifest.json",
+            }
+            if name.isprintable():  # ONNX Runtime takes no path that is not UTF-8
+                assert bridge("check", tmp_path / name).code == 0
+            relu = model
+        one_message(bridge("convert", relu, "-o", tmp_path / ("n" * 300)), 2, "too long")
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_stopped_in_the_middle(self, runtime: Runtime, tmp_path: Path, number: signal.Signals, code: int) -> None:
+        model = Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx"
+        for out in (tmp_path / "new" / "out", tmp_path / "out.mxr"):
+            command = [PROGRAM, "convert", model, "-o", out, "--target", "ref"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while not list(tmp_path.rglob(".converting-*/*.onnx")):
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, err = process.communicate()
+            assert process.returncode == code
+            assert err == ("interrupted\n" if number is signal.SIGINT else "")
+            assert not list(tmp_path.iterdir())
+
+    def test_a_program_alone_beside_a_bundle(self, tmp_path: Path) -> None:
+        """A conversion into the folder sweeps what killed ones left, not what another is working with."""
+        from onnx_bridge.conversion import publish
+
+        (tmp_path / ".converting-dead").mkdir()
+        with publish.aside(tmp_path / "x.mxr") as living, publish.aside(tmp_path):
+            assert living.exists()
+            assert not (tmp_path / ".converting-dead").exists()
+
+    def test_two_conversions_into_one_folder(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        from onnx_bridge.conversion import publish
+
+        out = tmp_path / "out"
+        with publish.aside(out):
+            one_message(bridge("convert", relu, "-o", out, "--target", "ref"), 2, "another conversion", str(out))
+        assert bridge("convert", relu, "-o", out, "--target", "ref").code == 0
+
+    def test_many_conversions_at_once(self, runtime: Runtime, relu: Path, tmp_path: Path) -> None:
+        """Each either makes the bundle or is refused; what is there afterwards is whole."""
+        out = tmp_path / "out"
+        command = [PROGRAM, "convert", relu, "-o", out, "--target", "ref"]
+        started = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(4)]
+        codes = [process.wait() for process in started]
+        for process in started:
+            assert process.stderr is not None
+            process.stderr.close()
+        assert set(codes) <= {0, 2}
+        assert 0 in codes
+        done = subprocess.run([PROGRAM, "check", out], capture_output=True, check=False)
+        assert done.returncode == 0
+        assert not list(out.glob(".*"))
+
+    def test_over_its_time_limit(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], exported: Callable[..., Path], tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        model = Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx"
+        outcome = bridge("convert", model, "-o", out, "--target", "ref", "--timeout", "0.2")
+        one_message(outcome, 3, "its limit of 0.2 s", "--timeout")
+        assert not out.exists()
+
+    def test_over_its_memory_limit(self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        model = Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx"
+        outcome = bridge("convert", model, "-o", out, "--target", "ref", "--memory", "0.3", "--pipeline", "none")
+        one_message(outcome, 3, "its limit of 0.3 GiB", "--memory")
+        assert not out.exists()
+
+    @pytest.mark.parametrize("victim", ["worker", "program"])
+    def test_killed_in_the_middle(self, runtime: Runtime, tmp_path: Path, victim: str) -> None:
+        """An earlier bundle stays whole when a later conversion into the folder is killed."""
+        model = Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx"
+        small = tmp_path / "relu.onnx"
+        onnx.save(parser.parse_model(RELU), small)
+        out = tmp_path / "out"
+        subprocess.run([PROGRAM, "convert", small, "-o", out, "--target", "ref"], check=True, capture_output=True)
+        before = {path.name: path.read_bytes() for path in out.iterdir()}
+        command = [PROGRAM, "convert", model, "-o", out, "--target", "ref"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pid = wait_for_worker(process)
+        os.kill(pid if victim == "worker" else process.pid, signal.SIGKILL)
+        _, err = process.communicate()
+        if victim == "worker":  # the conversion goes on in another
+            assert process.returncode == 0, err
+            notes = json.loads((out / "manifest.json").read_text())["notes"]
+            assert any("ended by SIGKILL" in note for note in notes)
+            assert (out / "light_vgg19.mxr").exists()
+        else:
+            assert {name: (out / name).read_bytes() for name in before} == before
+            subprocess.run([PROGRAM, "convert", small, "-o", out, "--target", "ref"], check=True, capture_output=True)
+            assert {path.name for path in out.iterdir()} == set(before)  # what the killed one left is swept
+
+    def test_a_full_disk(self, runtime: Runtime, relu: Path, tmp_path: Path) -> None:
+        """A file-size limit stands in for the full disk: both fail a write in the middle."""
+        out = tmp_path / "out"
+        model = tmp_path / "big.onnx"
+        weights = np.ones((256, 256), np.float32)
+        graph = parser.parse_model(RELU.replace("3]", "256]").replace("Relu(x)", "MatMul(x, w)"))
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+        onnx.save(graph, model)
+        code = (
+            "import resource, signal, sys\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+            "from onnx_bridge.cli.main import main; main()"
+        )
+        # what MIGraphX says of the nodes is known then, so that only the bundle is written
+        subprocess.run([PROGRAM, "convert", model, "-o", tmp_path / "known"], check=True, capture_output=True)
+        command = [sys.executable, "-c", code, "convert", model, "-o", out, "--target", "ref"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert f"{out}: it cannot be written" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not out.exists()
+
+
+class TestRuntimeVerbs:
+    def test_list_and_doctor(self, runtime: Runtime, bridge: Callable[..., Outcome]) -> None:
+        outcome = bridge("runtime", "list", "--json")
+        assert outcome.code == 0
+        assert outcome.json["used"]["version"].count(".") == 2
+        assert runtime.version in bridge("runtime", "list").out
+        outcome = bridge("runtime", "doctor", "--json")
+        assert outcome.code == 0
+        assert outcome.json["passed"] is True
+        assert bridge("runtime", "doctor").code == 0
+
+    def test_without_any(
+        self, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path / "cache"))
+        assert bridge("runtime", "list").code == 1
+        outcome = bridge("convert", relu, "-o", tmp_path / "out")
+        one_message(outcome, 3, "onnx-bridge runtime install")
+
+    def test_install_from_a_folder_without_packages(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
+        one_message(bridge("runtime", "install", "--from", tmp_path), 3, str(tmp_path), "runtime download")
+
+    def test_completion_is_offered(self) -> None:
+        assert shutil.which(str(PROGRAM))
+        environment = {**os.environ, "_ONNX_BRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "onnx-bridge con"}
+        done = subprocess.run(
+            [PROGRAM], env={**environment, "COMP_CWORD": "1"}, capture_output=True, text=True, check=False
+        )
+        assert "convert" in done.stdout

@@ -1,0 +1,160 @@
+"""The verb ``doctor``: what MIGraphX makes of every node, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnx_bridge
+from fixtures.readme import detector
+from onnx_bridge.conversion.doctor import AS_IS, HOST, REMOVED, REWRITTEN, Diagnosis
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from tests.passes.rewriting import model, run
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "detector.onnx"
+    onnx.save(detector(np.random.default_rng(0)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def found(runtime: Runtime, path: Path) -> Diagnosis:
+    return onnx_bridge.doctor(path)
+
+
+def test_every_node(found: Diagnosis) -> None:
+    nodes = {each.operator: each for each in found.nodes}
+    assert len(found.nodes) == 10
+    assert (nodes["Conv"].verdict, nodes["Conv"].plan) == ("ok", AS_IS)
+    mish = nodes["Mish"]
+    assert (mish.verdict, mish.message, mish.plan) == ("rejected", "Unknown operator: Mish", REWRITTEN)
+    assert mish.by == "legalize/expand-functions"
+    assert nodes["Resize"].by == "legalize/matmul-resize"
+    assert nodes["com.microsoft::BiasGelu"].plan == AS_IS
+    suppression = nodes["NonMaxSuppression"]
+    assert (suppression.verdict, suppression.plan) == ("wrong", HOST)
+    assert "MIGraphX computes something else" in suppression.by
+
+
+def test_the_whole(found: Diagnosis) -> None:
+    assert found.passed
+    assert found.parsed
+    assert found.totals() == {AS_IS: 7, REWRITTEN: 2, REMOVED: 0, HOST: 1}
+    assert [each["side"] for each in found.stages] == ["device", "host"]
+    assert 0.99 < found.share < 1.0
+    assert found.kernels == {"float": 4}
+    assert found.facts["other domains"] == "com.microsoft"
+    assert json.loads(json.dumps(found.to_json()))["totals"][REWRITTEN] == 2
+
+
+def test_without_the_host(runtime: Runtime, path: Path) -> None:
+    found = onnx_bridge.doctor(path, host=False)
+    assert not found.passed
+    assert "NonMaxSuppression" in found.problem
+
+
+def test_the_fixed_model(runtime: Runtime, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fixed.onnx"
+    found = onnx_bridge.doctor(path, out)
+    assert found.path_fixed == str(out)
+    before, after = onnx.load(path), onnx.load(out)
+    assert "Mish" not in {node.op_type for node in after.graph.node}
+    expected, actual = run(before), run(after)
+    np.testing.assert_allclose(actual["features"], expected["features"], 1e-5, 1e-5)
+    again = onnx_bridge.doctor(out)
+    assert again.passed
+    assert again.totals()[REWRITTEN] == 0
+
+
+def test_it_does_not_stop_at_the_first_problem(runtime: Runtime) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "nobody": 1]> g (float[2] x) => (float[2] y)'
+        " { a = nobody.First(x) b = Relu(a) y = nobody.Second(b) }"
+    )
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    for value in source.graph.node(1).outputs:
+        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2])
+    found = onnx_bridge.doctor(source)
+    assert not found.passed
+    assert [each.operator for each in found.nodes] == ["nobody::First", "Relu", "nobody::Second"]
+    assert found.nodes[0].message == "Unknown operator: First"
+    assert {each.operator for each in found.nodes if each.plan == HOST} >= {"nobody::First", "nobody::Second"}
+    assert "neither MIGraphX nor ONNX Runtime can run it" in found.problem
+
+
+def test_what_is_folded_is_removed(runtime: Runtime) -> None:
+    source = model("(float[2] x) => (float[2] y) { a = Neg(w) y = Add(x, a) }", w=np.ones(2, np.float32))
+    found = onnx_bridge.doctor(source)
+    assert [(each.operator, each.plan, each.by) for each in found.nodes] == [
+        ("Neg", REMOVED, "fold-constants"),
+        ("Add", AS_IS, ""),
+    ]
+
+
+def test_modules_of_pytorch(runtime: Runtime, exported: Callable[..., Path]) -> None:
+    found = onnx_bridge.doctor(exported("bert"))
+    assert found.passed
+    assert any(each.module.startswith("model.encoder.layer.1") for each in found.nodes)
+
+
+def test_inputs_that_are_frozen(runtime: Runtime, tmp_path: Path) -> None:
+    source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = CumSum(x, n) }", opset=17)
+    assert onnx_bridge.doctor(source, freeze={"n": np.int64(1)}).totals()[HOST] == 0
+    with pytest.raises(InputError, match="no input m"):
+        onnx_bridge.doctor(source, freeze={"m": "1"})
+
+
+def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
+    source = model("(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }")
+    found = onnx_bridge.doctor(source)
+    assert any(note.startswith("k: ") and "--freeze NAME=VALUE" in note for note in found.notes)
+    frozen = onnx_bridge.doctor(source, freeze={"k": np.array([3])})
+    assert [each["side"] for each in frozen.stages] == ["device"]
+    assert not frozen.notes
+
+
+class TestCommand:
+    def test_frozen_to_a_sample(self, runtime: Runtime, tmp_path: Path) -> None:
+        source = model("(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }")
+        path, sample = tmp_path / "topk.onnx", tmp_path / "sample.npz"
+        ir.save(source, path)
+        np.savez(sample, k=np.array([3]))
+        assert self.doctor(path, "--no-host", "--freeze", f"k=@{sample}").returncode == 0
+        for text, words in ((f"n=@{sample}", "no array n"), (f"k=@{tmp_path}/none.npz", "cannot be read as .npz")):
+            done = self.doctor(path, "--freeze", text)
+            assert done.returncode == 2
+            assert words in done.stderr
+
+    def doctor(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "onnx_bridge", "doctor", *map(str, arguments)]
+        environment = {**os.environ, "COLUMNS": "200"}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    def test_tables(self, runtime: Runtime, path: Path) -> None:
+        done = self.doctor(path)
+        assert done.returncode == 0, done.stderr
+        assert "Unknown operator: Mish" in done.stdout
+        assert "everything will run" in done.stdout
+        assert "Mish_0" in self.doctor(path, "-v").stdout
+
+    def test_exit_code(self, runtime: Runtime, path: Path) -> None:
+        done = self.doctor(path, "--no-host", "--json")
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["passed"] is False
+
+    def test_fix_says_where(self, path: Path) -> None:
+        done = self.doctor(path, "--fix")
+        assert done.returncode == 2
+        assert "--fix -o OUT.onnx" in done.stderr

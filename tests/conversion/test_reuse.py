@@ -1,0 +1,223 @@
+"""A change redoes only the stages behind it; and what is taken from before is what would have been made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnx_bridge
+from onnx_bridge.batch import journal as journals
+from onnx_bridge.batch.jobs import Settings
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.migraphx.runtime import Runtime
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of which legalization has something to rewrite."""
+    path = tmp_path_factory.mktemp("recleaning") / "m.onnx"
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[n, 8] x) => (float[n, 8] y) { a = Mish(x) y = MatMul(a, w) }'
+    )
+    weights = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(runtime: Runtime, model: Path) -> Path:
+    onnx_bridge.convert(model, model.parent / "first", target="ref")
+    return model.parent / "first"
+
+
+@pytest.fixture
+def out(made: Path, tmp_path: Path) -> Path:
+    """A bundle to convert into again."""
+    shutil.copytree(made, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def stages(model: Path, out: Path, **changed: Any) -> list[str]:
+    """The stages that a conversion goes through."""
+    return list(onnx_bridge.convert(model, out, target="ref", **changed).manifest.timings)
+
+
+AGAIN = ["reuse", "write", "start", "parse", "compile", "save"]
+
+
+class TestConvert:
+    @pytest.mark.parametrize(
+        ("changed", "expected"),
+        [
+            ({}, AGAIN),
+            ({"options": {"fast_math": False}}, AGAIN),
+            ({"host": False}, AGAIN),
+            ({"timeout": 100.0}, AGAIN),
+            ({"precision": "int8"}, [*AGAIN[:4], "quantize", *AGAIN[4:]]),
+            ({"precision": "fp16"}, ["clean", *AGAIN[1:]]),
+            ({"dims": {"n": 3}}, ["clean", *AGAIN[1:]]),
+            ({"inputs": {"x": [1, 8]}}, ["clean", *AGAIN[1:]]),
+            ({"pipeline": "minimal", "host": True}, ["clean", *AGAIN[1:]]),
+            ({"freeze": {"x": "[[1, 1, 1, 1, 1, 1, 1, 1]]"}}, ["clean", *AGAIN[1:]]),
+            ({"reuse": False}, ["clean", *AGAIN[1:]]),
+            ({"cache": False}, ["clean", *AGAIN[1:]]),
+        ],
+        ids=str,
+    )
+    def test_only_what_lies_behind_a_change(
+        self, model: Path, out: Path, changed: dict[str, Any], expected: list[str]
+    ) -> None:
+        found = stages(model, out, **changed)
+        assert [each for each in found if each != "quantize" or "quantize" in expected] == expected
+
+    def test_the_same_comes_of_it(self, model: Path, out: Path, tmp_path: Path) -> None:
+        """File by file, and all that the manifest says of cleaning."""
+        onnx_bridge.convert(model, out, target="ref", options={"fast_math": False})
+        onnx_bridge.convert(model, tmp_path / "anew", target="ref", options={"fast_math": False})
+        first, second = (Manifest.read(each / "manifest.json").to_json() for each in (out, tmp_path / "anew"))
+        differing = {name for name in first if first[name] != second[name]}
+        for each in (*first["passes"], *second["passes"]):
+            each.pop("seconds")
+        assert differing <= {"created", "timings", "passes"}
+        assert first["passes"] == second["passes"]
+        assert onnx_bridge.verify(out).passed
+        assert sorted(each.name for each in out.iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
+
+    def test_precisions_that_passes_make(self, model: Path, out: Path) -> None:
+        assert "clean" in stages(model, out, precision="fp16")
+        assert stages(model, out, precision="fp16", options={"fast_math": False}) == AGAIN
+        bundle = onnx_bridge.convert(model, out, target="ref", precision="fp16")
+        assert any("are computed in fp16" in note for note in bundle.manifest.notes)
+        assert "clean" in stages(model, out, precision="fp16", keep_fp32=["MatMul"])
+        assert "clean" in stages(model, out)
+
+    @pytest.mark.parametrize("damage", ["model", "manifest", "gone"])
+    def test_what_is_not_whole(self, model: Path, out: Path, damage: str) -> None:
+        if damage == "model":
+            data = bytearray((out / "m.onnx").read_bytes())
+            data[len(data) // 2] ^= 1
+            (out / "m.onnx").write_bytes(data)
+        elif damage == "manifest":
+            said = json.loads((out / "manifest.json").read_text())
+            del said["options"]["cleaned"]
+            (out / "manifest.json").write_text(json.dumps(said))
+        else:
+            (out / "m.onnx").unlink()
+        assert "clean" in stages(model, out)
+        assert onnx_bridge.verify(out).passed
+
+    def test_another_model(self, model: Path, out: Path, tmp_path: Path) -> None:
+        changed = onnx.load(model)
+        changed.graph.initializer[0].raw_data = np.ones((8, 8), np.float32).tobytes()
+        onnx.save(changed, tmp_path / "m.onnx")
+        assert "clean" in stages(tmp_path / "m.onnx", out)
+        assert (onnx_bridge.load(out)({"x": np.zeros((1, 8), np.float32)})["y"] == 0).all()
+
+
+def test_stages_in_the_journal(runtime: Runtime, model: Path, tmp_path: Path) -> None:
+    """Changing an option of a batch: what each run did, as its journal counts it."""
+    out = tmp_path / "out"
+
+    def done(resume: bool = True, **changed: Any) -> tuple[list[str], int]:
+        """The stages of the conversion, and how many comparisons there were."""
+        before = len(journals.read(out / journals.STATE)[0])
+        outcome = onnx_bridge.convert_all(
+            [model, model], out, Settings(target="ref", check=True, **changed), jobs=1, resume=resume
+        )
+        assert outcome.passed, outcome.to_json()
+        records = journals.read(out / journals.STATE)[0][before:]
+        timings: Iterator[dict[str, float]] = (each["timings"] for each in records if each["event"] == "done")
+        return list(next(timings, {})), [each["event"] for each in records].count("checked")
+
+    assert done() == (["clean", *AGAIN[1:]], 1)
+    assert done() == ([], 0)
+    assert done(atol=0.5) == ([], 1)
+    assert done(seed=3) == ([], 1)
+    assert done(options={"fast_math": "false"}) == (AGAIN, 1)
+    assert done(options={"fast_math": "false"}, timeout=100.0) == ([], 0)
+    assert done(dims={"n": 2}) == (["clean", *AGAIN[1:]], 1)
+    assert done(dims={"n": 2}, resume=False) == (["clean", *AGAIN[1:]], 1)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are large enough to be shared."""
+    path = tmp_path_factory.mktemp("large") / "m.onnx"
+    text = "(float[n, 64] x) => (float[n, 64] y) { a = MatMul(x, w) b = Relu(a) y = MatMul(b, w2) }"
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    draw = np.random.default_rng(0)
+    for name, shape in (("w", (64, 2000)), ("w2", (2000, 64))):
+        weights = (draw.standard_normal(shape) / 40).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(weights, name))
+    onnx.save(proto, path)
+    return path
+
+
+class TestSharedWeights:
+    """Buckets: the large weights of all cleaned models in one file."""
+
+    def sizes(self, out: Path) -> dict[str, int]:
+        return {each.name: each.stat().st_size for each in out.rglob("*") if each.is_file() and each.suffix != ".json"}
+
+    def test_they_are_written_once(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        bundle = onnx_bridge.convert_buckets(large, out, {"n": [1, 2, 4]}, target="ref")
+        weights = 2 * 64 * 2000 * 4
+        sizes = self.sizes(out)
+        assert weights <= sizes["m.onnx.data"] < weights * 1.1
+        models = ["m.onnx", "n=1.onnx", "n=2.onnx", "n=4.onnx"]
+        assert sum(sizes[each] for each in models) < weights / 20
+        assert sorted(sizes) == ["m.mxr", "m.onnx", "m.onnx.data", *models[1:]]
+        for each in models:  # they are in order for everybody, not for this project alone
+            onnx.checker.check_model(str(out / each), full_check=True)
+            onnx.load(out / each)
+        assert all((out / name).stat().st_nlink == 1 for name in ("m.onnx.data", *models))
+        assert onnx_bridge.check(bundle).passed
+        assert all(onnx_bridge.check(each, reference=large).passed for each in bundle.bundles)
+
+    def test_other_sizes(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
+        """Buckets that would be made again as they are, are kept; those that are not wanted any more go."""
+        out, compiled = tmp_path / "out", []
+
+        def convert(sizes: list[int], **changed: Any) -> list[str]:
+            compiled.clear()
+            tell: Callable[[str], None] = compiled.append
+            onnx_bridge.convert_buckets(large, out, {"n": sizes}, target="ref", progress=tell, **changed)
+            assert onnx_bridge.verify(out).passed
+            assert not onnx_bridge.verify(out).notes
+            assert onnx_bridge.check(out, reference=large).passed
+            return [each for each in compiled if each in ("compile", "reuse")]
+
+        assert convert([1, 2]) == ["compile"] * 2
+        assert convert([1, 2]) == []
+        assert convert([2, 4]) == ["compile"]
+        assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["n=2", "n=4"]
+        assert convert([2, 4], options={"fast_math": False}) == ["reuse", "compile"] * 2
+        assert convert([2, 4], precision="fp16").count("compile") == 2
+        assert convert([4], precision="fp16") == []
+        assert convert([4], precision="fp16", reuse=False) == ["compile"]
+
+    def test_small_ones_stay_where_they_are(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        onnx_bridge.convert_buckets(model, tmp_path / "out", {"n": [1, 2]}, target="ref")
+        assert sorted(self.sizes(tmp_path / "out")) == ["m.mxr", "m.onnx"]
+        assert (tmp_path / "out/n=1/m.onnx").exists()
+
+    def test_weights_that_are_lost(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
+        """Where only the file of weights is another one, all is made again rather than read at wrong places."""
+        out = tmp_path / "out"
+        onnx_bridge.convert_buckets(large, out, {"n": [1, 2]}, target="ref")
+        data = out / "m.onnx.data"
+        data.write_bytes(data.read_bytes()[::-1])
+        assert "m.onnx.data" in onnx_bridge.verify(out).problems
+        onnx_bridge.convert_buckets(large, out, {"n": [1, 2]}, target="ref")
+        assert onnx_bridge.verify(out).passed
+        assert onnx_bridge.check(out, reference=large).passed

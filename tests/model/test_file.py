@@ -1,0 +1,316 @@
+"""Files that are no models, models with defects, and external data in all its arrangements."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+
+COUNT = 1000
+WEIGHTS = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
+
+
+def info(name: str, *shape: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def write(proto: onnx.ModelProto, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def adder(weight: TensorProto) -> onnx.ModelProto:
+    nodes = [helper.make_node("Neg", ["x"], ["a"], "first"), helper.make_node("Add", ["a", "w"], ["y"], "second")]
+    size = weight.dims[0]
+    graph = helper.make_graph(nodes, "g", [info("x", size)], [info("y", size)], [weight])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def external(*entries: tuple[str, str]) -> TensorProto:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[COUNT], data_location=TensorProto.EXTERNAL)
+    for key, value in entries:
+        weight.external_data.add(key=key, value=value)
+    return weight
+
+
+def loaded(path: str | Path) -> np.ndarray[Any, Any]:
+    tensor = models.load(path).graph.initializers["w"].const_value
+    assert tensor is not None
+    return tensor.numpy()
+
+
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: path.with_name("modle.onnx").touch(), r"no such file \(did you mean modle.onnx\?\)"),
+    "no folder": (lambda path: path.parent.rmdir(), "no such file"),
+    "folder": (lambda path: path.mkdir(), "this is a folder"),
+    "folder of a model": (lambda path: write(adder(external()), path / "m.onnx"), "name a file in it: m.onnx"),
+    "pipe": (lambda path: os.mkfifo(path), "no ordinary file"),
+    "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels"),
+    "empty": (lambda path: path.touch(), "the file is empty"),
+    "text": (lambda path: path.write_text("This is a text about models.\n" * 9), "no ONNX model.*is it an ONNX file"),
+    "zeros": (lambda path: path.write_bytes(bytes(5000)), "no ONNX model: at byte 0 no field begins"),
+    "noise": (lambda path: path.write_bytes(random.Random(0).randbytes(5000)), "no ONNX model"),
+    "endless": (lambda path: path.write_bytes(b"\xff" * 5000), "no ONNX model: the integer .* does not end"),
+    "deep": (
+        lambda path: path.write_bytes(nested(300)),
+        "no ONNX model: messages are nested deeper than 100 levels",
+    ),
+    "tensor": (
+        lambda path: path.write_bytes(onnx.numpy_helper.from_array(WEIGHTS).SerializeToString()),
+        "no ONNX model",
+    ),
+    "graph": (lambda path: path.write_bytes(adder(external()).graph.SerializeToString()), "no ONNX model"),
+    "pointer": (
+        lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+        "run git lfs pull",
+    ),
+}
+
+
+def nested(levels: int) -> bytes:
+    """Graphs in attributes of nodes of graphs …"""
+    message = bytes(2000)
+    for level in range(levels):
+        number = (6, 5, 1)[level % 3]
+        size = len(message)
+        message = bytes([number << 3 | 2, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + message
+    size = len(message)
+    return b"\x08\x0a" + bytes([7 << 3 | 2, size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + message
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "in" / "model.onnx"
+    path.parent.mkdir()
+    make, message = FILES[kind]
+    make(path)
+    with pytest.raises(InputError, match=message) as caught:
+        models.load(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_model_that_is_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    whole = adder(onnx.numpy_helper.from_array(WEIGHTS, "w")).SerializeToString()
+    path = tmp_path / "model.onnx"
+    for size in {*range(150), *range(150, len(whole) - 150, 97), *range(len(whole) - 150, len(whole))}:
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="no ONNX model"):
+            models.load(path)
+
+
+def test_spoiled_bytes_are_refused_or_loaded(tmp_path: Path) -> None:
+    source = random.Random(0)
+    (tmp_path / "data").write_bytes(WEIGHTS.tobytes())
+    whole = adder(external(("location", "data"), ("offset", "0"))).SerializeToString()
+    path = tmp_path / "model.onnx"
+    for _ in range(500):
+        spoiled = bytearray(whole)
+        spoiled[source.randrange(len(spoiled))] = source.randrange(256)
+        path.write_bytes(spoiled)
+        try:
+            model = models.load(path)
+            models.save(model, tmp_path / "out.onnx")
+        except InputError as error:
+            assert "\n" not in str(error).replace("\\n", "")
+
+
+@pytest.mark.parametrize("name", ["first", "data.bin", "hidden"])
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path, name: str) -> None:
+    proto = adder(external(("location", "data.bin")))
+    proto.graph.node[0].output[0] = proto.graph.node[1].input[0] = "hidden"
+    path = tmp_path / "model.onnx"
+    path.with_name("data.bin").write_bytes(WEIGHTS.tobytes())
+    path.write_bytes(proto.SerializeToString().replace(name.encode(), b"\xff" * len(name)))
+    with pytest.raises(InputError, match="not UTF-8"):
+        models.load(path)
+
+
+def test_a_doc_string_that_is_not_utf8_is_found_at_the_latest_when_saving(tmp_path: Path) -> None:
+    proto = adder(onnx.numpy_helper.from_array(WEIGHTS, "w"))
+    proto.doc_string = "words"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString().replace(b"words", b"w\xf6rds"))
+    with pytest.raises(InputError, match=r"not UTF-8, and cannot be written: b'w\\xf6rds'"):
+        models.save(models.load(path), tmp_path / "out.onnx")
+
+
+ENTRIES: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "no entries": ([], "must be in a file within the folder"),
+    "missing": ([("location", "dta.bin")], r"no such file \(did you mean data.bin\?\)"),
+    "folder": ([("location", ".")], "this is a folder"),
+    "absolute": ([("location", "/etc/passwd")], "within the folder of the model, not in '/etc/passwd'"),
+    "above": ([("location", "../secret.bin")], "not in '../secret.bin'"),
+    "above by detour": ([("location", "sub/../../secret.bin")], "not in 'sub/../../secret.bin'"),
+    "null": ([("location", "data.bin\0")], "within the folder"),
+    "linked": ([("location", "link.bin")], "'link.bin' leads to /etc/passwd"),
+    "linked folder": ([("location", "sub/secret.bin")], "'sub/secret.bin' leads to .*secret.bin"),
+    "negative": ([("location", "data.bin"), ("offset", "-4")], "the offset '-4', which is no number of bytes"),
+    "words": ([("length", "many"), ("location", "data.bin")], "the length 'many', which is no number"),
+    "huge": ([("location", "data.bin"), ("offset", "9" * 5000)], "no number of bytes"),
+    "length": ([("location", "data.bin"), ("length", "8")], "has 8 bytes in 'data.bin' where .* need 4000"),
+    "end": ([("location", "data.bin"), ("offset", "200")], "ends at byte 4200 of 'data.bin', which has only 4100"),
+    "empty": ([("location", "empty.bin")], "which has only 0 bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+@pytest.mark.parametrize("relative", [False, True])
+def test_external_data_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, relative: bool
+) -> None:
+    entries, message = ENTRIES[kind]
+    path = write(adder(external(*entries)), tmp_path / "in" / "model.onnx")
+    path.with_name("data.bin").write_bytes(bytes(4100))
+    path.with_name("empty.bin").touch()
+    (tmp_path / "secret.bin").write_bytes(bytes(5000))
+    path.with_name("link.bin").symlink_to("/etc/passwd")
+    path.with_name("sub").symlink_to(tmp_path)
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(InputError, match=message) as caught:
+        models.load("model.onnx" if relative else path)
+    assert "the initializer 'w'" in str(caught.value)
+    assert "model.onnx" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("location", "sub/data.bin"), ("offset", "4"), ("length", "4000")],
+        [("offset", "4"), ("checksum", "?"), ("length", "4000"), ("location", "sub/../sub/data.bin")],
+        [("length", "4000"), ("offset", "4"), ("location", "link.bin")],
+        [("location", "hard.bin"), ("offset", "4")],
+        [("length", "4000"), ("location", "whole.bin")],
+        [("location", "./whole.bin")],
+    ],
+)
+def test_external_data_that_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tuple[str, str]]
+) -> None:
+    path = write(adder(external(*entries)), tmp_path / "model.onnx")
+    data = tmp_path / "sub" / "data.bin"
+    data.parent.mkdir()
+    data.write_bytes(b"1234" + WEIGHTS.tobytes() + b"5678")
+    path.with_name("whole.bin").write_bytes(WEIGHTS.tobytes())
+    path.with_name("link.bin").symlink_to("sub/data.bin")
+    path.with_name("hard.bin").hardlink_to(data)
+    np.testing.assert_array_equal(loaded(path), WEIGHTS)
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(loaded("model.onnx"), WEIGHTS)
+
+
+def test_the_cache_of_a_model_hub(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "main" / "onnx"
+    snapshot.mkdir(parents=True)
+    write(adder(external(("location", "model.onnx_data"))), blobs / "aaaa")
+    (blobs / "bbbb").write_bytes(WEIGHTS.tobytes())
+    (snapshot / "model.onnx").symlink_to("../../../blobs/aaaa")
+    (snapshot / "model.onnx_data").symlink_to("../../../blobs/bbbb")
+    np.testing.assert_array_equal(loaded(snapshot / "model.onnx"), WEIGHTS)
+    models.save(models.load(snapshot / "model.onnx"), snapshot / "model.onnx")
+    assert not (snapshot / "model.onnx").is_symlink()
+    assert (blobs / "aaaa").read_bytes() == adder(external(("location", "model.onnx_data"))).SerializeToString()
+
+
+def test_constants_in_external_data_become_initializers(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(WEIGHTS.tobytes())
+    weight = external(("location", "data.bin"))
+    constant = helper.make_node("Constant", [], ["k"], "constant", value=weight)
+    inner = helper.make_graph([constant], "inner", [], [info("k", COUNT)])
+    function = helper.make_function("custom", "F", [], ["k"], [constant], [helper.make_opsetid("", 21)])
+    choose = helper.make_node("If", ["c"], ["i"], "if", then_branch=inner, else_branch=inner)
+    nodes = [constant, choose, helper.make_node("F", [], ["f"], "call", domain="custom")]
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    graph = helper.make_graph(nodes, "g", [condition], [info("k", COUNT), info("i", COUNT), info("f", COUNT)])
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("custom", 1)]
+    proto = helper.make_model(graph, functions=[function], ir_version=10, opset_imports=imports)
+
+    model = models.load(write(proto, tmp_path / "model.onnx"))
+    assert [node.op_type for node in model.graph] == ["If", "F"]
+    for scope in model.graphs():
+        tensor = scope.initializers["k"].const_value
+        assert tensor is not None
+        np.testing.assert_array_equal(tensor.numpy(), WEIGHTS)
+    for external_data in (False, True):
+        models.save(model, tmp_path / "out.onnx", external_data=external_data)
+        onnx.checker.check_model(str(tmp_path / "out.onnx"))
+        (body,) = models.load(tmp_path / "out.onnx").functions.values()
+        np.testing.assert_array_equal(body[0].attributes["value"].as_tensor().numpy(), WEIGHTS)
+        inside = onnx.load(tmp_path / "out.onnx", load_external_data=False).functions[0].node[0].attribute[0].t
+        assert inside.data_location == TensorProto.DEFAULT
+
+
+def spoiled(change: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
+    proto = adder(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    change(proto)
+    return proto
+
+
+def swap(items: Any, index: int, new: str) -> None:
+    items[index] = new
+
+
+DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
+    "no graph": (lambda m: m.ClearField("graph"), "has no graph"),
+    "no version": (lambda m: m.ClearField("ir_version"), "has no IR version"),
+    "no opset": (lambda m: m.ClearField("opset_import"), "has no opset import"),
+    "cycle": (lambda m: swap(m.graph.node[0].input, 0, "y"), "Neg 'first' → Add 'second'|Add 'second' → Neg 'first'"),
+    "undefined": (lambda m: swap(m.graph.node[1].input, 0, "gone"), "Add node 'second' needs 'gone'"),
+    "output": (lambda m: m.graph.output.append(info("gone")), "nothing defines the output 'gone'"),
+    "twice": (lambda m: swap(m.graph.node[1].output, 0, "a"), "'a' more than once"),
+    "over": (lambda m: swap(m.graph.node[0].output, 0, "w"), "'w' more than once"),
+    "inputs": (lambda m: m.graph.input.append(info("x")), "'x' more than once"),
+    "initializers": (lambda m: m.graph.initializer.append(m.graph.initializer[0]), "two initializers named 'w'"),
+    "nameless": (lambda m: m.graph.initializer[0].ClearField("name"), "without a name"),
+    "short": (lambda m: m.graph.initializer[0].dims.append(3), "'w' has 8 bytes of data where .* need 24"),
+    "entries": (
+        lambda m: m.graph.initializer.add(name="v", data_type=1, dims=[2], float_data=[1]),
+        "'v' has 1 entries",
+    ),
+    "negative": (lambda m: swap(m.graph.initializer[0].dims, 0, -2), "negative dimension"),
+    "type": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "unknown type .number 99"),
+    "strings": (lambda m: setattr(m.graph.initializer[0], "data_type", 8), "strings as raw data"),
+    "sparse": (
+        lambda m: m.graph.sparse_initializer.add().values.CopyFrom(onnx.numpy_helper.from_array(np.ones(1), "s")),
+        "'s' is sparse",
+    ),
+    "sparse attribute": (
+        lambda m: m.graph.node[0].attribute.add(name="v", type="SPARSE_TENSOR"),
+        "attribute 'v' of the Neg node 'first' is a sparse tensor",
+    ),
+    "untyped": (lambda m: m.graph.node[0].attribute.add(name="v"), "attribute 'v' of .* has no type"),
+    "map": (lambda m: m.graph.output[0].type.map_type.SetInParent(), "'y' is of map type.*ZipMap"),
+    "opaque": (lambda m: m.graph.output[0].type.opaque_type.SetInParent(), "'y' is of opaque type"),
+    "functions": (
+        lambda m: m.functions.extend([onnx.FunctionProto(name="F", domain="d")] * 2),
+        "function d.F is defined twice",
+    ),
+    "function": (lambda m: m.functions.add(name="F", output=["gone"]), "nothing defines the output 'gone'"),
+    "outer": (
+        lambda m: m.graph.node[0].attribute.append(
+            helper.make_attribute("g", helper.make_graph([], "inner", [], [info("x")]))
+        ),
+        "'x' of the graph 'inner' comes from the graph around it",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_defects_are_named(tmp_path: Path, defect: str) -> None:
+    change, message = DEFECTS[defect]
+    path = write(spoiled(change), tmp_path / "model.onnx")
+    with pytest.raises(InputError, match=message) as caught:
+        models.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,63 @@
+"""Types and shapes behind operators of other domains."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from passes.analysis.foreign_inference import infer_foreign
+from passes.cleanup.infer_shapes import InferShapes
+from passes.core.base import Context
+from tests.passes.helpers import sealed, weigh
+
+
+def contrib(body: str, *, domain: str = "com.microsoft") -> ir.Model:
+    text = f'<ir_version: 8, opset_import: ["": 17, "{domain}": 1]> g (float[2,4] x) => (y) {{ {body} }}'
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def shapes(source: ir.Model) -> dict[str, object]:
+    return {
+        str(value.name): (value.dtype, tuple(value.shape) if value.shape is not None else None)
+        for node in source.graph
+        for value in node.outputs
+    }
+
+
+def test_behind_a_contrib_operator() -> None:
+    source = contrib("a = com.microsoft.QuickGelu(x) b = Transpose(a) y = Relu(b)")
+    InferShapes().run(source, Context())
+    wanted = ir.DataType.FLOAT
+    assert shapes(source) == {"a": (wanted, (2, 4)), "b": (wanted, (4, 2)), "y": (wanted, (4, 2))}
+    assert not InferShapes().run(source, Context()).rewrites
+
+
+def test_weights_are_not_read() -> None:
+    source = contrib("a = com.microsoft.FusedMatMul(x, w) y = Relu(a)")
+    weigh(source, "w", sealed(4, 600))
+    assert {str(value.name) for value in infer_foreign(source)} == {"a", "y"}
+    assert shapes(source)["y"] == (ir.DataType.FLOAT, (2, 600))
+
+
+def test_what_is_known_no_better_is_not_told() -> None:
+    """Behind a shape that is an input, ONNX Runtime knows the dtype alone, and so it stays."""
+    text = "g (float[2,4] x, int64[k] s) => (y) { a = com.microsoft.QuickGelu(x) b = Reshape(a, s) y = Relu(b) }"
+    source = ir.from_proto(
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> {text}')
+    )
+    assert InferShapes().run(source, Context()).rewrites
+    assert shapes(source)["y"] == (ir.DataType.FLOAT, None)
+    assert infer_foreign(source) == []
+    assert not InferShapes().run(source, Context()).rewrites
+
+
+def test_what_nobody_knows() -> None:
+    source = contrib("a = nobody.Anything(x) y = Relu(a)", domain="nobody")
+    assert infer_foreign(source) == []
+    assert shapes(source) == {"a": (None, None), "y": (None, None)}
+
+
+def test_models_of_onnx_alone_are_left_alone() -> None:
+    source = contrib("y = Relu(x)")
+    source.graph.node(0).outputs[0].type = None
+    assert infer_foreign(source) == []

@@ -1,0 +1,248 @@
+"""The driver of node rewrites: what it walks, what it commits, and what it leaves of a proposal that it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from passes.core import graphs
+from passes.core.base import Budget, Context, Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.errors import PassError
+from passes.core.graphs import Scope
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from tests.passes.rewriting import all_nodes, apply, model, operators, reasons, stops
+
+
+@dataclass(frozen=True)
+class Sinh(NodeRewrite[Match]):
+    """Decompose Sinh, leaving those called ``keep``."""
+
+    name = "decompose-sinh"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Sinh")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        return Skip("its name says so") if node.name == "keep" else Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        x = match.node.inputs[0]
+        grown = edit.op("Exp", [x])
+        difference = edit.op("Sub", [grown, edit.op("Reciprocal", [grown])])
+        edit.op("Neg", [difference])  # which turns out not to be needed
+        if match.node.name == "refuse":
+            return Skip("thought better of it")
+        dtype = x.dtype.numpy() if x is not None and x.dtype is not None else np.float32
+        return [edit.op("Mul", [difference, edit.constant(np.array(0.5, dtype))])]
+
+
+def test_main_graph_subgraphs_and_functions() -> None:
+    source = model(
+        """(float[2] x, bool c) => (float[2] y) {
+            [a] h = Sinh(x)
+            i = If (c) <then_branch = t () => (float[2] u) { [b] u = Sinh(h) }, else_branch = e () => (float[2] v) {
+                v = Abs(h) }>
+            y = local.f(i) }""",
+        functions='<domain: "local", opset_import: ["": 17]> f (p) => (q) { [n] q = Sinh(p) }',
+    )
+    result = apply(Sinh(), source)
+    assert "Sinh" not in operators(source)
+    assert "Neg" not in operators(source)
+    assert [rewrite.before for rewrite in result.rewrites] == [("a",), ("b",), ("n",)]
+    assert result.rewrites[0].after == ("a/Exp", "a/Reciprocal", "a/Sub", "a/Mul")
+    # initializers in graphs, and a Constant node in the function, each where it is used
+    assert len(source.graph.initializers) == 1
+    function = next(iter(source.functions.values()))
+    assert "Constant" in [node.op_type for node in function]
+
+
+def test_outputs_keep_their_names_and_know_their_types() -> None:
+    source = model("(float16[2,n] x) => (float16[2,n] y) { h = Sinh(x) k = Abs(h) y = Sinh(k) }")
+    before = next(node for node in source.graph if node.op_type == "Abs").inputs[0]
+    assert before is not None
+    apply(Sinh(), source, rtol=1e-2, atol=1e-2)
+    absolute = next(node for node in source.graph if node.op_type == "Abs")
+    assert absolute.inputs[0] is not before
+    assert absolute.inputs[0] is not None
+    assert absolute.inputs[0].name == before.name
+    for node in source.graph:
+        assert node.outputs[0].dtype == ir.DataType.FLOAT16
+        assert node.outputs[0].shape == ir.Shape([2, "n"])
+
+
+def test_origins_of_origins() -> None:
+    @dataclass(frozen=True)
+    class Sub(NodeRewrite[Match]):
+        name = "turn-around"
+        exactness = Exactness.ROUNDING
+        operators = frozenset({("", "Sub")})
+
+        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+            return Match(node)
+
+        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+            first, second = match.node.inputs
+            return [edit.op("Add", [first, edit.op("Neg", [second])])]
+
+    source = model("(float[2] x) => (float[2] y) { [a] y = Sinh(x) }")
+    Sinh().run(source, Context())
+    Sub().run(source, Context())
+    negation = next(node for node in source.graph if node.op_type == "Neg")
+    assert negation.metadata_props[graphs.PASS] == "turn-around"
+    assert json.loads(negation.metadata_props[graphs.ORIGIN]) == ["a"]
+
+
+def test_skips_and_discarded_proposals_leave_nothing() -> None:
+    source = model("(float[2] x) => (float[2] y, float[2] z) { [keep] y = Sinh(x) [refuse] z = Sinh(x) }")
+    result = apply(Sinh(), source)
+    assert reasons(result) == ["its name says so", "thought better of it"]
+    assert [skip.node for skip in result.skips] == ["keep", "refuse"]
+    assert len(source.graph.inputs[0].uses()) == 2
+    assert not source.graph.initializers
+
+
+def test_the_budget() -> None:
+    text = "(float[2] x) => (float[2] y) { a = Sinh(x) b = Sinh(a) y = Sinh(b) }"
+    assert [stops(Sinh(), model(text), limit) for limit in range(5)] == [0, 1, 2, 3, 3]
+    source = model(text)
+    Sinh().run(source, Context(budget=Budget(1)))
+    assert operators(source) == ["Exp", "Reciprocal", "Sub", "Mul", "Sinh", "Sinh"]
+    assert all(use.node.graph is source.graph for node in all_nodes(source) for use in node.outputs[0].uses())
+
+
+def test_unnamed_nodes_get_names_that_are_free() -> None:
+    source = model("(float[2] x) => (float[2] y) { [Sinh] a = Sinh(x) b = Sinh(a) [keep] y = Sinh(b) }")
+    result = Sinh().run(source, Context())
+    assert [rewrite.before for rewrite in result.rewrites] == [("Sinh",), ("Sinh_2",)]
+
+
+def test_a_rewrite_that_makes_what_it_matches() -> None:
+    @dataclass(frozen=True)
+    class Loop(NodeRewrite[Match]):
+        name = "loop"
+        operators = frozenset({("", "Abs")})
+
+        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+            return Match(node)
+
+        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+            return [edit.op("Abs", [match.node.inputs[0]])]
+
+    with pytest.raises(PassError, match="loop: it goes on for ever"):
+        Loop().run(model("(float[2] x) => (float[2] y) { y = Abs(x) }"), Context())
+
+
+@dataclass(frozen=True)
+class Doubled(NodeRewrite[Match]):
+    """Replace Split by two values that are there already, or one of them by nothing."""
+
+    name = "double"
+    operators = frozenset({("", "Split")})
+    both: bool = True
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        value = edit.op("Abs", [match.node.inputs[0]])
+        return [value, value if self.both else None]
+
+
+def test_one_value_for_two_outputs_of_the_graph() -> None:
+    """A value cannot be two outputs, so the second is handed on."""
+    source = model("(float[2] x) => (float[1] y, float[1] z) { [s] y, z = Split <axis=0> (x) }")
+    Doubled().run(source, Context())
+    assert [value.name for value in source.graph.outputs] == ["y", "z"]
+    assert operators(source) == ["Abs", "Identity"]
+    assert all(node.metadata_props[graphs.PASS] == "double" for node in source.graph)
+
+
+def test_an_output_without_a_replacement() -> None:
+    text = "(float[2] x) => (float[1] y%s) { [s] y, z = Split <axis=0> (x) }"
+    source = model(text % "")
+    Doubled(both=False).run(source, Context())
+    assert operators(source) == ["Abs"]
+    source = model(text % ", float[1] z")
+    with pytest.raises(PassError, match="s: double has nothing for the output z, which is used"):
+        Doubled(both=False).run(source, Context())
+    assert len(source.graph.inputs[0].uses()) == 1
+
+
+def test_what_a_rewrite_absorbs_goes_where_nothing_else_uses_it() -> None:
+    @dataclass(frozen=True)
+    class Twice(NodeRewrite[Match]):
+        name = "merge-neg"
+        operators = frozenset({("", "Neg")})
+
+        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+            before = node.inputs[0].producer() if node.inputs[0] is not None else None
+            return Match(node, absorbed=(before,)) if before is not None and before.op_type == "Neg" else None
+
+        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+            return [match.absorbed[0].inputs[0]]
+
+    text = "(float[2] x) => (float[2] y%s) { o = Abs(x) [a] h = Neg(o) [b] i = Neg(h) y = Exp(i) }"
+    source = model(text % "")
+    result = apply(Twice(), source)
+    assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]
+    assert operators(source) == ["Abs", "Exp"]
+    source = model(text % ", float[2] h")
+    result = apply(Twice(), source)
+    assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
+    source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
+        y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
+                    else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
+    result = apply(Twice(), source, inputs={"x": np.ones(2, np.float32), "c": np.array(True)})
+    assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]  # which is in the outer graph
+    assert operators(source)[:2] == ["Abs", "If"]
+
+
+class TestEdit:
+    def edit(self, opset: int) -> tuple[Edit, ir.Value]:
+        source = model("(float[2,3] x) => (float[2,3] y) { [n] y = Abs(x) }", opset=opset)
+        return Edit(Scope(source, source.graph), source.graph[0]), source.graph.inputs[0]
+
+    @pytest.mark.parametrize(
+        ("operator", "since", "operands", "attributes", "shape"),
+        [
+            ("ReduceMean", 18, [[1]], {"axes": (1,)}, [2, 1]),
+            ("ReduceSum", 13, [[0]], {"axes": (0,)}, [1, 3]),
+            ("Unsqueeze", 13, [[0]], {"axes": (0,)}, [1, 2, 3]),
+            ("Slice", 10, [[0], [1], [1]], {"starts": (0,), "ends": (1,), "axes": (1,)}, [2, 1]),
+            ("Pad", 11, [[0, 1, 0, 1]], {"pads": (0, 1, 0, 1)}, [2, 5]),
+        ],
+    )
+    def test_the_form_of_the_opset(
+        self, operator: str, since: int, operands: list[list[int]], attributes: dict[str, object], shape: list[int]
+    ) -> None:
+        for opset in (since - 1, since):
+            edit, x = self.edit(opset)
+            node = edit.node(operator, [x, *(edit.constant(np.array(each, np.int64)) for each in operands)])
+            old = opset < since
+            assert len(node.inputs) == (1 if old else 1 + len(operands))
+            assert {name: each.value for name, each in node.attributes.items()} == (attributes if old else {})
+            assert node.outputs[0].shape == ir.Shape(shape)
+            assert node.outputs[0].dtype == ir.DataType.FLOAT
+
+    def test_scalars_that_were_attributes(self) -> None:
+        edit, x = self.edit(9)
+        node = edit.node("Clip", [x, None, edit.constant(np.array(6, np.float32))])
+        assert {name: each.value for name, each in node.attributes.items()} == {"max": 6.0}
+
+    def test_an_operand_that_must_be_constant(self) -> None:
+        edit, x = self.edit(9)
+        with pytest.raises(PassError, match="Clip takes min as an attribute before opset 11"):
+            edit.op("Clip", [x, x])
+
+    def test_several_outputs_and_unknown_operators(self) -> None:
+        edit, x = self.edit(17)
+        split = edit.node("Split", [x], {"axis": 1}, outputs=3)
+        assert [value.shape for value in split.outputs] == [ir.Shape([2, 1])] * 3
+        unknown = edit.op("Whatever", [x], domain="mine")
+        assert unknown.dtype is None
+        assert edit.op("Abs", [unknown]).shape is None

@@ -1,0 +1,75 @@
+"""spell-out: com.microsoft's operators of one idea each, against ONNX Runtime's own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.legalize.contrib.elementary import SpellOut
+from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
+
+Array = np.ndarray[Any, np.dtype[Any]]
+RULE = SpellOut()
+GATE = normal(2, 3, 8, seed=2)
+
+
+def contrib(operator: str, *inputs: Array, constants: tuple[int, ...] = (), **attributes: Any) -> Case:
+    source = case(operator, inputs, attributes, domain="com.microsoft", opset=17, constants=constants)
+    return declare(source, source.expected())
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "constants", "attributes"),
+    [
+        ("ExpandDims", [normal(2, 3), np.array(1, np.int32)], (1,), {}),
+        ("ExpandDims", [normal(2, 3), np.array(-1, np.int32)], (1,), {}),
+        ("Range", [np.array(2), np.array(9)], (0, 1), {}),
+        ("Range", [np.array([2]), np.array([9]), np.array([3])], (0, 1, 2), {}),
+        ("UnfoldTensor", [normal(3, 8)], (), {"size": 3, "step": 2}),
+        ("UnfoldTensor", [normal(5, 4, 2)], (), {"size": 2, "dim": 0}),
+        ("CDist", [normal(3, 4), normal(5, 4)], (), {"metric": "euclidean"}),
+        ("CDist", [normal(3, 4), normal(5, 4)], (), {"metric": "sqeuclidean"}),
+        ("GatedAdd", [normal(2, 3, 4), normal(2, 3, 4, seed=1), normal(2, 3, 1)], (), {}),
+        ("ScaledSiLU", [normal(3, 4)], (), {"alpha": 1.5}),
+        ("ScaledSiLU", [normal(3, 4), np.array(0.5, np.float32)], (), {}),
+        ("BranchwiseRMSNorm", [normal(2, 3, 4), normal(3, 4)], (), {"epsilon": 0.1}),
+        ("BranchwiseRMSNorm", [normal(2, 12), normal(12)], (), {"num_branches": 3}),
+        ("BranchwiseRMSNorm", [normal(2, 3, 4), normal(4)], (), {}),
+        ("BranchwiseRMSNorm", [normal(2, 3, 4)], (), {}),
+        ("GatedRMSNorm", [normal(2, 3, 8), normal(4), GATE], (), {"epsilon": 0.01}),
+        ("GatedRMSNorm", [normal(2, 3, 8), normal(8), GATE], (), {"activation": "sigmoid"}),
+    ],
+)
+def test_one_of_each(
+    operator: str, inputs: list[Array], constants: tuple[int, ...], attributes: dict[str, Any], worker: Worker
+) -> None:
+    source = contrib(operator, *inputs, constants=constants, **attributes)
+    legalized(RULE, source, source.expected(), worker=worker if operator != "Range" else None, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_is_rounded_once() -> None:
+    x, scale = normal(2, 3, 8).astype(np.float16), normal(4).astype(np.float16)
+    source = contrib("GatedRMSNorm", x, scale, GATE.astype(np.float16))
+    legalized(RULE, source, source.expected(), rtol=1e-3, atol=1e-3)
+
+
+def test_skips() -> None:
+    source = contrib("ExpandDims", normal(2, 3), np.array(1, np.int32))
+    assert skipped(RULE, source) == ["axis is not constant: freeze it with --freeze x1=VALUE"]
+    source.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    assert skipped(RULE, source) == ["the shape of its input is unknown: freeze the dimensions that are open"]
+
+
+@given(data=st.data())
+@settings(max_examples=20, derandomize=True, deadline=None)
+def test_any_window(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    size, step = data.draw(st.integers(1, shape[axis])), data.draw(st.integers(1, 3))
+    source = contrib("UnfoldTensor", normal(*shape), size=size, step=step, dim=axis)
+    legalized(RULE, source, source.expected(), rtol=0, atol=0)

@@ -1,0 +1,203 @@
+"""com.microsoft's GroupQueryAttention: prompts, caches, windows and all that its attributes turn on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.legalize.contrib.grouped_query_attention import DecomposeGroupQueryAttention
+from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
+from tests.passes.rewriting import Array, run
+
+N, K, H = 4, 2, 16
+OUTPUTS = ("y", "present_key", "present_value")
+CACHES = {"cos": random(16, H // 2), "sin": random(16, H // 2, seed=1)}
+OPERATOR = "GroupQueryAttention"
+
+
+@pytest.fixture(scope="module")
+def worker(runtime: Runtime) -> Iterator[Worker]:
+    """One worker for all tests of the module."""
+    worker = Worker(runtime)
+    yield worker
+    worker.close()
+
+
+def step(
+    length: int, total: int, ends: list[int], past: int | None = None, *, packed: bool = False, **more: Array | None
+) -> dict[str, Array | None]:
+    """Inputs of ``length`` tokens behind a cache of ``past``: ``ends`` is how much each sample has with them."""
+    batch = len(ends)
+    inputs = {
+        "q": random(batch, length, (N + 2 * K) * H if packed else N * H),
+        "k": None if packed else random(batch, length, K * H, seed=1),
+        "v": None if packed else random(batch, length, K * H, seed=2),
+        "past_key": None if past is None else random(batch, K, past, H, seed=3),
+        "past_value": None if past is None else random(batch, K, past, H, seed=4),
+        "ends": np.array(ends, np.int32) - 1,
+        "total": np.array(total, np.int32),
+    }
+    names = ("cos", "sin", "positions", "bias", "sink")
+    last = max((index for index, name in enumerate(names) if name in more), default=-1)
+    return inputs | {name: more.get(name) for name in names[: last + 1]}
+
+
+def check(inputs: dict[str, Array | None], worker: Worker | None = None, **attributes: Any) -> list[str]:
+    heads = {"num_heads": N, "kv_num_heads": K}
+    return holds(
+        DecomposeGroupQueryAttention(),
+        OPERATOR,
+        inputs,
+        OUTPUTS,
+        heads | attributes,
+        worker=worker,
+        constants=("total",),
+    )
+
+
+STEPS = {
+    "a prompt": (3, 3, [3, 3], None),
+    "a padded prompt": (3, 3, [2, 3], None),
+    "a prompt into a buffer": (3, 3, [3, 3], 8),
+    "one token behind a past": (1, 5, [5, 5], 4),
+    "one token behind pasts of two lengths": (1, 5, [3, 5], 4),
+    "one token into a buffer": (1, 5, [3, 5], 10),
+    "some tokens behind a past": (3, 7, [7], 4),
+    "some tokens into a buffer": (3, 7, [7], 9),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_steps(name: str, packed: bool, worker: Worker) -> None:
+    made = check(step(*STEPS[name], packed=packed), worker)
+    assert "Expand" not in made  # keys that several heads share are not copied
+    assert made.count("Split") == 0
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_rotated(name: str, worker: Worker) -> None:
+    check(step(*STEPS[name], **CACHES), worker, do_rotary=1, rotary_interleaved=int("one" in name))
+
+
+@pytest.mark.parametrize("name", ["a prompt", "a padded prompt", "one token into a buffer"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"local_window_size": 2},
+        {"softcap": 2.0, "scale": 0.7},
+        {"smooth_softmax": 1},
+        {"causal": 0},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_attributes(name: str, attributes: dict[str, Any], worker: Worker) -> None:
+    check(step(*STEPS[name]), worker, **attributes)
+
+
+def test_a_sink_for_each_head(worker: Worker) -> None:
+    check(step(3, 3, [3, 3], sink=random(N)), worker)
+
+
+@pytest.mark.parametrize("name", ["a prompt", "one token into a buffer"])
+def test_a_bias(name: str, worker: Worker) -> None:
+    length, total, ends, past = STEPS[name]
+    check(step(length, total, ends, past, bias=random(1, N, length, total)), worker)
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("a prompt", [[3, 5, 2], [1, 4, 2]]),  # of which only the first counts
+        ("one token into a buffer", [[3], [7]]),
+        ("some tokens behind a past", [[3, 9, 7]]),
+    ],
+)
+def test_positions(name: str, positions: list[list[int]]) -> None:
+    check(step(*STEPS[name], **CACHES, positions=np.array(positions)), do_rotary=1)
+
+
+def test_normalized_heads() -> None:
+    """ONNX Runtime normalizes on GPUs alone: what it computes of heads that are normalized already is the reference."""
+    inputs, attributes = step(3, 3, [3, 3]), {"num_heads": N, "kv_num_heads": K, "qk_norm_epsilon": 1e-2}
+    weights = {"q_weight": random(H, seed=5), "k_weight": random(H, seed=6)}
+
+    def normalized(x: Array, weight: Array) -> Array:
+        heads = x.reshape(*x.shape[:2], -1, H)
+        root = np.sqrt(np.square(heads).mean(-1, keepdims=True) + 1e-2)
+        return np.asarray(heads / root * weight, np.float32).reshape(x.shape)
+
+    q, k = inputs["q"], inputs["k"]
+    assert q is not None
+    assert k is not None
+    ready = inputs | {"q": normalized(q, weights["q_weight"]), "k": normalized(k, weights["k_weight"])}
+    proto = node_model(OPERATOR, ready, OUTPUTS, attributes, constants=("total",))
+    feeds = {name: array for name, array in ready.items() if array is not None and name != "total"}
+    expected = run(proto, feeds)
+    proto.graph.node[0].input.extend([*[""] * 7, *weights])
+    for name, array in weights.items():
+        kind = onnx.TensorProto.FLOAT
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+    model = ir.from_proto(proto)
+    assert DecomposeGroupQueryAttention().run(model, Context()).rewrites
+    found = run(ir.to_proto(model), feeds | {"q": q, "k": k} | weights)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("past", [None, 8])
+def test_the_scores_as_output(stage: int, past: int | None) -> None:
+    inputs = step(1, 5, [5, 5], past) if past else step(3, 3, [3, 3])
+    attributes = {"num_heads": N, "kv_num_heads": K, "qk_output": stage}
+    outputs = (*OUTPUTS, "scores")
+    holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, outputs, attributes, constants=("total",))
+
+
+def test_the_total_may_come_at_run_time_for_one_token() -> None:
+    inputs = step(1, 5, [3, 5], 10)
+    holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, OUTPUTS, {"num_heads": N, "kv_num_heads": K})
+
+
+def test_a_prompt_of_unknown_total() -> None:
+    reasons = skips(
+        DecomposeGroupQueryAttention(),
+        OPERATOR,
+        step(3, 3, [3, 3]),
+        {"num_heads": N, "kv_num_heads": K},
+        outputs=OUTPUTS,
+    )
+    assert reasons == ["total_sequence_length is not constant: freeze it with --freeze total=VALUE"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_step(data: st.DataObject) -> None:
+    batch, length, before = (data.draw(st.integers(1, high)) for high in (3, 4, 5))
+    prompt = data.draw(st.booleans())
+    length = length if prompt or batch == 1 else 1
+    attributes: dict[str, Any] = {"do_rotary": data.draw(st.integers(0, 1))}
+    if data.draw(st.booleans()):
+        attributes["local_window_size"] = data.draw(st.integers(1, 4))
+    if data.draw(st.booleans()):
+        attributes["softcap"] = 3.0
+    if prompt:
+        # with a window and a softcap, ONNX Runtime gives other numbers for queries that are padding
+        least = length if len(attributes) == 3 else 1
+        ends = [length, *(data.draw(st.integers(least, length)) for _ in range(batch - 1))]
+        past = data.draw(st.none() | st.integers(length, length + 3))
+    else:
+        ends = [length + data.draw(st.integers(1, before)) for _ in range(batch)]
+        past = data.draw(st.just(max(ends) - length) | st.integers(max(ends), max(ends) + 3))
+    total = max(ends)
+    check(step(length, total, ends, past, packed=data.draw(st.booleans()), **CACHES), **attributes)

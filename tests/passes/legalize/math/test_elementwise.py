@@ -1,0 +1,86 @@
+"""Clip by Max and Min, and Mod by division."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.legalize.math.elementwise import RULES
+from tests.passes.legalize.one_node import agree, case, legalized, normal, on_migraphx, skipped
+
+CLIP, MOD = RULES
+INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+
+
+class TestClip:
+    @pytest.mark.parametrize("limits", [(-1, 2), (-1, None), (None, 2), (2, -1)])
+    def test_limits(self, limits: tuple[int | None, int | None], worker: Worker) -> None:
+        given = [None if limit is None else np.array(limit, np.float32) for limit in limits]
+        legalized(CLIP, case("Clip", [normal(3, 4) * 3, *given]), worker=worker)
+        if limits == (2, -1):
+            return  # ONNX Runtime takes no such attributes
+        named = {name: float(limit) for name, limit in zip(("min", "max"), limits, strict=True) if limit is not None}
+        for opset in (6, 10):
+            legalized(CLIP, case("Clip", [normal(3, 4) * 3], named, opset=opset), worker=worker)
+
+    def test_no_limits(self) -> None:
+        assert legalized(CLIP, case("Clip", [normal(3)])) == ["Identity"]
+
+    @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float16, np.float64])
+    def test_dtypes(self, dtype: type, worker: Worker) -> None:
+        limits = [np.array(2, dtype), np.array(5, dtype)]
+        assert legalized(CLIP, case("Clip", [normal(9, dtype=dtype), *limits]), worker=worker) == ["Max", "Min"]
+
+    def test_large_integers(self) -> None:
+        limits = [np.array(-(2**39) - 1), np.array(2**61 + 1)]
+        legalized(CLIP, case("Clip", [np.array([2**62 + 1, -(2**40), 7]), *limits]))
+
+
+class TestMod:
+    @pytest.mark.parametrize("dtype", INTEGERS)
+    def test_integers(self, dtype: type, worker: Worker) -> None:
+        x, y = normal(4, 5, dtype=dtype) * dtype(5), normal(5, dtype=dtype, seed=1)
+        y[y == 0] = 3
+        for attributes in ({}, {"fmod": 1}):
+            legalized(MOD, case("Mod", [x, y], attributes, opset=13), worker=worker)
+
+    def test_large_integers(self, worker: Worker) -> None:
+        x, y = np.array([2**53 + 1, -(2**53) - 1, 2**62 + 3]), np.array([10, 10, -7])
+        legalized(MOD, case("Mod", [x, y]), worker=worker)
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    def test_floats(self, dtype: type, worker: Worker) -> None:
+        x = np.array([5.5, -5.5, 5.5, -5.5, 4, -3, 3, np.inf, 1, np.nan], dtype)
+        y = np.array([2, 2, -2, -2, 2, np.inf, -np.inf, 2, 0, 2], dtype)
+        source = case("Mod", [x, y], opset=28)
+        model = source.model
+        assert MOD.run(model, Context()).rewrites
+        (actual,) = on_migraphx(ir.to_proto(model), source.feeds, worker)
+        with np.errstate(invalid="ignore"):
+            agree(actual, np.mod(x, y), 1e-6, 0)
+
+    def test_the_remainder_of_c_is_left(self) -> None:
+        assert skipped(MOD, case("Mod", [normal(3), normal(3, seed=1)], {"fmod": 1})) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_operands(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(INTEGERS))
+    info = np.iinfo(dtype)
+    truncates = data.draw(st.integers(0, 1))
+    most = 2**53 if truncates else 2**62  # ONNX Runtime takes C's remainder by way of floats, which have no more bits
+    numbers = st.integers(max(int(info.min), -most), min(int(info.max), most))
+    x = np.array(data.draw(st.lists(numbers, min_size=3, max_size=3)), dtype)
+    divisors = numbers.filter(lambda number: number not in (0, -1))
+    y = np.array(data.draw(st.lists(divisors, min_size=1, max_size=1)), dtype)
+    legalized(MOD, case("Mod", [x, y], {"fmod": truncates}))
+    if dtype in (np.int16, np.uint16):
+        return  # ONNX Runtime has no Clip of them
+    low, high = (np.array(data.draw(numbers), dtype) for _ in range(2))
+    legalized(CLIP, case("Clip", [x, low, high]))

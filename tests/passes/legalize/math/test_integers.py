@@ -1,0 +1,28 @@
+"""Operators that are nothing on some integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.legalize.math.integers import UnsignedAbs
+from tests.passes.dtypes import on_migraphx, on_ort, rewritten, same, single, why_not
+
+
+@pytest.mark.parametrize("name", ["uint8", "uint16", "uint32", "uint64"])
+def test_unsigned(name: str, worker: Worker) -> None:
+    x = np.array([0, 1, 100, np.iinfo(name).max], name)
+    m, inputs = single("Abs", [x], [ir.DataType.from_numpy(x.dtype).value], opset=13)
+    expected = on_ort(ir.to_proto(m), inputs)
+    same(on_migraphx(rewritten(UnsignedAbs(), m), inputs, worker), expected)
+
+
+@pytest.mark.parametrize("name", ["int8", "float32"])
+def test_signed_is_left(name: str) -> None:
+    x = np.zeros(2, name)
+    m, _ = single("Abs", [x], [ir.DataType.from_numpy(x.dtype).value])
+    assert why_not(UnsignedAbs(), m) == []
+    m.graph.inputs[0].type = None
+    assert why_not(UnsignedAbs(), m) == ["the dtype of its input is unknown"]

@@ -1,0 +1,119 @@
+"""Reductions of nothing, and logarithms of sums of exponentials that overflow."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.legalize.math.reductions import RULES
+from tests.passes.legalize.one_node import case, legalized, normal, skipped
+
+FOLD, STABILIZE = RULES
+KINDS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+
+class TestNothing:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("keepdims", [0, 1])
+    def test_of_floats(self, kind: str, keepdims: int) -> None:
+        x, axes = np.zeros((2, 0, 4), np.float32), np.array([1])
+        source = case(f"Reduce{kind}", [x, axes], {"keepdims": keepdims}, constants=[1], opset=20)
+        assert legalized(FOLD, source) == ["Identity"]
+
+    @pytest.mark.parametrize("kind", ["Max", "Min", "Sum", "Prod"])
+    def test_of_integers(self, kind: str) -> None:
+        source = case(f"Reduce{kind}", [np.zeros((0, 3), np.int32), np.array([0])], constants=[1], opset=20)
+        assert legalized(FOLD, source) == ["Identity"]
+
+    def test_of_integers_that_have_no_such_number(self) -> None:
+        source = case("ReduceLogSum", [np.zeros((0, 3), np.int32), np.array([0])], constants=[1])
+        assert skipped(FOLD, source) == ["ReduceLogSum of no numbers has no value in INT32"]
+
+    @pytest.mark.parametrize(("kind", "value"), [("Max", False), ("Min", True)])
+    def test_of_bools(self, kind: str, value: bool) -> None:
+        source = case(f"Reduce{kind}", [np.zeros((2, 0), bool), np.array([1])], {"keepdims": 0}, constants=[1])
+        assert legalized(FOLD, source, [np.array([value, value])]) == ["Identity"]
+
+    def test_negative_axes(self) -> None:
+        # ONNX Runtime forgets to reduce here
+        source = case("ReduceSum", [np.zeros((2, 0, 4), np.float32), np.array([-2])], {"keepdims": 0}, constants=[1])
+        assert legalized(FOLD, source, [np.zeros((2, 4), np.float32)]) == ["Identity"]
+
+    def test_attributes_and_defaults(self) -> None:
+        x = np.zeros((2, 0), np.float32)
+        assert legalized(FOLD, case("ReduceMax", [x], {"axes": [1]}, opset=11)) == ["Identity"]
+        assert legalized(FOLD, case("ReduceMax", [x])) == ["Identity"]
+        assert legalized(FOLD, case("ReduceMax", [x, np.array([], np.int64)], constants=[1])) == ["Identity"]
+
+    def test_bfloat16(self) -> None:
+        model = case("ReduceMax", [np.zeros((2, 0), ml_dtypes.bfloat16), np.array([1])], constants=[1]).model
+        assert FOLD.run(model, Context()).rewrites
+        tensor = model.graph[0].inputs[0].const_value
+        assert tensor.dtype == ir.DataType.BFLOAT16
+        assert np.isneginf(tensor.numpy().astype(np.float32)).all()
+
+    def test_skips(self) -> None:
+        x = np.zeros((2, 0), np.float32)
+        reason = "its result has no elements, and the runtime has no such tensors"
+        assert skipped(FOLD, case("ReduceSum", [x, np.array([0])], constants=[1])) == [reason]
+        reason = "axes is not constant: freeze it with --freeze x1=VALUE"
+        assert skipped(FOLD, case("ReduceSum", [x, np.array([0])])) == [reason]
+        source = case("ReduceSum", [x, np.array([], np.int64)], {"noop_with_empty_axes": 1}, constants=[1])
+        assert skipped(FOLD, source) == ["its result has no elements, and the runtime has no such tensors"]
+
+    def test_what_has_elements_is_left(self) -> None:
+        assert skipped(FOLD, case("ReduceSum", [normal(2, 3), np.array([0])], constants=[1])) == []
+        assert skipped(FOLD, case("ReduceSum", [normal()])) == []
+
+
+class TestLogSumExp:
+    def test_of_what_overflows(self, worker: Worker) -> None:
+        x = np.array([[1000, 999], [-1000, -1001], [-np.inf, 3]], np.float32)
+        source = case("ReduceLogSumExp", [x, np.array([1])], {"keepdims": 0}, constants=[1])
+        found = legalized(STABILIZE, source, worker=worker)
+        assert found == ["ReduceMax", "Max", "Min", "Sub", "Exp", "ReduceSum", "Log", "Add", "Squeeze"]
+
+    def test_of_infinities(self) -> None:
+        x = np.array([[-np.inf, -np.inf], [np.inf, 3]], np.float32)
+        legalized(STABILIZE, case("ReduceLogSumExp", [x, np.array([1])], constants=[1]))
+
+    def test_integers_are_left(self) -> None:
+        source = case("ReduceLogSumExp", [normal(3, 4, dtype=np.int64), np.array([1])], constants=[1])
+        assert skipped(STABILIZE, source) == []
+
+    def test_old_opsets(self) -> None:
+        legalized(STABILIZE, case("ReduceLogSumExp", [normal(2, 3)], {"axes": [-1]}, opset=11))
+
+    def test_skips(self) -> None:
+        reason = "axes is not constant: freeze it with --freeze x1=VALUE"
+        assert skipped(STABILIZE, case("ReduceLogSumExp", [normal(2, 3), np.array([0])])) == [reason]
+        assert skipped(STABILIZE, case("ReduceLogSumExp", [normal()])) == []
+        source = case(
+            "ReduceLogSumExp", [normal(3), np.array([], np.int64)], {"noop_with_empty_axes": 1}, constants=[1]
+        )
+        assert skipped(STABILIZE, source) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_axes(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    rank = len(shape)
+    axes = data.draw(st.lists(st.integers(-rank, rank - 1), max_size=rank, unique_by=lambda axis: axis % rank))
+    keepdims = data.draw(st.integers(0, 1))
+    dtype = data.draw(st.sampled_from([np.float32, np.float64, np.float16]))
+    given = np.array(axes, np.int64)
+    source = case("ReduceLogSumExp", [normal(*shape, dtype=dtype), given], {"keepdims": keepdims}, constants=[1])
+    legalized(STABILIZE, source, atol=1e-2 if dtype == np.float16 else 1e-5)
+    empty = data.draw(st.sampled_from(axes)) if axes else 0
+    shape[empty] = 0
+    given = given % rank
+    operator = f"Reduce{data.draw(st.sampled_from(KINDS))}"
+    attributes = {"keepdims": keepdims}
+    legalized(FOLD, case(operator, [np.zeros(shape, np.float32), given], attributes, constants=[1], opset=20))

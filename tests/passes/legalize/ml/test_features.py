@@ -1,0 +1,237 @@
+"""Rules for the operators that prepare features: the numbers of ONNX Runtime, and what they leave to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context, Pass
+from passes.legalize.ml import features as rules
+from passes.legalize.ml.labels import LabelEncoder
+from tests.passes.ml import numbers, one, why_not
+from tests.passes.rewriting import Array, apply, operators, run
+
+F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
+INT = TensorProto.INT32
+
+
+def on_migraphx(m: ir.Model, inputs: dict[str, Array], worker: Worker) -> None:
+    """MIGraphX gives what ONNX Runtime gives."""
+    proto = ir.to_proto(m)
+    program = worker.parse_onnx_buffer(proto.SerializeToString())
+    program.compile("ref")
+    found = program.run({name: Tensor.of(each) for name, each in inputs.items()})
+    for each, expected in zip(found, run(proto, inputs).values(), strict=True):
+        assert each.numpy().dtype == expected.dtype
+        np.testing.assert_allclose(each.numpy(), expected, 1e-5, 1e-6)
+
+
+CASES: list[tuple[Pass, dict[str, Any], list[tuple[int, tuple[int, ...]]], tuple[int, ...]]] = [
+    (rules.ArrayFeatureExtractor(), {}, [(F, (3, 4)), (L, (1, 2))], (F,)),
+    (rules.ArrayFeatureExtractor(), {}, [(L, (4,)), (L, (3,))], (L,)),
+    (rules.ArrayFeatureExtractor(), {}, [(D, (2, 3, 4)), (L, (1,))], (D,)),
+    (rules.Binarizer(), {"threshold": 0.5}, [(F, (3, 4))], (F,)),
+    (rules.Binarizer(), {}, [(F, (2, 3, 4))], (F,)),
+    (rules.FeatureVectorizer(), {"inputdimensions": [3, 2, 2]}, [(D, (2, 3)), (D, (2, 1)), (D, (2, 3))], (F,)),
+    (rules.FeatureVectorizer(), {"inputdimensions": [2]}, [(INT, (4,))], (F,)),
+    (rules.FeatureVectorizer(), {"inputdimensions": [5, 6]}, [(F, (2, 2, 2)), (F, (2, 6))], (F,)),
+    (rules.Imputer(), {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}, [(F, (3, 4))], (F,)),
+    (
+        rules.Imputer(),
+        {"imputed_value_floats": [7.0, 8.0, 9.0, 1.0], "replaced_value_float": float("nan")},
+        [(F, (3, 4))],
+        (F,),
+    ),
+    (rules.Imputer(), {"imputed_value_int64s": [7, 8], "replaced_value_int64": 0}, [(L, (5, 2))], (L,)),
+    (rules.Imputer(), {"imputed_value_int64s": [7, 8, 9], "replaced_value_int64": 1}, [(L, (5, 2))], (L,)),
+    *[
+        (rules.Normalizer(), {"norm": norm}, [(dtype, shape)], (F,))
+        for norm, dtype, shape in [
+            ("MAX", F, (3, 4)),
+            ("L1", L, (3, 4)),
+            ("L2", F, (3, 4)),
+            ("L2", F, (4,)),
+            (None, D, (4,)),
+            ("L1", INT, (3, 1)),
+        ]
+    ],
+    (rules.OneHotEncoder(), {"cats_int64s": [0, 3, -2]}, [(L, (3, 4))], (F,)),
+    (rules.OneHotEncoder(), {"cats_int64s": [0, 3, -2], "zeros": 1}, [(F, (5,))], (F,)),
+    (rules.Scaler(), {"offset": [1.0], "scale": [2.0]}, [(F, (3, 4))], (F,)),
+    (rules.Scaler(), {"offset": [1.0, 2.0], "scale": [2.0, 0.5]}, [(D, (3, 2))], (F,)),
+    (rules.Scaler(), {"offset": [1.5, 2.5], "scale": [2.0, 0.5]}, [(L, (2,))], (F,)),
+    (rules.Scaler(), {"offset": [1.5], "scale": [0.5]}, [(INT, (2, 3, 2))], (F,)),
+]
+
+
+@pytest.mark.parametrize(("rule", "attributes", "inputs", "outputs"), CASES)
+@pytest.mark.parametrize("opset", [11, 18, None])
+def test_numbers(
+    rule: Pass,
+    attributes: dict[str, Any],
+    inputs: list[tuple[int, tuple[int, ...]]],
+    outputs: tuple[int, ...],
+    opset: int | None,
+) -> None:
+    m, arrays = example(rule, attributes, inputs, outputs, opset)
+    apply(rule, m, inputs=arrays)
+    assert len([node for node in m.graph if node.domain]) == 0
+
+
+def test_migraphx_computes_the_same(worker: Worker) -> None:
+    for rule, attributes, inputs, outputs in CASES:
+        m, arrays = example(rule, attributes, inputs, outputs, 18)
+        rule.run(m, Context())
+        on_migraphx(m, arrays, worker)
+
+
+def example(
+    rule: Pass,
+    attributes: dict[str, Any],
+    inputs: list[tuple[int, tuple[int, ...]]],
+    outputs: tuple[int, ...],
+    opset: int | None,
+) -> tuple[ir.Model, dict[str, Array]]:
+    """A model and its inputs, with zeros, and what is not a number where that matters."""
+    (operator,) = rule.operators  # type: ignore[attr-defined]
+    m = one(operator[1], *inputs, outputs=outputs, version=1, opset=opset, **attributes)
+    arrays = {name: numbers(shape, dtype, 3) for name, (dtype, shape) in zip("abc", inputs, strict=False)}
+    arrays["a"].flat[0] = 0
+    if "nan" in str(attributes):
+        arrays["a"].flat[1] = np.nan
+    if operator[1] == "Normalizer" and len(inputs[0][1]) == 2:
+        arrays["a"][1] = 0
+    if operator[1] == "ArrayFeatureExtractor":
+        arrays["b"] = np.arange(arrays["b"].size).reshape(arrays["b"].shape) + 1
+    return m, arrays
+
+
+@pytest.mark.parametrize("threshold", [-2.5, -3.0, 1.0, 2.0**63, -(2.0**63)])
+def test_integers_against_a_threshold_between_them(threshold: float) -> None:
+    m = one("Binarizer", (L, (7,)), outputs=(L,), version=1, threshold=threshold)
+    apply(rules.Binarizer(), one("Binarizer", (F, (7,)), version=1, threshold=threshold))
+    assert rules.Binarizer().run(m, Context()).rewrites
+    x = np.arange(-4, 3)
+    np.testing.assert_array_equal(run(ir.to_proto(m), {"a": x})["y"], (x > threshold).astype(np.int64))
+
+
+TENSORS = {
+    "int64 to float": ({"keys_int64s": [3, 1, 3], "values_floats": [0.5, 1.5, 9.0]}, L, F),
+    "int64 far apart": ({"keys_int64s": [3, -(2**62), 2**62], "values_int64s": [5, 6, 7]}, L, L),
+    "float to int64": ({"keys_floats": [0.5, -1.0, 0.5], "values_int64s": [5, 6, 7], "default_int64": 9}, F, L),
+    "float to float": ({"keys_floats": [0.5, 2.0], "values_floats": [5.0, 6.0], "default_float": 2.5}, F, F),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+@pytest.mark.parametrize("version", [2, 4])
+def test_labels(case: str, version: int, worker: Worker) -> None:
+    attributes, source, target = TENSORS[case]
+    m = one("LabelEncoder", (source, (2, 5)), outputs=(target,), version=version, **attributes)
+    x = np.array([[0.5, 3, 1, -1, 2], [7, 2, -9, 0, 4]]).astype(helper.tensor_dtype_to_np_dtype(source))
+    if source == L:
+        x[1, :2] = [-(2**62), 2**62]
+    apply(LabelEncoder(), m, inputs={"a": x})
+    assert operators(m)[-1] == "Gather"
+    on_migraphx(m, {"a": x}, worker)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_labels_of_what_is_not_a_number(kind: type) -> None:
+    """A key that is not a number, and a default in a tensor."""
+    source = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    m = one(
+        "LabelEncoder",
+        (source, (4,)),
+        outputs=(source,),
+        version=4,
+        keys_tensor=numpy_helper.from_array(np.array([1, np.nan, 2], kind)),
+        values_tensor=numpy_helper.from_array(np.array([10, 20, 30], kind)),
+        default_tensor=numpy_helper.from_array(np.array([-7], kind)),
+    )
+    x = np.array([2, np.nan, 1, 5], kind)
+    apply(LabelEncoder(), m, inputs={"a": x})
+    np.testing.assert_array_equal(run(ir.to_proto(m), {"a": x})["y"], [30, 20, 10, -7])
+
+
+@pytest.mark.parametrize(
+    ("rule", "m", "reason"),
+    [
+        (
+            LabelEncoder(),
+            one("LabelEncoder", (S, (2,)), outputs=(L,), keys_strings=["a"], values_int64s=[1]),
+            "strings",
+        ),
+        (
+            LabelEncoder(),
+            one("LabelEncoder", (L, (2,)), outputs=(S,), keys_int64s=[1], values_strings=["a"]),
+            "strings",
+        ),
+        (rules.OneHotEncoder(), one("OneHotEncoder", (S, (2,)), cats_strings=["a"], version=1), "strings"),
+        (
+            rules.ArrayFeatureExtractor(),
+            one("ArrayFeatureExtractor", (S, (2,)), (L, (1,)), outputs=(S,), version=1),
+            "strings",
+        ),
+        (rules.Scaler(), one("Scaler", (F, (2, 3, 4)), offset=[1.0] * 3, scale=[1.0] * 3), "3 parameters"),
+        (rules.Scaler(), one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0] * 3), "1 offsets and 3 scales"),
+        (rules.Scaler(), one("Scaler", (F, ("n", 3)), offset=[1.0], scale=[1.0]), "freeze"),  # type: ignore[arg-type]
+        (rules.Scaler(), one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0], opset=10), "use convert-opset"),
+        (rules.Imputer(), one("Imputer", (F, (2, 3)), imputed_value_int64s=[1]), "imputed_value_floats"),
+        (rules.Normalizer(), one("Normalizer", (F, (2, 3)), norm="L3"), "L3"),
+        (rules.Binarizer(), one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "beyond all numbers"),
+        (rules.FeatureVectorizer(), one("FeatureVectorizer", (F, (2, 3)), inputdimensions=[1, 2]), "inputdimensions"),
+        (
+            rules.FeatureVectorizer(),
+            one("FeatureVectorizer", (F, (2, 3)), (F, (3, 1)), inputdimensions=[1, 2]),
+            "different numbers of rows",
+        ),
+    ],
+)
+def test_skips(rule: Pass, m: ir.Model, reason: str) -> None:
+    assert reason in why_not(rule, m)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_any_parameters(data: st.DataObject) -> None:
+    """Whatever a rule takes, the numbers are those of ONNX Runtime."""
+    draw = data.draw
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
+    values = st.floats(-3, 3, width=16)
+    operator = draw(st.sampled_from(["Scaler", "Imputer", "Normalizer", "OneHotEncoder", "FeatureVectorizer"]))
+    dtype = draw(st.sampled_from([F, D, INT, L] if operator not in ("Imputer", "OneHotEncoder") else [F, L]))
+    count = draw(st.sampled_from([1, shape[-1]]))
+    target, attributes = F, dict[str, Any]()
+    match operator:
+        case "Scaler":
+            attributes = {name: draw(st.lists(values, min_size=count, max_size=count)) for name in ("offset", "scale")}
+        case "Imputer":
+            kind, target = ("float" if dtype == F else "int64"), dtype
+            small = st.integers(-2, 2)
+            filled = draw(st.lists(small, min_size=count, max_size=count))
+            attributes = {f"imputed_value_{kind}s": filled, f"replaced_value_{kind}": draw(small)}
+            attributes = {
+                name: np.array(each, np.float64 if dtype == F else np.int64).tolist()
+                for name, each in attributes.items()
+            }
+        case "Normalizer":
+            attributes = {"norm": draw(st.sampled_from(["MAX", "L1", "L2"]))}
+        case "OneHotEncoder":
+            attributes = {"cats_int64s": draw(st.lists(st.integers(-3, 3), min_size=1, max_size=4, unique=True))}
+        case _:
+            attributes = {"inputdimensions": [draw(st.integers(1, 5))]}
+    m = one(
+        operator, (dtype, shape), outputs=(target,), version=1, opset=draw(st.sampled_from([11, 13, 18])), **attributes
+    )
+    rule = next(each for each in rules.RULES if ("ai.onnx.ml", operator) in each.operators)
+    result = apply(rule, m, inputs={"a": numbers(shape, dtype, draw(st.integers(0, 99)))}, atol=1e-6)
+    assert result.rewrites

@@ -1,0 +1,211 @@
+"""gather-resize and matmul-resize: every mode against ONNX Runtime, by itself and in MIGraphX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.legalize.nn.resize import RULES, GatherResize, MatMulResize
+from tests.passes.legalize.images import check, floats, one, refused, skipped
+from tests.passes.rewriting import Array, migraphx, model, operators, run
+
+LATE = ("x", "roi", "scales", "sizes")
+
+
+def resize(
+    x: Array,
+    *,
+    scales: list[float] | None = None,
+    sizes: list[int] | None = None,
+    roi: list[float] | None = None,
+    **a: Any,
+) -> tuple[ir.Model, dict[str, Array]]:
+    inputs: dict[str, Array | None] = {"x": x, "roi": None if roi is None else np.array(roi, np.float32)}
+    inputs["scales"] = None if scales is None else np.array(scales, np.float32)
+    if sizes is not None:
+        inputs["sizes"] = np.array(sizes, np.int64)
+    return one("Resize", inputs, constants=LATE[1:], opset=a.pop("opset", 19), **a)
+
+
+class TestNearest:
+    @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+    def test_rounding(self, worker: Worker, rounding: str) -> None:
+        m, feeds = resize(floats(1, 2, 4, 6), scales=[1, 1, 0.5, 1.5], mode="nearest", nearest_mode=rounding)
+        check(GatherResize(), m, feeds, worker)
+        assert operators(m) == ["Gather", "Gather"]
+
+    def test_only_the_axes_that_change(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 2, 4, 6), sizes=[9], axes=[-1], mode="nearest")
+        check(GatherResize(), m, feeds, worker)
+        assert operators(m) == ["Gather"]
+
+    def test_nothing_changes(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 2, 4, 6), sizes=[1, 2, 4, 6], mode="nearest")
+        check(GatherResize(), m, feeds, worker)
+        assert operators(m) == ["Identity"]
+
+    @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+    def test_aspect_ratio(self, worker: Worker, policy: str) -> None:
+        m, feeds = resize(
+            floats(1, 1, 4, 6), sizes=[7, 8], axes=[2, 3], keep_aspect_ratio_policy=policy, mode="nearest"
+        )
+        check(GatherResize(), m, feeds, worker)
+
+    def test_extrapolation(self, worker: Worker) -> None:
+        roi = [0, 0, -0.4, 0.6, 1, 1, 0.6, 1.7]
+        settings_ = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
+        m, feeds = resize(floats(1, 1, 4, 6), sizes=[1, 1, 3, 5], roi=roi, mode="nearest", **settings_)
+        check(GatherResize(), m, feeds, worker)
+        assert operators(m) == ["Gather", "Gather", "Where"]
+
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+    def test_integers(self, worker: Worker, dtype: type) -> None:
+        m, feeds = resize((floats(1, 1, 4, 6) * 30).astype(dtype), sizes=[1, 1, 9, 5], mode="nearest")
+        check(GatherResize(), m, feeds, worker, atol=0)
+
+    def test_after_a_transpose_where_stock_is_wrong(self, worker: Worker) -> None:
+        m = model(
+            "(float[1,4,6,2] x) => (float[1,2,8,12] y) { t = Transpose <perm=[0,3,1,2]> (x)  y = Resize (t, , s) }",
+            s=np.array([1, 1, 2, 2], np.float32),
+        )
+        expected = run(ir.to_proto(m))["y"]
+        GatherResize().run(m, Context())
+        assert operators(m) == ["Transpose", "Gather", "Gather"]
+        np.testing.assert_array_equal(migraphx(ir.to_proto(m), worker)[0], expected)
+
+
+class TestInterpolation:
+    @pytest.mark.parametrize("mode", ["linear", "cubic"])
+    @pytest.mark.parametrize("antialias", [0, 1])
+    def test_modes(self, worker: Worker, mode: str, antialias: int) -> None:
+        m, feeds = resize(floats(1, 2, 7, 5), scales=[1, 1, 0.6, 1.7], mode=mode, antialias=antialias)
+        check(MatMulResize(), m, feeds, worker)
+        assert operators(m) == ["MatMul", "MatMul"]
+
+    def test_cubic_coefficient_and_excluded_outside(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 2, 4, 5), sizes=[1, 2, 9, 3], mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
+        check(MatMulResize(), m, feeds, worker)
+
+    def test_axes_that_are_not_the_last(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 4, 5, 3), scales=[1, 2, 0.8, 1], mode="linear")
+        check(MatMulResize(), m, feeds, worker)
+
+    def test_three_axes(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 1, 3, 4, 5), scales=[1, 1, 2, 1.5, 0.8], mode="linear")
+        check(MatMulResize(), m, feeds, worker)
+
+    def test_float16_is_computed_in_float32(self, worker: Worker) -> None:
+        m, feeds = resize(floats(1, 1, 4, 4).astype(np.float16), sizes=[1, 1, 8, 8], mode="linear")
+        check(MatMulResize(), m, feeds, worker, rtol=2e-3)  # MIGraphX takes some casts away: a step of float16
+        assert operators(m) == ["Cast", "MatMul", "MatMul", "Cast"]
+
+    def test_integers_are_truncated(self, worker: Worker) -> None:
+        m, feeds = resize((floats(1, 1, 4, 4) * 90).astype(np.int32), sizes=[1, 1, 8, 8], mode="linear")
+        check(MatMulResize(), m, feeds, worker, atol=0)
+
+    def test_antialias_of_bytes_is_rounded_after_each_axis(self, worker: Worker) -> None:
+        x = np.random.default_rng(1).integers(0, 256, (1, 1, 9, 9)).astype(np.uint8)
+        m, feeds = resize(x, sizes=[1, 1, 4, 5], mode="linear", antialias=1)
+        check(MatMulResize(), m, feeds, worker, atol=0)
+
+    @pytest.mark.parametrize("opset", [7, 9])
+    def test_upsample(self, worker: Worker, opset: int) -> None:
+        scales = np.array([1, 1, 2, 1.5], np.float32)
+        for mode, step in (("nearest", GatherResize()), ("linear", MatMulResize())):
+            if opset == 7:
+                m, feeds = one("Upsample", {"x": floats(1, 2, 3, 4)}, opset=7, mode=mode, scales=scales.tolist())
+            else:
+                inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 4), "scales": scales}
+                m, feeds = one("Upsample", inputs, opset=9, constants=("scales",), mode=mode)
+            check(step, m, feeds, worker)
+
+    @pytest.mark.parametrize("scale", [0.6, 1.5])
+    def test_opset_10(self, worker: Worker, scale: float) -> None:
+        scales = np.array([1, 1, scale, 2], np.float32)
+        for mode, step in (("nearest", GatherResize()), ("linear", MatMulResize())):
+            m, feeds = one("Resize", {"x": floats(1, 1, 5, 3), "s": scales}, opset=10, constants=("s",), mode=mode)
+            check(step, m, feeds, worker)
+
+
+class TestSkips:
+    @pytest.mark.parametrize("step", RULES)
+    def test_sizes_that_are_not_constant(self, step: GatherResize) -> None:
+        mode = "nearest" if isinstance(step, GatherResize) else "linear"
+        inputs: dict[str, Array | None] = {"x": floats(1, 1, 2, 2), "r": None, "s": None, "z": np.array([1, 1, 4, 4])}
+        m, _ = one("Resize", inputs, mode=mode)
+        assert skipped(step, m) == ["sizes is not constant: freeze it with --freeze z=VALUE"]
+
+    def test_open_dimensions(self) -> None:
+        m = model(
+            "(float[N,1,2,2] x) => (float[N,1,4,4] y) { y = Resize (x, , s) }", s=np.array([1, 1, 2, 2], np.float32)
+        )
+        assert skipped(GatherResize(), m) == ["the shape of its input is unknown: freeze the dimensions that are open"]
+
+    def test_antialias_of_int8(self) -> None:
+        m, _ = resize(np.ones((1, 1, 4, 4), np.int8), sizes=[1, 1, 2, 2], mode="linear", antialias=1)
+        assert "zeros of negative" in skipped(MatMulResize(), m)[0]
+
+    def test_empty_output(self) -> None:
+        m, _ = resize(floats(1, 1, 1, 4), scales=[1, 1, 0.5, 1], mode="linear")
+        assert skipped(MatMulResize(), m) == ["its output is empty"]
+
+    def test_the_other_mode(self) -> None:
+        m, _ = resize(floats(1, 1, 2, 2), sizes=[1, 1, 4, 4], mode="linear")
+        assert skipped(GatherResize(), m) == []
+
+
+@st.composite
+def resizes(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
+    """Resize of two axes of an image, in all that ONNX Runtime does in floats."""
+    opset = draw(st.sampled_from([11, 13, 18, 19]))
+    mode = draw(st.sampled_from(["nearest", "linear", "cubic"]))
+    frames = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"]
+    frames += ["half_pixel_symmetric"] * (opset >= 19) + ["tf_half_pixel_for_nn"] * (opset < 13)
+    frame = draw(st.sampled_from(frames))
+    a: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": frame}
+    if mode == "nearest":
+        a["nearest_mode"] = draw(st.sampled_from(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
+    antialias = mode != "nearest" and opset >= 18 and draw(st.booleans())
+    if antialias:
+        a["antialias"] = 1
+    if mode == "cubic" or antialias:
+        a["exclude_outside"] = draw(st.integers(0, 1))
+    shape = [draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 6)), draw(st.integers(1, 6))]
+    whole = opset < 18 or draw(st.booleans())
+    if not whole:
+        a["axes"] = [2, 3]
+    lead = [1, 1] if whole else []
+    empty: list[float] | None = [] if opset < 13 else None
+    options: dict[str, Any] = {"roi": empty, "scales": empty}
+    if draw(st.booleans()):
+        sizes = [draw(st.integers(1, 9)) for _ in range(2)]
+        options["sizes"] = [*shape[:2], *sizes] if whole else sizes
+        if not whole and draw(st.booleans()):
+            a["keep_aspect_ratio_policy"] = draw(st.sampled_from(["not_larger", "not_smaller"]))
+    else:
+        options["scales"] = [*lead, *(draw(st.sampled_from([0.5, 0.6, 0.8, 1, 1.5, 2, 2.3, 3])) for _ in range(2))]
+    if frame == "tf_crop_and_resize":
+        a["extrapolation_value"] = draw(st.sampled_from([0.0, 10.0]))
+        starts = [draw(st.sampled_from([0, 0.2, -0.3])) for _ in range(2)]
+        ends = [draw(st.sampled_from([1, 0.6, 1.3])) for _ in range(2)]
+        options["roi"] = [*[0.0] * len(lead), *starts, *[1.0] * len(lead), *ends]
+    return resize(floats(*shape), opset=opset, **options, **a)
+
+
+@settings(max_examples=60, deadline=None)
+@given(resizes())
+def test_every_resize(worker: Worker, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+    m, feeds = drawn
+    assume(not refused(m, feeds))
+    step = GatherResize() if m.graph[0].attributes["mode"].as_string() == "nearest" else MatMulResize()
+    if run(ir.to_proto(m), feeds)["y0"].size == 0:
+        assert skipped(step, m) == ["its output is empty"]
+        return
+    check(step, m, feeds, worker, atol=1e-4)

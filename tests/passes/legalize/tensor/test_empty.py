@@ -1,0 +1,101 @@
+"""constant-for-empty, evaluate-empty and drop-empty-operands: tensors without elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+from passes.legalize.tensor.empty import ConstantForEmpty, DropEmptyOperands, EvaluateEmpty
+from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
+from tests.passes.rewriting import operators
+
+
+@pytest.fixture(scope="module")
+def worker(runtime: Runtime) -> Iterator[Worker]:
+    """One process for all tests of this file."""
+    worker = Worker(runtime)
+    yield worker
+    worker.close()
+
+
+@pytest.mark.parametrize("dtype", SOME)
+def test_what_is_empty_becomes_a_constant(worker: Worker, dtype: str) -> None:
+    x = numbers((2, 3), dtype)
+    inputs = {"x": x}
+    nodes = "y = Slice(x, n, n)"
+    result = legal(ConstantForEmpty(), worker, nodes, inputs, declared("y", x[:0]), n=np.array([1]))
+    assert operators(result.model) == ["Identity"]  # an output of the graph has to be made by a node
+
+
+def test_all_outputs_must_be_empty() -> None:
+    text = "(float[2,3] x) => (float[0,3] y, float[2,3] z) { y, z = Split(x, n) }"
+    (reason,) = left(ConstantForEmpty(), text, n=np.array([0, 2]))
+    assert reason == "only some of its outputs are without elements"
+
+
+def test_what_has_elements_is_left() -> None:
+    assert left(ConstantForEmpty(), "(float[2] x) => (float[2] y) { y = Abs(x) }") == []
+    assert left(ConstantForEmpty(), "(float[n] x) => (float[n] y) { y = Abs(x) }") == []
+
+
+@pytest.mark.parametrize(
+    ("node", "output"),
+    [
+        ("y = ReduceSum<keepdims = 0>(e, axes)", "float[3] y"),
+        ("y = ReduceMax<keepdims = 0>(e, axes)", "float[3] y"),
+        ("y = Gemm(f, e, c)", "float[2,3] y"),
+        ("y = Concat<axis = 0>(e, c, e)", "float[2,3] y"),
+        ("y = MatMul(f, e)", "float[2,3] y"),
+    ],
+)
+def test_what_depends_on_nothing_is_computed(worker: Worker, node: str, output: str) -> None:
+    constants = {"one": np.array([1]), "axes": np.array([0]), "c": numbers((2, 3)), "last": np.array([1])}
+    nodes = f"e = Slice(x, one, one) f = Slice(x2, one, one, last) {node}"
+    inputs = {"x": numbers((2, 3)), "x2": numbers((2, 3))}
+    result = legal(EvaluateEmpty(), worker, nodes, inputs, output, **constants)
+    assert [each for each in operators(result.model) if each not in ("Slice", "Identity")] == []
+
+
+def test_constants_and_elements_are_left() -> None:
+    text = "(float[2,3] x) => (float[2,3] y) { e = Slice(x, one, one) y = Concat<axis = 0>(e, x) }"
+    assert left(EvaluateEmpty(), text, one=np.array([1])) == []
+    assert (
+        left(
+            EvaluateEmpty(),
+            "() => (float[3] y) { y = ReduceSum<keepdims = 0>(e, a) }",
+            e=numbers((0, 3)),
+            a=np.array([0]),
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize("dtype", SOME)
+def test_empty_operands_are_dropped(worker: Worker, dtype: str) -> None:
+    x, e = numbers((2, 3), dtype), numbers((2, 0), dtype)
+    inputs = {"x": x}
+    result = legal(DropEmptyOperands(), worker, "y = Concat<axis = -1>(x, e)", inputs, declared("y", x), e=e)
+    assert operators(result.model) == ["Identity"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_any_concatenation(worker: Worker, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 3))
+    axis = data.draw(st.integers(-rank, rank - 1))
+    shape = [data.draw(st.integers(1, 3)) for _ in range(rank)]
+    arrays, dtype = {}, data.draw(st.sampled_from(DTYPES))
+    for index in range(data.draw(st.integers(2, 4))):
+        shape[axis] = data.draw(st.integers(0, 2)) if index else 2
+        arrays[f"x{index}"] = numbers(tuple(shape), dtype, seed=index)
+    inputs = {name: array for name, array in arrays.items() if array.size}
+    constants = {name: array for name, array in arrays.items() if not array.size}
+    nodes = f"y = Concat<axis = {axis}>({', '.join(arrays)})"
+    y = declared("y", np.concatenate(list(arrays.values()), axis))
+    legal(DropEmptyOperands(), worker, nodes, inputs, y, matches=bool(constants), **constants)

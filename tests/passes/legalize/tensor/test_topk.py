@@ -1,0 +1,117 @@
+"""rank-by-comparison and sort-row-by-row; and TopK of many rows, which only one of them makes safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.verdicts.verdicts import Verdicts
+from passes.core.base import Context
+from passes.core.rewrite import NodeRewrite
+from passes.legalize.driver import Legalize
+from passes.legalize.tensor import topk
+from passes.legalize.tensor.topk import RankByComparison, SortRowByRow
+from tests.passes.legalize.indexing import declared, left, legal
+from tests.passes.rewriting import Array, migraphx, model, operators, run
+
+RULES = pytest.mark.parametrize("rule", [RankByComparison(), SortRowByRow()], ids=lambda rule: rule.name)
+
+
+@pytest.fixture(scope="module")
+def worker(runtime: Runtime) -> Iterator[Worker]:
+    """One process for all tests of this file."""
+    worker = Worker(runtime)
+    yield worker
+    worker.close()
+
+
+def few_values(shape: tuple[int, ...], dtype: str = "float32") -> Array:
+    """Numbers of which many are the same."""
+    return np.random.default_rng(1).integers(0, 5, shape).astype(dtype)
+
+
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def check(rule: NodeRewrite[topk._Rows], worker: Worker, x: Array, k: int, axis: int, **attributes: int) -> list[str]:
+    shape = list(x.shape)
+    shape[axis] = k
+    outputs = f"{declared('y', np.empty(shape, x.dtype))}, {declared('i', np.empty(shape, np.int64))}"
+    given = ", ".join(f"{name}={value}" for name, value in {"axis": axis, **attributes}.items())
+    result = legal(rule, worker, f"y, i = TopK<{given}>(x, k)", {"x": x}, outputs, k=ints(k))
+    return operators(result.model)
+
+
+@RULES
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_any_axis_either_way_with_ties(worker: Worker, rule: NodeRewrite[topk._Rows], largest: int, axis: int) -> None:
+    check(rule, worker, few_values((3, 4, 5)), 2, axis, largest=largest)
+
+
+@RULES
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "uint8"])
+def test_dtypes(worker: Worker, rule: NodeRewrite[topk._Rows], dtype: str) -> None:
+    check(rule, worker, few_values((3, 6), dtype), 4, -1)
+
+
+@RULES
+def test_all_elements_and_old_opsets(worker: Worker, rule: NodeRewrite[topk._Rows]) -> None:
+    x = few_values((4, 6))
+    check(rule, worker, x, 6, 1)
+    legal(rule, worker, "y, i = TopK(x, k)", {"x": x}, "float[4,2] y, int64[4,2] i", opset=11, k=ints(2))
+
+
+def test_opset_9(worker: Worker) -> None:
+    x, outputs = few_values((4, 6)), "float[4,2] y, int64[4,2] i"
+    legal(SortRowByRow(), worker, "y, i = TopK<k=2>(x)", {"x": x}, outputs, opset=9)
+    (reason,) = left(RankByComparison(), "(float[4,6] x) => (y, i) { y, i = TopK<k=2>(x) }", opset=9)
+    assert reason == "its opset is 9, and opset 11 is the first to write it in"
+
+
+@RULES
+def test_infinities_and_any_order(rule: NodeRewrite[topk._Rows]) -> None:
+    x = np.array([[1, -np.inf, np.inf, 2], [-np.inf, -np.inf, np.inf, np.inf]], np.float32)
+    source = model("(float[2,4] x) => (float[2,3] y) { y, i = TopK<sorted=0>(x, k) }", k=ints(3))
+    result = rule.run(source, Context())
+    assert result.rewrites
+    (found,) = run(ir.to_proto(result.model), {"x": x}).values()
+    np.testing.assert_array_equal(found, [[np.inf, 2, 1], [np.inf, np.inf, -np.inf]])
+
+
+def test_what_is_left() -> None:
+    many = "(float[{}] x) => (y, i) {{ y, i = TopK(x, k) }}"
+    (reason,) = left(RankByComparison(), many.format("2,65"), k=ints(2))
+    assert reason == "2 rows of 65 elements are too many to be compared"
+    (reason,) = left(RankByComparison(), many.format("70000,8"), k=ints(2))
+    assert reason == "70000 rows of 8 elements are too many to be compared"
+    (reason,) = left(SortRowByRow(), many.format("257,8"), k=ints(2))
+    assert reason == "257 rows are too many for a node each"
+    for rule in topk.RULES:
+        assert left(rule, many.format("1,8"), k=ints(2)) == []
+        assert "freeze" in left(rule, many.format("n,8"), k=ints(2))[0]
+        (reason,) = left(rule, "(float[2,8] x, int64[1] k) => (y, i) { y, i = TopK(x, k) }")
+        assert reason == "its k is not constant: freeze it with --freeze k=VALUE"
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [("[15,8]", {"TopK"}), ("[4,5,8]", {"ArgMax", "GatherElements"}), ("[20,100]", {"TopK", "Concat"})],
+)
+def test_legalization_makes_many_rows_safe(runtime: Runtime, worker: Worker, shape: str, expected: set[str]) -> None:
+    source = model(f"(float{shape} x) => (y, i) {{ y, i = TopK(x, k) }}", k=ints(3))
+    before = ir.to_proto(source)
+    result = Legalize().run(source, Context(target=Verdicts(runtime)))
+    found = set(operators(result.model))
+    assert expected <= found
+    assert ("TopK" in found) == ("TopK" in expected)
+    assert bool(result.rewrites) == (shape != "[15,8]")
+    after = ir.to_proto(result.model)
+    for mine, theirs in zip(migraphx(after, worker), run(before).values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

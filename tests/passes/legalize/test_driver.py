@@ -1,0 +1,188 @@
+"""Legalization: rules are tried where the runtime demands it, proven, and committed or discarded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.verdicts.verdicts import Verdicts
+from passes import legalize
+from passes.core import graphs
+from passes.core.base import Budget, Context, Exactness, Result
+from passes.core.edit import Edit
+from passes.core.pipeline import Pipeline
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.legalize.driver import Legalize
+from tests.passes.rewriting import all_nodes, migraphx, model, operators, reasons, run
+
+
+@pytest.fixture(scope="module")
+def target(runtime: Runtime) -> Verdicts:
+    return Verdicts(runtime)
+
+
+def apply(source: ir.Model, target: Verdicts, worker: Worker) -> Result:
+    """Legalize; the same numbers on ONNX Runtime and on MIGraphX, and a second run that changes nothing."""
+    before = ir.to_proto(source)
+    result = Legalize().run(source, Context(target))
+    after = ir.to_proto(source)
+    onnx.checker.check_model(after, full_check=True)
+    expected = run(before)
+    for name, array in run(after).items():
+        np.testing.assert_allclose(array, expected[name], 1e-5, 1e-6)
+    for array, wanted in zip(migraphx(after, worker), expected.values(), strict=True):
+        np.testing.assert_allclose(array.reshape(wanted.shape), wanted, 1e-5, 1e-6)
+    assert not Legalize().run(source, Context(target)).rewrites
+    return result
+
+
+def test_without_a_runtime() -> None:
+    source = model("(float[2] x) => (float[2] y) { y = Mish(x) }", opset=18)
+    result = Legalize().run(source, Context())
+    assert not result.rewrites
+    assert reasons(result) == ["there is no runtime to ask"]
+
+
+def test_what_is_accepted_stays(target: Verdicts, worker: Worker) -> None:
+    source = model("(float[2] x) => (float[2] y) { h = HardSwish(x) y = Softmax(h) }")
+    assert not apply(source, target, worker).rewrites
+
+
+def test_a_function_body(target: Verdicts, worker: Worker) -> None:
+    source = model("(float[2] x) => (float[2] y) { a = Relu(x) y = Mish(a) }", opset=18)
+    graphs.name_nodes(graphs.Scope(source, source.graph))
+    mish = str(source.graph[1].name)
+    result = apply(source, target, worker)
+    assert "Mish" not in operators(source)
+    (rewrite,) = result.rewrites[:1]
+    assert "expand-functions" in rewrite.note
+    assert "Unknown operator: Mish" in rewrite.note
+    made = [node for node in source.graph if graphs.PASS in node.metadata_props]
+    assert {node.metadata_props[graphs.PASS] for node in made} == {"legalize/expand-functions"}
+    assert {tuple(json.loads(node.metadata_props[graphs.ORIGIN])) for node in made} == {(mish,)}
+
+
+def test_in_a_subgraph(target: Verdicts, worker: Worker) -> None:
+    source = model(
+        "(bool[1] c, float[2] x) => (float[2] y) {"
+        " y = If(c) <then_branch = t () => (float[2] a) { a = Mish(x) },"
+        " else_branch = e () => (float[2] b) { b = Neg(x) }> }",
+        opset=18,
+    )
+    Legalize().run(source, Context(target))
+    assert "Mish" not in operators(source)
+
+
+def test_what_nobody_can_mend(target: Verdicts) -> None:
+    """The runtime's words, and the rule's reason."""
+    source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = DFT(x, n) }", opset=17)
+    uses = {str(value.name): len(value.uses()) for node in source.graph for value in node.inputs if value is not None}
+    result = Legalize().run(source, Context(target))
+    assert not result.rewrites
+    (reason,) = reasons(result)
+    assert "Unknown operator: DFT" in reason
+    assert "multiply-dft" in reason
+    assert operators(source) == ["DFT"]
+    assert uses == {
+        str(value.name): len(value.uses()) for node in source.graph for value in node.inputs if value is not None
+    }
+
+
+def test_the_budget(target: Verdicts) -> None:
+    text = "(float[2] x) => (float[2] y) { a = Mish(x) y = Mish(a) }"
+    source = model(text, opset=18)
+    assert not Legalize().run(source, Context(target, budget=Budget(0))).rewrites
+    assert operators(source) == ["Mish", "Mish"]
+    Legalize().run(source, Context(target, budget=Budget(1)))
+    assert operators(source).count("Mish") == 1
+
+
+def test_what_a_rule_shields_is_judged_with_its_shield(target: Verdicts, worker: Worker) -> None:
+    """ScatterND aborts on a negative index; behind the remainder it never sees one, and stays."""
+    source = model("(float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }")
+    Legalize().run(source, Context(target))
+    assert operators(source)[-1] == "ScatterND"
+    assert len(operators(source)) > 1
+    assert not Legalize().run(source, Context(target)).rewrites
+
+
+def test_a_pair_that_is_wrong_together(target: Verdicts, worker: Worker) -> None:
+    """A constant Pad before a convolution with pads of its own: MIGraphX loses one of the two."""
+    source = model(
+        "(float[1,2,5,5] x) => (float[1,3,7,7] y) { p = Pad(x, n, v) y = Conv<pads=[1,1,1,1]>(p, w) }",
+        n=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        v=np.float32(5),
+        w=np.random.default_rng(0).standard_normal((3, 2, 3, 3)).astype(np.float32),
+    )
+    result = apply(source, target, worker)
+    assert result.rewrites
+    assert "computes it wrongly" in result.rewrites[0].note
+
+
+def test_contrib_operators_in_a_row(target: Verdicts, worker: Worker) -> None:
+    """ONNX infers nothing behind the first, so that what follows is known only when that one is rewritten."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,4] x) => (float[2,4] y)'
+        " { a = com.microsoft.QuickGelu(x) b = com.microsoft.QuickGelu(a) y = com.microsoft.QuickGelu(b) }"
+    )
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    result = Legalize().run(source, Context(target))
+    assert "QuickGelu" not in operators(source), reasons(result)
+
+
+@dataclass(frozen=True)
+class _MishIsTanh(NodeRewrite[Match]):
+    """A wrong rule."""
+
+    name = "mish-is-tanh"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "Mish")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match:
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        return [edit.op("Tanh", [match.node.inputs[0]])]
+
+
+def test_a_wrong_rule_is_found_out(target: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Any = {("", "Mish"): (_MishIsTanh(),)}
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
+    source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
+    result = Legalize().run(source, Context(target))
+    assert not result.rewrites
+    assert operators(source) == ["Mish"]
+    assert "mish-is-tanh: what it makes of Mish does not do: the runtime computes it wrongly" in reasons(result)[0]
+
+
+def test_every_family_offers_rules() -> None:
+    found = legalize.rules()
+    assert len(found) > 150
+    names = [rule.name for family in legalize.FAMILIES for rule in _rules_of(family)]
+    assert len(set(names)) == len(names)
+
+
+def _rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
+    import importlib
+
+    rules: tuple[NodeRewrite[Any], ...] = importlib.import_module(f"passes.legalize.{family}").RULES
+    return rules
+
+
+def test_in_the_default_pipeline(target: Verdicts, worker: Worker) -> None:
+    source = model("(float[1,4] x) => (float[1,4] y) { a = Mish(x) y = Softmax(a) }", opset=18)
+    before = run(ir.to_proto(source))
+    steps = Pipeline.parse("default").run(source, Context(target))
+    assert [step.name for step in steps][-1] == "legalize"
+    assert all(node.op_type != "Mish" for node in all_nodes(source))
+    (array,) = migraphx(ir.to_proto(source), worker)
+    np.testing.assert_allclose(array, before["y"], 1e-5, 1e-6)

@@ -1,0 +1,75 @@
+"""float8e4m3fn as float8e4m3fnuz: the same numbers, saturated where they must be, on MIGraphX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.worker import Worker
+from passes.cleanup.remove_dead import RemoveDead
+from passes.core.base import Context
+from passes.legalize.types.float8_fnuz import Float8ToFnuz
+from tests.passes.helpers import tiny
+from tests.passes.rewriting import apply, reasons, run
+
+RULE = Float8ToFnuz()
+FN = ml_dtypes.float8_e4m3fn
+EVERY = np.array([each for each in range(256) if each & 0x7F != 0x7F], np.uint8).view(FN)
+Z = np.array(0, FN)
+
+
+def source(text: str, **constants: Any) -> ir.Model:
+    return tiny(text, opset=19, **constants)
+
+
+def test_every_number_of_a_weight() -> None:
+    model = source(
+        "(float[254] x) => (float[254] y) { d = DequantizeLinear(w, s, z) y = Add(x, d) }",
+        w=EVERY,
+        s=np.float32(0.3),
+        z=Z,
+    )
+    apply(RULE, model, rtol=0, atol=0)
+    assert RemoveDead().run(model, Context()).rewrites
+    assert {str(each.dtype) for each in model.graph.initializers.values()} == {"FLOAT", "FLOAT8E4M3FNUZ"}
+
+
+@pytest.mark.parametrize("zeros", [", z", ""])
+def test_activations_and_saturation(zeros: str) -> None:
+    text = f"""(float[64] x) => (float[64] y) {{ q = QuantizeLinear(x, s, z) i = Identity(q)
+        y = DequantizeLinear(i, s{zeros}) }}"""
+    x = {"x": np.concatenate([np.linspace(-60, 60, 32), np.linspace(-0.01, 0.01, 32)]).astype(np.float32)}
+    apply(RULE, source(text, s=np.float32(0.1), z=Z), rtol=0, atol=0, inputs=x)
+
+
+def test_a_product_on_migraphx(worker: Worker) -> None:
+    random = np.random.default_rng(0)
+    text = """(float[3,12] x) => (float[3,5] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        e = DequantizeLinear <axis = 1> (w, t) y = MatMul(d, e) }"""
+    model = source(
+        text,
+        w=random.standard_normal((12, 5)).astype(FN),
+        s=np.float32(0.003),
+        t=random.uniform(0.1, 1, 5).astype(np.float32),
+        z=Z,
+    )
+    x = {"x": random.standard_normal((3, 12)).astype(np.float32)}
+    expected = run(ir.to_proto(model), x)["y"]
+    apply(RULE, model, inputs=x)
+    RemoveDead().run(model, Context())
+    program = worker.parse_onnx_buffer(ir.to_proto(model).SerializeToString())
+    program.compile("ref")
+    np.testing.assert_allclose(program.run({"x": Tensor.of(x["x"])})[0].numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_skipped() -> None:
+    nan = np.array([0x7F, 0], np.uint8).view(FN)
+    text = "(float[2] x) => (float[2] y) { d = DequantizeLinear(w, s, z) y = Add(x, d) }"
+    assert reasons(RULE.run(source(text, w=nan, s=np.float32(1), z=Z), Context())) == ["its weights hold NaN"]
+    text = "(float8e4m3fn[2] q) => (float[2] y) { y = DequantizeLinear(q, s, z) }"
+    assert reasons(RULE.run(source(text, s=np.float32(1), z=Z), Context())) == ["its numbers come in from outside"]

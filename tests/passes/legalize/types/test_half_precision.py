@@ -1,0 +1,69 @@
+"""widen-half-floats: casts around what is of 16 bits, and nothing else."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.legalize.types.half_precision import RULES
+from tests.passes.legalize.one_node import agree, case, legalized, normal, on_migraphx, skipped
+
+(RULE,) = RULES
+HALF = np.float16
+
+
+def half(*shape: int, seed: int = 0) -> np.ndarray:
+    return normal(*shape, dtype=HALF, seed=seed)
+
+
+def test_the_result_is_rounded_once() -> None:
+    assert legalized(RULE, case("Softmax", [half(2, 3)]), rtol=0, atol=0) == ["Cast", "Softmax", "Cast"]
+
+
+def test_attributes_and_other_inputs_stay(worker: Worker) -> None:
+    source = case("Gemm", [half(2, 3), half(4, 3), half(4)], {"alpha": 0.5, "transB": 1})
+    assert legalized(RULE, source, worker=worker) == ["Cast", "Cast", "Cast", "Gemm", "Cast"]
+    source = case("ReduceSum", [half(2, 3), np.array([1])], {"keepdims": 0}, constants=[1])
+    assert legalized(RULE, source) == ["Cast", "ReduceSum", "Cast"]
+
+
+def test_what_is_left_out_stays_left_out() -> None:
+    inputs = [half(3, 2, 4), half(1, 5, 4), half(1, 5, 5), None, None, half(1, 2, 5)]
+    source = case("RNN", inputs, {"hidden_size": 5}, outputs=["", "h"])
+    assert legalized(RULE, source).count("RNN") == 1
+
+
+def test_statistics_of_float32_stay_so() -> None:
+    source = case("LayerNormalization", [half(2, 3), half(3)], outputs=["y", "mean", "inverse"])
+    assert legalized(RULE, source) == ["Cast", "Cast", "LayerNormalization", "Cast"]
+
+
+def test_bfloat16(worker: Worker) -> None:
+    x = normal(2, 3).astype(ml_dtypes.bfloat16)
+    wide = x.astype(np.float32)
+    celu = np.maximum(0, wide) + np.minimum(0, 2 * (np.exp(wide / 2) - 1))
+    source = case("Celu", [x], {"alpha": 2.0}, opset=28)
+    model = source.model
+    assert RULE.run(model, Context()).rewrites
+    assert [node.op_type for node in model.graph] == ["Cast", "Celu", "Cast"]
+    (actual,) = on_migraphx(ir.to_proto(model), source.feeds, worker)
+    agree(actual, celu.astype(ml_dtypes.bfloat16), 2**-7, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_other_floats_are_left(dtype: type) -> None:
+    assert skipped(RULE, case("Softmax", [normal(2, 3, dtype=dtype)])) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_operator(data: st.DataObject) -> None:
+    operator = data.draw(st.sampled_from(["Exp", "Tanh", "Softplus", "Selu", "LogSoftmax", "HardSigmoid", "ReduceL2"]))
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    legalized(RULE, case(operator, [half(*shape, seed=data.draw(st.integers(0, 9)))]), rtol=1e-3, atol=1e-3)

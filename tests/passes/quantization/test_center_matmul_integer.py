@@ -1,0 +1,75 @@
+"""center-matmul-integer: all dtypes and zero points, to the last bit, also on MIGraphX."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.base import Context
+from passes.quantization.center_matmul_integer import CenterMatMulInteger
+from tests.passes.helpers import tiny
+from tests.passes.rewriting import apply, operators, reasons, run
+
+STEP = CenterMatMulInteger()
+
+
+def integers(dtype: Any, *shape: int) -> Any:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(1).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5)])
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(("uint8", "int8"), repeat=2)))
+def test_every_pair_of_dtypes(a: str, b: str, shape: tuple[int, ...], worker: Worker) -> None:
+    dims = ",".join(map(str, shape))
+    text = f"({a}[{dims}] x, {a} u) => (int32[{dims[:-1]}4] y) {{ y = MatMulInteger(x, w, u, v) }}"
+    source = tiny(text, w=integers(b, 5, 4), v=integers(b, 4))
+    inputs = {"x": integers(a, *shape), "u": np.array(77, a)}
+    expected = run(ir.to_proto(source), inputs)["y"]
+    apply(STEP, source, inputs=inputs)
+    assert operators(source)[0] == "MatMulInteger"
+    program = worker.parse_onnx_buffer(ir.to_proto(source).SerializeToString())
+    program.compile("ref")
+    np.testing.assert_array_equal(
+        program.run({key: Tensor.of(each) for key, each in inputs.items()})[0].numpy(), expected
+    )
+
+
+def test_both_computed() -> None:
+    text = "(uint8[3,5] x, uint8[5,4] w, uint8 u, uint8 v) => (int32[3,4] y) { y = MatMulInteger(x, w, u, v) }"
+    inputs = {
+        "x": integers("uint8", 3, 5),
+        "w": integers("uint8", 5, 4),
+        "u": np.array(9, "uint8"),
+        "v": np.array(200, "uint8"),
+    }
+    source = tiny(text)
+    apply(STEP, source, inputs=inputs)
+    assert operators(source).count("ReduceSum") == 2
+
+
+def test_zero_points_that_are_left_out() -> None:
+    source = tiny("(uint8[3,5] x) => (int32[3,4] y) { y = MatMulInteger(x, w) }", w=integers("int8", 5, 4))
+    apply(STEP, source, inputs={"x": integers("uint8", 3, 5)})
+    assert operators(source) == ["MatMulInteger", "Mul", "Add"] or operators(source) == ["Mul", "MatMulInteger", "Add"]
+
+
+def test_what_is_centered_is_left() -> None:
+    text = "(uint8[3,5] x) => (int32[3,4] y) { y = MatMulInteger(x, w, u, v) }"
+    source = tiny(text, w=integers("int8", 5, 4), u=np.uint8(128), v=np.int8(0))
+    assert not apply(STEP, source, inputs={"x": integers("uint8", 3, 5)}).rewrites
+
+
+def test_what_is_skipped() -> None:
+    text = "(uint8[3,5] x) => (int32[3,4] y) { y = MatMulInteger(x, w, u) }"
+    source = tiny(text, w=integers("uint8", 5, 4), u=np.array([1, 2, 3], np.uint8))
+    assert reasons(STEP.run(source, Context())) == ["it may have a zero point for each row"]
+    text = "(uint8[5] x) => (int32[4] y) { y = MatMulInteger(x, w) }"
+    result = apply(STEP, tiny(text, w=integers("uint8", 5, 4)), inputs={"x": integers("uint8", 5)})
+    assert reasons(result) == ["a factor is a vector"]

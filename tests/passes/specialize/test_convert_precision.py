@@ -1,0 +1,211 @@
+"""convert-precision: what is computed in 16 bits, what stays in float32 and why, and that numbers agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.reference.reference import Reference
+from passes.core.base import Context
+from passes.core.errors import InputError
+from passes.specialize.convert_precision import ConvertPrecision
+from tests.passes.helpers import initializers
+from tests.passes.rewriting import apply, feeds, migraphx, model, operators, reasons, run, stops
+
+RNG = np.random.default_rng(0)
+W = RNG.standard_normal((8, 8)).astype(np.float32) / 3
+FP16 = ConvertPrecision(to="fp16")
+CHAIN = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  b = Relu(a)  c = Softmax(b)  y = MatMul(c, w) }"
+
+
+def dtypes(source: ir.Model) -> dict[str, str]:
+    """The dtype of each node's first output, by operator."""
+    return {node.op_type: str(node.outputs[0].dtype) for node in source.graph if node.op_type != "Cast"}
+
+
+def casts(source: ir.Model) -> int:
+    return operators(source).count("Cast")
+
+
+def skipped(text: str, keep: tuple[str, ...] = (), to: str = "fp16", **constants: Any) -> list[str]:
+    """Why nodes stay; the numbers are those of the model before."""
+    return reasons(apply(ConvertPrecision(to=to, keep=keep), model(text, **constants), rtol=5e-3, atol=5e-3))
+
+
+def test_a_chain_has_casts_at_its_ends_only() -> None:
+    source = model(CHAIN, w=W)
+    result = apply(FP16, source, rtol=5e-3, atol=5e-3)
+    assert operators(source) == ["Cast", "MatMul", "Relu", "Softmax", "MatMul", "Cast"]
+    assert set(dtypes(source).values()) == {"FLOAT16"}
+    assert len(result.rewrites) == 4
+    assert not result.skips
+
+
+def test_weights_are_rounded_to_nearest_even_and_held_once() -> None:
+    # 1 + 2⁻¹¹ lies between two values of float16: even is below; 1 + 3·2⁻¹¹: even is above
+    weights = np.array([[1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-20]], np.float32)
+    source = model("(float[2,1] x) => (float[2,3] y) { a = MatMul(x, w)  y = MatMul(x, w) }", w=weights)
+    FP16.run(source, Context())
+    (rounded,) = initializers(source).values()
+    assert rounded.dtype == np.float16
+    assert rounded.tolist() == [[1.0, 1 + 2**-9, 1 + 2**-10]]
+
+
+def test_one_cast_for_all_uses() -> None:
+    text = "(float[2,8] x) => (float[2,8] y) { a = MatMul(x, w) b = Relu(x) y = Add(a, b) }"
+    source = model(text, w=W)
+    apply(FP16, source, rtol=5e-3, atol=5e-3)
+    assert casts(source) == 2
+
+
+def test_names_of_outputs_and_of_values_in_float32_stay() -> None:
+    source = model(CHAIN, w=W)
+    ConvertPrecision(to="fp16", keep=("Softmax",)).run(source, Context())
+    names = {str(value.name): value.dtype for node in source.graph for value in node.outputs}
+    assert names["b"] == names["c"] == names["y"] == ir.DataType.FLOAT
+    assert names["a_fp16"] == ir.DataType.FLOAT16
+
+
+def test_kept_operators_and_nodes() -> None:
+    assert skipped(CHAIN, ("Softmax", "MatMul"), w=W) == [
+        "MatMul is kept in float32",
+        "Softmax is kept in float32",
+        "MatMul is kept in float32",
+    ]
+    source = model(CHAIN, w=W)
+    next(node for node in source.graph if node.op_type == "Relu").name = "mine"
+    assert reasons(ConvertPrecision(to="fp16", keep=("mine",)).run(source, Context())) == ["mine is kept in float32"]
+
+
+def test_keeping_all_changes_nothing() -> None:
+    source = model(CHAIN, w=W)
+    assert not apply(ConvertPrecision(to="fp16", keep=("MatMul", "Relu", "Softmax")), source).rewrites
+
+
+def test_what_is_kept_must_be_there() -> None:
+    with pytest.raises(InputError, match="no such node or operator to keep.*did you mean Softmax"):
+        ConvertPrecision(to="fp16", keep=("SoftMax",)).run(model(CHAIN, w=W), Context())
+
+
+def test_the_origin_of_a_node_may_be_named() -> None:
+    source = model(CHAIN, w=W)
+    node = next(node for node in source.graph if node.op_type == "Relu")
+    node.metadata_props["onnx_bridge.origin"] = '["original"]'
+    result = ConvertPrecision(to="fp16", keep=("original",)).run(source, Context())
+    assert reasons(result) == ["original is kept in float32"]
+
+
+@pytest.mark.parametrize("to", ["", "fp32", "half"])
+def test_a_format_must_be_given(to: str) -> None:
+    with pytest.raises(InputError, match="must be told the format"):
+        ConvertPrecision(to=to).run(model(CHAIN, w=W), Context())
+
+
+def test_constants_beyond_the_range_stay() -> None:
+    text = "(float[2,8] x) => (float[2,8] y) { a = Mul(x, k)  y = Div(a, k) }"
+    assert (
+        skipped(text, k=np.array([7e4], np.float32))
+        == ["the constant k has values beyond 65504, the largest of float16"] * 2
+    )
+
+
+def test_infinite_constants_are_no_misfit() -> None:
+    text = "(float[2,8] x) => (float[2,8] y) { y = Min(x, k) }"
+    assert skipped(text, k=np.array([np.inf], np.float32)) == []
+
+
+def test_a_number_that_would_vanish_stays() -> None:
+    text = "(float[2,8] x) => (float[2,8] y) { a = Abs(x) b = Add(a, eps)  y = Log(b) }"
+    assert skipped(text, keep=("Log",), eps=np.array(1e-12, np.float32)) == [
+        "the constant eps, 1e-12, would become 0",
+        "Log is kept in float32",
+    ]
+
+
+def test_what_also_gives_integers_stays() -> None:
+    text = "(float[2,8] x) => (float[2,3] y, int64[2,3] i) { y, i = TopK(x, k) }"
+    assert skipped(text, k=np.array([3])) == ["it also gives i, which depends on the rounding"]
+
+
+def test_what_gives_no_floats_is_left_alone() -> None:
+    text = "(float[2,8] x) => (bool[2,8] y, int64[2,1] z) { y = Greater(x, k)  z = ArgMax<axis=1>(x) }"
+    assert skipped(text, k=np.zeros(1, np.float32)) == []
+
+
+def test_inputs_of_a_fixed_type_stay() -> None:
+    text = '(float[1,1,4,4] x) => (float[1,1,8,8] y) { a = Relu(x)  y = Resize<mode="nearest">(a, , scales) }'
+    source = model(text, scales=np.array([1, 1, 2, 2], np.float32))
+    apply(FP16, source, rtol=5e-3, atol=5e-3)
+    resize = next(node for node in source.graph if node.op_type == "Resize")
+    assert [str(value.dtype) for value in resize.inputs if value] == ["FLOAT16", "FLOAT"]
+
+
+def test_integer_kernels_stay() -> None:
+    text = """(float[4,8] x) => (float[4,8] y) {
+        q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  w = DequantizeLinear(qw, s, z)
+        t = Transpose(w)  a = MatMul(d, t)  y = Relu(a) }"""
+    constants: dict[str, Any] = {
+        "s": np.float32(0.05),
+        "z": np.int8(0),
+        "qw": RNG.integers(-9, 9, (8, 8)).astype(np.int8),
+    }
+    source = model(text, **constants)
+    found = ConvertPrecision(to="fp16", keep=("Transpose",)).run(source, Context())
+    assert reasons(found)[0] == "Transpose is kept in float32"
+    assert reasons(found)[1:] == ["it multiplies dequantized integers, which integer kernels do"]
+    assert dtypes(source)["Relu"] == "FLOAT16"
+    onnx.checker.check_model(ir.to_proto(source), full_check=True)
+
+
+def test_values_that_subgraphs_use_stay_float32_for_them() -> None:
+    text = """(float[2] x, bool c) => (float[2] y) {
+        a = Relu(x)
+        y = If(c) <then_branch = one () => (float[2] t) { t = Neg(a) },
+                   else_branch = two () => (float[2] e) { e = Abs(a) }>
+    }"""
+    source = model(text)
+    before = ir.to_proto(source)
+    assert len(FP16.run(source, Context()).rewrites) == 1
+    after = ir.to_proto(source)
+    onnx.checker.check_model(after, full_check=True)
+    given = feeds(before)
+    np.testing.assert_allclose(run(after, given)["y"], run(before, given)["y"], rtol=2e-3)
+
+
+def test_the_budget_counts_nodes() -> None:
+    assert stops(FP16, model(CHAIN, w=W), 2) == 2
+
+
+def test_bfloat16_where_the_opset_has_it() -> None:
+    text = "(float[1,2,5,5] x) => (float[1,2,3,3] y) { a = Conv(x, w)  y = Relu(a) }"
+    w = RNG.standard_normal((2, 2, 3, 3)).astype(np.float32)
+    found = ConvertPrecision(to="bf16").run(model(text, w=w), Context())
+    assert reasons(found) == ["Conv of opset 17 takes no bfloat16"]
+    source = model(text, opset=22, w=w)
+    expected = run(ir.to_proto(source))["y"]
+    assert not ConvertPrecision(to="bf16").run(source, Context()).skips
+    proto = ir.to_proto(source)
+    onnx.checker.check_model(proto, full_check=True)
+    actual = Reference(source).run(dict(feeds(proto)))["y"]
+    assert isinstance(actual, np.ndarray)
+    np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.02)
+    (weights,) = (array for array in initializers(source).values() if array.ndim == 4)
+    assert weights.tobytes() == w.astype(ml_dtypes.bfloat16).tobytes()
+
+
+@pytest.mark.parametrize("to", ["fp16", "bf16"])
+def test_migraphx_runs_it(worker: Worker, to: str) -> None:
+    source = model(CHAIN, w=W)
+    (expected,) = migraphx(ir.to_proto(source), worker)
+    ConvertPrecision(to=to).run(source, Context())
+    (actual,) = migraphx(ir.to_proto(source), worker)
+    assert actual.dtype == np.float32
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, atol=scale * (0.01 if to == "fp16" else 0.08))
+    assert np.any(actual != expected)

@@ -1,0 +1,87 @@
+"""What `quantize` refuses, and how it says so."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnx_bridge
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.quantization import quark
+
+Data = list[dict[str, Array]]
+
+
+def refused(*arguments: object, **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        onnx_bridge.quantize(*arguments, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_names_that_are_none(source: Path, data: Data) -> None:
+    assert "there is no scheme 'int9' (did you mean int8" in refused(source, scheme="int9", calibration=data)
+    assert "there is no quantizer 'qark' (did you mean quark?)" in refused(source, with_="qark", calibration=data)
+    assert "no node or operator 'Cnov' (did you mean Conv?)" in refused(source, calibration=data, exclude=["Cnov"])
+
+
+def test_data_that_is_missing_or_does_not_fit(source: Path, data: Data, tmp_path: Path) -> None:
+    assert "there is no calibration data" in refused(source, with_="ort")
+    assert "has no such input" in refused(source, with_="ort", calibration=[{**data[0], "z": data[0]["x"]}])
+    assert "none of its arrays (z)" in refused(source, with_="ort", calibration=[{"z": data[0]["x"]}])
+    assert "its shape is [2, 3, 8, 9]" in refused(
+        source, with_="ort", calibration=[{"x": np.ones((2, 3, 8, 9), np.float32)}]
+    )
+    assert "float64" in refused(source, with_="ort", calibration=[{"x": np.ones((2, 3, 8, 8))}])
+    assert "NaN or Inf" in refused(source, with_="ort", calibration=[{"x": np.full((2, 3, 8, 8), np.nan, np.float32)}])
+    assert "no such file" in refused(source, with_="ort", calibration=tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("quantizer", ["ort", "quark"])
+def test_a_model_that_is_quantized_already(source: Path, data: Data, tmp_path: Path, quantizer: str) -> None:
+    once = tmp_path / "once.onnx"
+    onnx_bridge.quantize(source, once, with_="ort", calibration=data)
+    said = refused(once, tmp_path / "twice.onnx", with_=quantizer, calibration=data)
+    first = next(node for node in onnx.load(once).graph.node if "quantize" in node.op_type.lower())
+    assert f"{first.op_type} {first.name}: the model is quantized already" in said
+    assert not (tmp_path / "twice.onnx").exists()
+
+
+def test_nothing_to_quantize(data: Data) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,8,8] x) => (float[2,3,8,8] y) { y = Cos (x) }"""
+    model = ir.from_onnx_text(text)
+    assert "nothing in the model was quantized" in refused(model, with_="ort", calibration=data)
+    assert "no MatMul with a constant matrix" in refused(model, with_="ort", scheme="int4-weights")
+
+
+def test_places_that_cannot_be_written(source: Path, data: Data, tmp_path: Path) -> None:
+    assert "its folder does not exist" in refused(source, tmp_path / "no" / "out.onnx", calibration=data)
+    before = source.read_bytes()
+    assert "overwrite the original" in refused(source, source, with_="ort", calibration=data)
+    assert source.read_bytes() == before
+
+
+def test_inputs_that_quantizers_cannot_feed(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (seq(float[2]) s, float[2] x) => (float[2] y)
+        <int64 zero = {0}> { first = SequenceAt (s, zero) y = Add (first, x) }"""
+    sample = {"s": [np.ones(2, np.float32)], "x": np.ones(2, np.float32)}
+    assert "input 's': it is a sequence" in refused(ir.from_onnx_text(text), with_="ort", calibration=[sample])
+
+
+def test_without_quark(source: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("quark", "quark.onnx", "quark.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert refused(source, calibration=data) == f"AMD Quark is not installed ({quark.EXTRA})"
+    onnx_bridge.quantize(source, with_="ort", calibration=data)  # which does not need it
+
+
+def test_without_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    with pytest.raises(InputError, match="graph mode needs torchao, which is not installed"):
+        quark.require_torchao()

@@ -1,0 +1,204 @@
+"""PyTorch modules, quantized by Quark: ``onnx_bridge.export.quark``."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import onnx_bridge
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.quantization.schemes import SCHEMES
+from onnx_bridge.reference.reference import Reference
+
+
+class Net(nn.Module):
+    """Normalized convolutions, one of them without a bias, a shortcut, and linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.normal = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.third, self.last = nn.Linear(32, 32), nn.Linear(32, 6)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = torch.relu(self.normal(self.first(image)))
+        x = nn.functional.max_pool2d(torch.relu(x + self.second(x)), 4).flatten(1)
+        return {"logits": self.last(torch.relu(self.third(x)))}
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def data() -> list[dict[str, Array]]:
+    random = np.random.default_rng(0)
+    return [{"image": random.standard_normal((4, 3, 8, 8)).astype(np.float32)} for _ in range(4)]
+
+
+IMAGE = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+FX = [name for name, each in SCHEMES.items() if "fx" not in each.refusals]
+LEAST = {"int8-pow2": 24, "fp8": 18, "mxfp4": 8, "int4-weights": 15}
+
+
+def operators(model: ir.Model) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph)
+
+
+def weights(model: ir.Model) -> list[ir.DataType]:
+    """The dtypes in which weights of convolutions and matrix products are stored."""
+    found = []
+    for node in model.graph:
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            value = node.inputs[1]
+            assert value is not None
+            while (maker := value.producer()) is not None:
+                value = maker.inputs[0]
+                assert value is not None
+            assert value.dtype is not None
+            found.append(value.dtype)
+    return found
+
+
+@pytest.mark.parametrize(("mode", "scheme"), [*(("fx", each) for each in FX), *(("eager", each) for each in SCHEMES)])
+def test_every_scheme_exports_and_stays_near_float(
+    net: Net, data: list[dict[str, Array]], mode: str, scheme: str
+) -> None:
+    made = onnx_bridge.export.quark(net, IMAGE, scheme=scheme, mode=mode, calibration=data)  # type: ignore[arg-type]
+    (output,) = made.deviations
+    assert output.name == "logits"
+    assert output.sqnr_db is not None
+    assert output.sqnr_db > LEAST.get(scheme, 28)
+    assert [str(each.name) for each in made.model.graph.inputs] == ["image"]
+    stored = set(weights(made.model))
+    if SCHEMES[scheme].calibrated:
+        assert stored == {ir.DataType.FLOAT8E4M3FN if scheme == "fp8" else ir.DataType.INT8}
+    else:
+        assert stored == {ir.DataType.FLOAT}
+        assert any("weights are stored as float" in note for note in made.notes)
+    assert made.module is not None
+    with torch.no_grad():
+        in_torch = made.module(IMAGE)["logits"].numpy()
+    on_ort = Reference(made.model).run({"image": IMAGE.numpy()})["logits"]
+    assert isinstance(on_ort, np.ndarray)
+    assert np.abs(on_ort - in_torch).max() <= 0.03 * output.largest  # a rounding tie may fall otherwise
+    names = {str(node.name) for node in made.model.graph}
+    assert names
+    seen = {str(value.name) for value in made.model.graph.inputs} | set(made.model.graph.initializers)
+    for node in made.model.graph:  # in order
+        assert all(value is None or value.name in seen for value in node.inputs)
+        seen |= {str(value.name) for value in node.outputs}
+
+
+def test_what_the_modes_cannot_do(net: Net) -> None:
+    with pytest.raises(InputError, match="graph mode cannot do it: it quantizes to integers alone .Quark.* can"):
+        onnx_bridge.export.quark(net, IMAGE, scheme="fp8")
+    with pytest.raises(InputError, match="graph mode leaves nothing out by name"):
+        onnx_bridge.export.quark(net, IMAGE, exclude=["last"])
+    with pytest.raises(InputError, match="graph mode takes no sizes that stay open"):
+        onnx_bridge.export.quark(net, IMAGE, dynamic={"image": {0: "batch"}})
+    with pytest.raises(InputError, match="there is no mode 'graph'"):
+        onnx_bridge.export.quark(net, IMAGE, mode="graph")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no layer 'lost' .did you mean last"):
+        onnx_bridge.export.quark(net, IMAGE, mode="eager", exclude=["lost"])
+    with pytest.raises(InputError, match="no torch.nn.Module"):
+        onnx_bridge.export.quark(len, IMAGE)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"its shape is \[2, 3, 8, 8\]"):
+        onnx_bridge.export.quark(net, IMAGE, calibration=[{"image": IMAGE[:2].numpy()}])
+    narrow = nn.Linear(30, 4)
+    with pytest.raises(InputError, match="no Linear whose inputs are a multiple of 32"):
+        onnx_bridge.export.quark(narrow, torch.randn(2, 30), mode="eager", scheme="int4-weights")
+
+
+def test_layers_stay_in_float_and_sizes_open(net: Net, data: list[dict[str, Array]], tmp_path: Path) -> None:
+    made = onnx_bridge.export.quark(
+        net,
+        IMAGE,
+        mode="eager",
+        calibration=[*data, {"image": data[0]["image"][:3]}],
+        exclude=["last"],
+        dynamic={"image": {0: "batch"}},
+        out=tmp_path / "net.onnx",
+    )
+    assert made.path == tmp_path / "net.onnx"
+    assert Counter(weights(made.model)) == {ir.DataType.INT8: 3, ir.DataType.FLOAT: 1}
+    found = Reference(tmp_path / "net.onnx").run({"image": IMAGE[:1].numpy()})["logits"]
+    assert isinstance(found, np.ndarray)
+    assert found.shape == (1, 6)
+
+
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: str) -> None:
+    before = copy.deepcopy(net.state_dict())
+    target = torch.ones(4, 6)
+    losses: list[float] = []
+
+    def train(module: nn.Module) -> None:
+        module.train()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = (module(IMAGE)["logits"] - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+
+    options = {"mode": mode, "calibration": data}
+    made = onnx_bridge.export.quark(net, IMAGE, train=train, **options)  # type: ignore[arg-type]
+    untrained = onnx_bridge.export.quark(net, IMAGE, **options)  # type: ignore[arg-type]
+    assert losses[-1] < losses[0]
+    assert "trained" in made.quantizer
+    assert set(weights(made.model)) == {ir.DataType.INT8}
+
+    def distance(model: ir.Model) -> float:
+        logits = Reference(model).run({"image": IMAGE.numpy()})["logits"]
+        assert isinstance(logits, np.ndarray)
+        return float(np.square(logits - 1).mean())
+
+    assert distance(made.model) < distance(untrained.model)  # what was trained is in the graph
+    assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())  # and not in the module
+
+
+def test_what_graph_mode_replaces_is_said() -> None:
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(self.layer(x)) * x
+
+    made = onnx_bridge.export.quark(Gate(), torch.randn(2, 8))
+    assert any("replaced 1 Sigmoid by HardSigmoid" in note for note in made.notes)
+    assert any("calibrated on the arguments alone (1 sample)" in note for note in made.notes)
+    assert operators(made.model)["HardSigmoid"] == 1
+
+
+def test_integers_that_graph_mode_quantizes_are_refused() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            shifted = mask + 1
+            return self.layer(x) * shifted
+
+    arguments = (torch.randn(2, 8), torch.ones(2, 8, dtype=torch.int64))
+    with pytest.raises(InputError, match="QuantizeLinear .*use mode='eager'"):
+        onnx_bridge.export.quark(Masked(), arguments)
+    assert onnx_bridge.export.quark(Masked(), arguments, mode="eager").deviations
+
+
+def test_the_verb_itself_is_still_a_call(net: Net) -> None:
+    assert onnx_bridge.export(net, IMAGE).largest_error < 1e-4

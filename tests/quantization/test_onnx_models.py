@@ -1,0 +1,177 @@
+"""ONNX models, quantized by both quantizers to every scheme that they can do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from PIL import Image
+
+import onnx_bridge
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.model import io as models
+from onnx_bridge.quantization.schemes import QUANTIZERS, SCHEMES
+from onnx_bridge.reference.reference import Reference
+
+Data = list[dict[str, Array]]
+
+LEAST = {
+    "int8": 28,
+    "int8-pow2": 24,
+    "uint8": 28,
+    "int16": 34,
+    "fp8": 14,
+    "bf16": 40,
+    "bfp16": 28,
+    "mxfp4": 6,
+    "int4-weights": 15,
+}
+"""Decibels of signal over noise that each scheme must leave: 6 a bit of the mantissa, less what a few layers add up.
+ONNX Runtime's scales of float8 are those of a standard deviation, and cost some more."""
+PAIRS = [(quantizer, name) for quantizer in QUANTIZERS for name in SCHEMES]
+POSSIBLE = [(quantizer, name) for quantizer, name in PAIRS if quantizer not in SCHEMES[name].refusals]
+IMPOSSIBLE = [(quantizer, name) for quantizer, name in PAIRS if quantizer in SCHEMES[name].refusals]
+
+
+def operators(model: ir.Model) -> Counter[str]:
+    return Counter(f"{node.domain}::{node.op_type}".removeprefix("::") for node in model.graph)
+
+
+def scales(model: ir.Model, operator: str) -> list[Array]:
+    values = [node.inputs[1] for node in model.graph if node.op_type == operator]
+    return [value.const_value.numpy() for value in values if value is not None and value.const_value is not None]
+
+
+@pytest.mark.parametrize(("quantizer", "scheme"), POSSIBLE)
+def test_every_scheme_runs_and_stays_near_float(
+    source: Path, data: Data, tmp_path: Path, quantizer: str, scheme: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    stages: list[str] = []
+    made = onnx_bridge.quantize(source, out, with_=quantizer, scheme=scheme, calibration=data, progress=stages.append)
+    (output,) = made.deviations
+    assert output.sqnr_db is not None
+    assert LEAST[scheme] < output.sqnr_db < 90
+    assert output.max_abs < output.largest
+    assert made.samples == 8
+    if SCHEMES[scheme].calibrated:
+        assert "calibrate: sample 8 of 8" in stages
+    written = models.load(out)
+    assert operators(written)["BatchNormalization"] == 0  # folded before, or it would run in float
+    x = data[0]["x"]
+    expected = Reference(source).run({"x": x})["y"]
+    found = Reference(written).run({"x": x})["y"]
+    assert isinstance(expected, np.ndarray)
+    assert isinstance(found, np.ndarray)
+    assert 0 < np.abs(found - expected).max() <= output.max_abs * 1.000001
+
+
+@pytest.mark.parametrize(("quantizer", "scheme"), IMPOSSIBLE)
+def test_what_a_quantizer_cannot_do_is_said_in_one_sentence(
+    source: Path, data: Data, tmp_path: Path, quantizer: str, scheme: str
+) -> None:
+    with pytest.raises(InputError, match="cannot do it: ") as caught:
+        onnx_bridge.quantize(source, tmp_path / "out.onnx", with_=quantizer, scheme=scheme, calibration=data)
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith("can")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scheme", [name for name, each in SCHEMES.items() if not each.channels])
+def test_schemes_without_scales_per_channel(source: Path, data: Data, scheme: str) -> None:
+    able = next(each for each in QUANTIZERS if each not in SCHEMES[scheme].refusals)
+    with pytest.raises(InputError, match="no scales per channel"):
+        onnx_bridge.quantize(source, with_=able, scheme=scheme, calibration=data, per_channel=True)
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_a_scale_for_each_channel_is_nearer(source: Path, data: Data, quantizer: str) -> None:
+    one, many = (
+        onnx_bridge.quantize(source, with_=quantizer, calibration=data, per_channel=each) for each in (False, True)
+    )
+    assert many.per_channel
+    assert (many.deviations[0].sqnr_db or 0) > (one.deviations[0].sqnr_db or 0)
+    lengths = {
+        value.const_value.size
+        for node in many.model.graph
+        if node.op_type == "DequantizeLinear"
+        and (value := node.inputs[1]) is not None
+        and value.const_value is not None
+    }
+    assert 8 in lengths
+
+
+def test_scales_that_are_powers_of_two(source: Path, data: Data) -> None:
+    made = onnx_bridge.quantize(source, scheme="int8-pow2", calibration=data)
+    found = scales(made.model, "QuantizeLinear")
+    assert found
+    assert all((np.exp2(np.round(np.log2(each))) == each).all() for each in found)
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_nodes_and_operators_stay_in_float(source: Path, data: Data, quantizer: str) -> None:
+    made = onnx_bridge.quantize(source, with_=quantizer, calibration=data, exclude=["first", "MatMul"])
+    assert len(made.excluded) == 3  # the convolution goes by a new name, since its normalization was folded into it
+    for node in made.model.graph:
+        if node.op_type == "MatMul" or (node.op_type == "Conv" and node.name in made.excluded):
+            weight = node.inputs[1]
+            assert weight is not None
+            assert weight.producer() is None
+
+
+def test_weights_of_four_bits_are_stored_in_four_bits(source: Path) -> None:
+    for quantizer in QUANTIZERS:
+        made = onnx_bridge.quantize(source, with_=quantizer, scheme="int4-weights")  # which needs no data
+        assert operators(made.model)["com.microsoft::MatMulNBits"] == 2
+        assert made.calibration == "seeded samples"
+
+
+def test_a_model_in_memory_is_left_as_it_is(source: Path, data: Data) -> None:
+    model = models.load(source)
+    for node in model.graph:
+        node.name = None
+    made = onnx_bridge.quantize(model, with_="ort", calibration=data, exclude=["MatMul"])
+    assert made.path is None
+    assert len(made.excluded) == 2
+    assert all(node.name is None for node in model.graph)
+    assert operators(model)["DequantizeLinear"] == 0
+
+
+def test_a_folder_of_images_for_a_batch_that_is_open(source: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for index in range(3):
+        pixels = random.integers(0, 256, (10, 12, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+    made = onnx_bridge.quantize(source, with_="ort", calibration=tmp_path)
+    assert made.samples == 3
+    assert any("calibrated on 3 images" in note for note in made.notes)
+
+
+def test_softmax_stays_in_float_where_there_is_no_float8_for_it(data: Data) -> None:
+    text = """<ir_version: 9, opset_import: ["": 19]> g (float[4,8] x) => (float[4,8] y)
+        <float[8,8] w = {%s}> { h = MatMul (x, w) y = Softmax (h) }"""
+    model = ir.from_onnx_text(text % ",".join(str(each % 7 / 7) for each in range(64)))
+    samples = [{"x": each["x"].reshape(-1)[:32].reshape(4, 8)} for each in data]
+    made = onnx_bridge.quantize(model, with_="ort", scheme="fp8", calibration=samples)
+    assert any("Softmax stays in float" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "scheme", "near"),
+    [("ort", "uint8", 0.03), ("quark", "int8", 0.03), ("quark", "bfp16", 1e-5)],
+    ids=lambda each: str(each),
+)
+def test_results_convert_and_compute_the_same(
+    source: Path, data: Data, tmp_path: Path, quantizer: str, scheme: str, near: float
+) -> None:
+    path = tmp_path / "model.onnx"
+    made = onnx_bridge.quantize(source, path, with_=quantizer, scheme=scheme, calibration=data)
+    bundle = onnx_bridge.convert(path, tmp_path / "bundle", target="ref", dims={"N": 2})
+    expected, found = Reference(path).run(data[0])["y"], bundle(data[0])["y"]
+    assert isinstance(expected, np.ndarray)
+    assert isinstance(found, np.ndarray)
+    assert np.abs(found - expected).max() <= near * made.deviations[0].largest  # a rounding tie may fall otherwise
