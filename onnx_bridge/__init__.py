@@ -15,8 +15,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.core.deferred import import_onnx_ir
+from onnx_bridge.core.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from onnx_bridge.batch.batch import convert_all

@@ -22,12 +22,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import onnx_bridge
 from onnx_bridge.batch.engine import Attempt, Engine, Event, Land, failure
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.batch.ray_node import UNLIKE
 from onnx_bridge.conversion.keys import canonical, code
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
+from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.machine import Site
 
 GPU = "AMD_GPU"
@@ -97,8 +97,8 @@ class Ray(Engine):
                 said = {"problem": f"its MIGraphX lacks the target {target}"}
             if said["problem"] is None and target == "gpu" and said["site"]["architecture"] is None:
                 said = {"problem": "no AMD GPU that Ray's processes may use"}
-            if said["problem"] is None and (said["version"], said["passes"]) != (onnx_bridge.__version__, code()):
-                said = {"problem": f"another onnx-bridge than this machine's {onnx_bridge.__version__}"}
+            if said["problem"] is None and (said["version"], said["passes"]) != (VERSION, code()):
+                said = {"problem": f"another onnx-bridge than this machine's {VERSION}"}
             if said["problem"] is None:
                 able.setdefault(canonical(said), []).append(name)
             elif said["problem"] != _GONE:

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_bridge
 from onnx_bridge.batch.engine import Event, ended, failure
 from onnx_bridge.batch.local_engine import Performer
 from onnx_bridge.batch.stages import STAGES
 from onnx_bridge.conversion.keys import code
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.locations import Remote, place
+from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Site
 
@@ -36,7 +36,7 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 @functools.cache
 def facts() -> dict[str, Any]:
     """What this node has a hand in of bundles, as JSON values; ``problem`` where it can make none."""
-    said: dict[str, Any] = {"version": onnx_bridge.__version__, "passes": code()}
+    said: dict[str, Any] = {"version": VERSION, "passes": code()}
     try:
         return {**said, "site": Site.here(runtimes.find()).to_json(), "problem": None}
     except BridgeError as error:

@@ -82,9 +82,9 @@ class Verify(enum.Enum):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from onnx_bridge import __version__
+        from onnx_bridge.core.version import VERSION
 
-        print(f"onnx-bridge {__version__}")
+        print(f"onnx-bridge {VERSION}")
         raise typer.Exit
 
 

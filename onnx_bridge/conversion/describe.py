@@ -9,9 +9,9 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-import onnx_bridge
 from onnx_bridge.bundle.manifest import FileInfo, HostNode, StageInfo, TensorInfo
 from onnx_bridge.conversion.partition import Staged
+from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.worker import Worker
 from passes.target.partition import Side, Stage
@@ -67,7 +67,7 @@ def versions(worker: Worker) -> dict[str, str]:
     """Of all that took part."""
     libraries = {name: metadata.version(name) for name in ("onnx", "onnx-ir", "onnxruntime", "numpy")}
     return {
-        "onnx_bridge": onnx_bridge.__version__,
+        "onnx_bridge": VERSION,
         "migraphx": worker.version,
         "runtime": worker.runtime.identity,
         "python": platform.python_version(),

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import onnx_bridge
+from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.machine import Site
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -94,7 +94,7 @@ def cleaning_key(
             "inputs": {name: list(shape) for name, shape in inputs.items()},
             "freeze": dict(freeze),
             "precision": dict(precision) if precision and precision["precision"] in BY_PASS else None,
-            "onnx_bridge": onnx_bridge.__version__,
+            "onnx_bridge": VERSION,
             "passes": code(),
             "runtime": site.identity,
             "environment": site.environment,
@@ -172,7 +172,7 @@ def check_key(
             "tolerance": tolerance,
             "data": None if data is None else {str(path.relative_to(data)): _digest(path) for path in _files(data)},
             "onnxruntime": metadata.version("onnxruntime"),
-            "onnx_bridge": onnx_bridge.__version__,
+            "onnx_bridge": VERSION,
         }
     )
 

@@ -179,9 +179,9 @@ class Page:
     @property
     def footer(self) -> str:
         """Who made it."""
-        from onnx_bridge import __version__
+        from onnx_bridge.core.version import VERSION
 
-        return f"Made by ONNX Bridge {__version__}. This file is complete in itself and fetches nothing."
+        return f"Made by ONNX Bridge {VERSION}. This file is complete in itself and fetches nothing."
 
     def data(self) -> str:
         """The sketches as JSON that may stand within HTML."""
