@@ -1,0 +1,320 @@
+"""Copies of a subgraph, with values in the place of its inputs: what unrolling and joining branches are made of.
+
+What depends on constants alone is computed on the way, so that a turn's number, and what follows from it, is known when
+the next turn is made. What a copy makes stays a proposal of its `Edit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.edit import Edit
+from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.core.graphs import Scope
+from passes.core.inference import SMALL, infer_node
+from passes.core.matching import is_plain
+from passes.analysis.randomness import is_random
+
+_INDEXED = {
+    "Gather": 1,
+    "GatherElements": 1,
+    "GatherND": 1,
+    "Scatter": 1,
+    "ScatterElements": 1,
+    "ScatterND": 1,
+    "TensorScatter": 2,
+}
+"""Operators that read or write where one of their inputs says: which."""
+
+
+class Body:
+    """A subgraph, to be copied to the place of the node that it belongs to.
+
+    Args:
+        graph: the subgraph; `obstacle` has nothing against it.
+        edit: what the copies become part of.
+    """
+
+    def __init__(self, graph: ir.Graph, edit: Edit) -> None:
+        self.graph, self.edit = graph, edit
+        self._shared: dict[ir.Value, ir.Value] = {}
+        self._known: dict[ir.Value, ir.TensorProtocol] = {}
+        self._island: list[ir.Node] = []
+
+    def known(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """The tensor that a value is known to be: one from outside, or one of a copy."""
+        tensor = self._known.get(value)
+        return tensor if tensor is not None else self.edit.scope.constant(value)
+
+    def constant(self, tensor: np.ndarray | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
+        """A constant of the edit, which the copies know."""
+        held = tensor if not isinstance(tensor, (np.ndarray, np.generic)) else ir.Tensor(np.asarray(tensor))
+        value = self.edit.constant(held, name)
+        self._known[value] = held
+        return value
+
+    def copy(self, arguments: Sequence[ir.Value], label: str) -> list[ir.Value]:
+        """Add a copy.
+
+        Args:
+            arguments: what stands for the inputs of the subgraph.
+            label: what the names of all that is made shall contain.
+
+        Returns:
+            What stands for its outputs: made here, or there already.
+        """
+        new = dict(zip(self.graph.inputs, arguments, strict=True))
+        for value in self.graph.initializers.values():
+            if value not in new:
+                assert value.const_value is not None
+                new[value] = self._share(value, value.const_value)
+        for node in self.graph:
+            tensor = graphs.constant_of(node)
+            if tensor is not None:
+                new[node.outputs[0]] = self._share(node.outputs[0], tensor)
+            elif node.op_type == "Identity" and is_plain(node, self.edit.scope) and node.domain == "":
+                assert node.inputs[0] is not None
+                new[node.outputs[0]] = new.get(node.inputs[0], node.inputs[0])
+            else:
+                self._add(node, new, label)
+        self._settle([new.get(value, value) for value in self.graph.outputs], new)
+        graphs.detach(self._island)  # what is known but wanted by nobody
+        self._island = []
+        return [new.get(value, value) for value in self.graph.outputs]
+
+    def _share(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        """The constant of the edit that stands for one of the subgraph, in all copies."""
+        if value not in self._shared:
+            self._shared[value] = self.constant(tensor, f"{self.edit.at.name}/{value.name}")
+        return self._shared[value]
+
+    def _add(self, node: ir.Node, new: dict[ir.Value, ir.Value], label: str) -> None:
+        names, prefix = self.edit.scope.names, f"{self.edit.at.name}/{label}"
+        inputs = _mapped(node.inputs, new)
+        computed = self._is_computable(node, inputs)
+        if not computed:
+            self._settle([value for value in (*inputs, *_captured(node, new)) if value is not None], new)
+            inputs = _mapped(node.inputs, new)
+        made = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            [self._attribute(each, new, prefix) for each in node.attributes.values()],
+            overload=node.overload,
+            num_outputs=len(node.outputs),
+            name=names.node(f"{prefix}/{node.name}"),
+            doc_string=node.doc_string,
+            metadata_props=dict(node.metadata_props),
+        )
+        for old, value in zip(node.outputs, made.outputs, strict=True):
+            value.name = names.value(f"{prefix}/{old.name}") if old.name else ""
+        self._infer(node, made)
+        new.update(zip(node.outputs, made.outputs, strict=True))
+        if made.op_type in ("Shape", "Size") and self._fold_shape(made, new):
+            return
+        if computed and not all(_is_small(value, self.edit.scope) for value in made.outputs):
+            self._settle([value for value in inputs if value is not None], new)
+            for index, given in enumerate(_mapped(inputs, new)):
+                made.replace_input_with(index, given)
+            self._infer(node, made)
+            computed = all(_is_small(value, self.edit.scope) for value in made.outputs)
+        (self._island if computed else self.edit.nodes).append(made)
+
+    def _infer(self, node: ir.Node, made: ir.Node) -> None:
+        """Types and shapes of a copy: inferred, since they may differ from turn to turn, else as its model has them."""
+        infer_node(made, self.edit.scope)
+        for old, value in zip(node.outputs, made.outputs, strict=True):
+            value.type = value.type if value.type is not None else old.type
+            if old.shape is not None and graphs.DISPUTED not in old.meta:
+                sizes = ir.Shape([each if isinstance(each, int) else None for each in old.shape])
+                value.shape = graphs.more_known(value.shape, sizes)
+
+    def _attribute(self, attribute: ir.Attr, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Attr:
+        if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            return attribute
+        if attribute.type == ir.AttributeType.GRAPHS:
+            inner = [self._nested(each, new, prefix) for each in attribute.as_graphs()]
+            return ir.AttrGraphs(attribute.name, inner)
+        return ir.AttrGraph(attribute.name, self._nested(attribute.as_graph(), new, prefix))
+
+    def _nested(self, graph: ir.Graph, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Graph:
+        """A copy of a subgraph's subgraph, in which all has names of its own."""
+        copy, names = graph.clone(allow_outer_scope_values=True), self.edit.scope.names
+        for each in _inside(copy):
+            values = [*each.inputs, *each.initializers.values(), *(value for node in each for value in node.outputs)]
+            for value in dict.fromkeys(values):
+                value.name = names.value(f"{prefix}/{value.name}") if value.name else value.name
+            for node in each:
+                node.name = names.node(f"{prefix}/{node.name}")
+                for index, old in enumerate(node.inputs):
+                    if old is not None and old in new:
+                        node.replace_input_with(index, new[old])
+        return copy
+
+    # computing
+
+    def _is_computable(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> bool:
+        """Whether all that a node takes is known, and small, or about to be."""
+        scope = self.edit.scope
+        if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
+            return False
+        if next(graphs.subgraphs(node), None) is not None or not any(value.name for value in node.outputs):
+            return False
+        made = {value for each in self._island for value in each.outputs}
+        for value in inputs:
+            if value is None or value in made:
+                continue
+            tensor = self.known(value)
+            if tensor is None or tensor.nbytes > SMALL:
+                return False
+        return True
+
+    def _fold_shape(self, made: ir.Node, new: dict[ir.Value, ir.Value]) -> bool:
+        """Replace Shape or Size of something of known shape."""
+        shape = self.edit.scope.shape(made.inputs[0])
+        if shape is None or not shape.is_static():
+            return False
+        start, end = (made.attributes.get_int(name, None) for name in ("start", "end"))
+        sizes = np.array(shape.numpy(), np.int64)
+        known = np.asarray(np.prod(sizes, dtype=np.int64)) if made.op_type == "Size" else sizes[start:end]
+        self._replace(made.outputs[0], ir.Tensor(known), new)
+        graphs.detach([made])
+        return True
+
+    def _settle(self, wanted: Sequence[ir.Value], new: dict[ir.Value, ir.Value]) -> None:
+        """Compute what is about to be known, if any of it is wanted now."""
+        made = [value for node in self._island for value in node.outputs if value.name]
+        if not set(made).intersection(wanted):
+            return
+        island, self._island = self._island, []
+        operands = {value: None for node in island for value in node.inputs if value is not None}
+        constants = {value: tensor for value in operands if (tensor := self.known(value)) is not None}
+        try:
+            tensors = evaluate(island, constants, made, self.edit.scope)
+        except EvaluationError:  # what cannot be computed now is left to be computed then
+            self.edit.nodes.extend(island)
+            return
+        for value, tensor in zip(made, tensors, strict=True):
+            self._replace(value, tensor, new)
+        graphs.detach(island)
+
+    def _replace(self, value: ir.Value, tensor: ir.TensorProtocol, new: dict[ir.Value, ir.Value]) -> None:
+        """Let a constant stand for a value of the copy that is being made."""
+        constant = self.constant(tensor, str(value.name))
+        for old in [old for old, each in new.items() if each is value]:
+            new[old] = constant
+        new[value] = constant
+
+
+def obstacle(graph: ir.Graph, inputs: int, outputs: int) -> str | None:
+    """Why a subgraph cannot be copied; None where it can.
+
+    Args:
+        graph: the subgraph.
+        inputs: how many it must have.
+        outputs: how many it must have.
+    """
+    if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
+        return f"its subgraph is not valid: it needs {inputs} inputs and {outputs} outputs"
+    for each in _inside(graph):
+        own = {*each.inputs, *each.initializers.values()}
+        for value in each.outputs:
+            if value not in own and (value.producer() is None or value.graph is not each):
+                return f"its subgraph returns {value.name}, which it does not make"
+    return None
+
+
+def hazard(graph: ir.Graph, scope: Scope) -> str | None:
+    """Why a subgraph must not be computed where nobody wants its results; None where that does no harm."""
+    for node in graphs.with_nested(graph):
+        if node.domain not in ("", "ai.onnx.ml", "com.microsoft") or not is_plain(node, scope):
+            return f"what {node.op_type} does besides is unknown"
+        if is_random(node, scope):
+            return f"{node.op_type} gives something else each time"
+        if node.op_type != "If" and next(graphs.subgraphs(node), None) is not None:
+            return f"its subgraph contains {node.op_type}"
+        if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
+            return f"{node.op_type} makes something that is no tensor"
+        if node.op_type in ("Div", "Mod") and scope.constant(node.inputs[1]) is None:
+            dtype = scope.dtype(node.inputs[1]) or node.inputs[1].dtype  # type: ignore[union-attr]
+            if dtype is None or not dtype.is_floating_point():
+                return f"{node.op_type} of integers may fail"
+        index = _INDEXED.get(node.op_type)
+        if index is not None and scope.constant(node.inputs[index]) is None:
+            return f"the indices of {node.op_type} may be out of range"
+    return None
+
+
+def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
+    """One tensor of several of the same shape, along a new axis; a constant where all of them are known."""
+    tensors = [body.known(value) for value in values]
+    if all(each is not None and each.nbytes <= SMALL for each in tensors):
+        arrays = [each.numpy() for each in tensors if each is not None]
+        dtype = tensors[0].dtype if tensors[0] is not None else None
+        return body.constant(ir.Tensor(np.stack(arrays, axis), dtype=dtype))
+    axes = body.constant(np.array([axis]))
+    parts = [body.edit.op("Unsqueeze", [value, axes]) for value in values]
+    return parts[0] if len(parts) == 1 else body.edit.op("Concat", parts, {"axis": axis})
+
+
+def nothing(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None:
+    """What `stack` gives for no values at all: an empty tensor; None where the shape of the elements is unknown.
+
+    Args:
+        body: where to make it.
+        element: a value of the subgraph that has the shape and the dtype of the elements.
+        axis: the new one.
+    """
+    shape, dtype = element.shape, element.dtype
+    if shape is None or not shape.is_static() or dtype is None or graphs.DISPUTED in element.meta:
+        return None
+    sizes = list(shape.numpy())
+    sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
+    return body.constant(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))
+
+
+def scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
+    """A value of one element, without its dimensions; None where it is not known how many these are."""
+    shape = edit.scope.shape(value)
+    if shape is None:
+        return None
+    return edit.op("Squeeze", [value, edit.constant(np.arange(len(shape)))]) if len(shape) else value
+
+
+def select(condition: ir.Value, one: ir.Value, other: ir.Value, edit: Edit) -> ir.Value:
+    """One of two values of the same shape. ONNX Runtime's Where does not take booleans."""
+    if edit.scope.dtype(one) != ir.DataType.BOOL:
+        return edit.op("Where", [condition, one, other])
+    no = edit.op("And", [edit.op("Not", [condition]), other])
+    return edit.op("Or", [edit.op("And", [condition, one]), no])
+
+
+def _mapped(values: Sequence[ir.Value | None], new: Mapping[ir.Value, ir.Value]) -> list[ir.Value | None]:
+    return [value if value is None else new.get(value, value) for value in values]
+
+
+def _inside(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and all that are nested in it."""
+    yield graph
+    for node in graph:
+        for inner in graphs.subgraphs(node):
+            yield from _inside(inner)
+
+
+def _captured(node: ir.Node, new: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
+    if next(graphs.subgraphs(node), None) is None:
+        return []
+    return [new.get(value, value) for value in graphs.captures(node)]
+
+
+def _is_small(value: ir.Value, scope: Scope) -> bool:
+    if not value.name:
+        return True
+    shape, dtype = scope.shape(value), scope.dtype(value)
+    if shape is None or dtype is None or not shape.is_static() or dtype == ir.DataType.STRING:
+        return False
+    return int(np.prod(shape.numpy(), dtype=np.int64)) * dtype.bitwidth <= 8 * SMALL

@@ -1,0 +1,221 @@
+"""Arithmetic on dtypes that a runtime does not have: their values, held by a wider dtype that it does have.
+
+A tensor of a small dtype is a set of points on a coarse grid. Its *carrier* holds the same numbers: int8 or uint8 for
+integers of 2 and 4 bits, float32 for floats of 4 to 8 bits. What a Cast to the small dtype does is then arithmetic:
+
+    to b bits of integer    x mod 2ᵇ, as two's complement where it is signed
+    to m bits of mantissa   round(x / u)·u with u = 2^(⌊log₂|x|⌋ − m), half to even, within the dtype's range
+
+``⌊log₂|x|⌋`` is found by bisection over the powers of two that the dtype has. Comparisons and products with powers of
+two are exact in any order and under any contraction, which the shorter tricks with large constants are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.edit import Edit
+
+SMALL_INTEGERS = {
+    dtype for name in ("INT2", "UINT2", "INT4", "UINT4") if (dtype := getattr(ir.DataType, name, None)) is not None
+}
+"""The integers of less than a byte."""
+SMALL_FLOATS = {
+    dtype
+    for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1", "FLOAT8E8M0")
+    if (dtype := getattr(ir.DataType, name, None)) is not None
+}
+"""The floats of a byte and less."""
+SMALL = SMALL_INTEGERS | SMALL_FLOATS
+
+
+def carrier(dtype: ir.DataType) -> ir.DataType:
+    """The dtype that holds all values of ``dtype``: itself where it is not a small one."""
+    if dtype in SMALL_FLOATS:
+        return ir.DataType.FLOAT
+    if dtype in SMALL_INTEGERS:
+        return ir.DataType.INT8 if dtype.is_signed() else ir.DataType.UINT8
+    return dtype
+
+
+def float_info(dtype: ir.DataType) -> Any:
+    """What numpy's finfo says of a float, whether numpy knows it or ml_dtypes does."""
+    return ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
+
+
+def limits(dtype: ir.DataType) -> tuple[float, float]:
+    """The least and the largest finite value of a dtype."""
+    if dtype.is_integer():
+        bits = dtype.bitwidth
+        return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if dtype.is_signed() else (0.0, 2.0**bits - 1)
+    info = float_info(dtype)
+    return float(info.min), float(info.max)
+
+
+def scalar(edit: Edit, number: float, dtype: ir.DataType) -> ir.Value:
+    """A constant without dimensions."""
+    with np.errstate(over="ignore"):
+        return edit.constant(np.asarray(number).astype(dtype.numpy()))
+
+
+def cast(edit: Edit, value: ir.Value, dtype: ir.DataType, source: ir.DataType | None = None) -> ir.Value:
+    """``value`` as another dtype; itself where it is known to have it."""
+    return value if (source or value.dtype) == dtype else edit.op("Cast", [value], {"to": dtype.value})
+
+
+def is_settled(node: ir.Node, name: str) -> bool:
+    """Whether a rule, or legalization, made this node: what then is around it makes up for what is wrong with it."""
+    maker = node.metadata_props.get(graphs.PASS, "")
+    return maker == name or maker.startswith("legalize/")
+
+
+def round_to_grid(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool = True) -> ir.Value:
+    """What float32 numbers become in a small float, as float32.
+
+    Args:
+        edit: where to build it.
+        x: float32.
+        dtype: a small float other than float8e8m0.
+        saturate: whether what is too large becomes the largest number, else NaN or infinity; as the operator Cast says.
+    """
+    number = ir.DataType.FLOAT
+    info = float_info(dtype)
+    largest, low = float(info.max), int(math.log2(float(info.smallest_normal)))
+    high = math.floor(math.log2(largest))
+    saturate = saturate or dtype == ir.DataType.FLOAT4E2M1
+    bound = largest if saturate else 2.0 ** (high + 1)
+    clipped = edit.op("Min", [edit.op("Max", [x, scalar(edit, -bound, number)]), scalar(edit, bound, number)])
+    power, _ = floor_power(edit, edit.op("Abs", [clipped]), low, high)
+    unit = edit.op("Mul", [power, scalar(edit, 2.0**-info.nmant, number)])
+    y = edit.op("Mul", [edit.op("Round", [edit.op("Div", [clipped, unit])]), unit])
+    if "FNUZ" in dtype.name:  # there is no −0
+        zero = scalar(edit, 0.0, number)
+        y = edit.op("Where", [edit.op("Equal", [y, zero]), zero, y])
+    if not saturate:
+        infinite = dtype == ir.DataType.FLOAT8E5M2
+        for operator, sign in (("Greater", 1.0), ("Less", -1.0)):
+            over = edit.op(operator, [y, scalar(edit, sign * largest, number)])
+            y = edit.op("Where", [over, scalar(edit, sign * np.inf if infinite else np.nan, number), y])
+    return edit.op("Where", [edit.op("IsNaN", [x]), x, y])
+
+
+def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.Value:
+    """What float32 numbers become in float8e8m0, which has only the powers of two from −127 to 127, and NaN.
+
+    Args:
+        edit: where to build it.
+        x: float32; what becomes of negative numbers the standard does not say: here, that of zero.
+        mode: up, down, or nearest, halfway up.
+        saturate: whether what is out of range becomes the nearest power, else NaN.
+    """
+    number = ir.DataType.FLOAT
+    least, most = scalar(edit, 2.0**-127, number), scalar(edit, 2.0**127, number)
+    size = edit.op("Min", [edit.op("Max", [x, least]), scalar(edit, limits(number)[1], number)])
+    y, _ = floor_power(edit, size, -127, 127)
+    if mode == "nearest":
+        y = edit.op(
+            "Where", [edit.op("Less", [size, edit.op("Mul", [y, scalar(edit, 1.5, number)])]), y, _twice(edit, y)]
+        )
+    elif mode == "up":
+        y = edit.op("Where", [edit.op("Greater", [size, y]), _twice(edit, y), y])
+    if saturate:
+        y = edit.op("Min", [y, most])
+    else:
+        infinite = edit.op("Greater", [x, scalar(edit, limits(number)[1], number)])
+        over = edit.op("Or", [infinite, edit.op("Greater", [y, most])])
+        out = edit.op("Or", [over, edit.op("Less", [x, least])])
+        y = edit.op("Where", [out, scalar(edit, np.nan, number), y])
+    return edit.op("Where", [edit.op("IsNaN", [x]), x, y])
+
+
+def _twice(edit: Edit, x: ir.Value) -> ir.Value:
+    return edit.op("Mul", [x, scalar(edit, 2.0, ir.DataType.FLOAT)])
+
+
+def floor_power(
+    edit: Edit, x: ir.Value, low: int, high: int, dtype: ir.DataType = ir.DataType.FLOAT
+) -> tuple[ir.Value, ir.Value]:
+    """The largest power of two that is not above ``x``, from 2^low on, and how many times it is 2^low doubled.
+
+    Args:
+        edit: where to build it.
+        x: below 2^(high + 1); where it is below 2^low, that is the power.
+        low: the least exponent.
+        high: the largest.
+        dtype: of ``x`` and of both results.
+    """
+    step = 1 << max((high - low).bit_length() - 1, 0)
+    power, count = scalar(edit, 2.0**low, dtype), scalar(edit, 0.0, dtype)
+    higher, more = scalar(edit, 2.0 ** (low + step), dtype), scalar(edit, step, dtype)
+    while True:
+        above = edit.op("Greater", [higher, x])
+        power = edit.op("Where", [above, power, higher])
+        count = edit.op("Where", [above, count, more])
+        step //= 2
+        if not step:
+            return power, count
+        higher = edit.op("Mul", [power, scalar(edit, 2.0**step, dtype)])
+        more = edit.op("Add", [count, scalar(edit, step, dtype)])
+
+
+def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The low bits of int32 numbers as an integer of less than a byte, in its carrier.
+
+    BitwiseAnd exists wherever these dtypes do (from opset 18, and 21).
+    """
+    number = ir.DataType.INT32
+    low = edit.op("BitwiseAnd", [x, scalar(edit, 2**dtype.bitwidth - 1, number)])
+    if dtype.is_signed():
+        sign = edit.op("BitwiseAnd", [low, scalar(edit, 2 ** (dtype.bitwidth - 1), number)])
+        low = edit.op("Sub", [low, edit.op("Add", [sign, sign])])
+    return edit.op("Cast", [low], {"to": carrier(dtype).value})
+
+
+def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """The nearest integers, halves away from zero, of floats: how a Cast makes integers of less than a byte."""
+    size = edit.op("Abs", [x])
+    whole = edit.op("Floor", [size])
+    rest = edit.op("Sub", [size, whole])
+    one, half = scalar(edit, 1.0, dtype), scalar(edit, 0.5, dtype)
+    rounded = edit.op("Where", [edit.op("Less", [rest, half]), whole, edit.op("Add", [whole, one])])
+    return edit.op("Mul", [edit.op("Sign", [x]), rounded])
+
+
+def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype: ir.DataType) -> ir.Value:
+    """What a Cast to a small dtype gives, in the small dtype's carrier.
+
+    Args:
+        edit: where to build it.
+        node: the Cast.
+        x: what it casts.
+        source: the dtype of ``x``.
+        dtype: the small one.
+    """
+    saturate = bool(node.attributes.get_int("saturate", 1))
+    if dtype == ir.DataType.FLOAT8E8M0:
+        mode = node.attributes.get_string("round_mode", "up")
+        return round_to_power(edit, cast(edit, x, ir.DataType.FLOAT, source), mode, saturate=saturate)
+    if dtype in SMALL_FLOATS:
+        return round_to_grid(edit, cast(edit, x, ir.DataType.FLOAT, source), dtype, saturate=saturate)
+    if source.is_floating_point():
+        x = round_away(edit, cast(edit, x, ir.DataType.FLOAT, source), ir.DataType.FLOAT)
+        source = ir.DataType.FLOAT
+    return wrap(edit, cast(edit, x, ir.DataType.INT32, source), dtype)
+
+
+def as_carrier(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The numbers of a constant of a small dtype, in its carrier."""
+    array: np.ndarray = tensor.numpy().astype(np.float32)
+    return array.astype(carrier(tensor.dtype).numpy())
+
+
+def is_one_of(dtype: ir.DataType | None, dtypes: Collection[ir.DataType]) -> bool:
+    """Whether a dtype is known and among others."""
+    return dtype is not None and dtype in dtypes

@@ -1,0 +1,61 @@
+"""Pieces of which rules build: one operator each, or a linear map along an axis, with constants and static shapes.
+
+A map that works on each axis by itself (interpolation, averaging) is one constant matrix per axis:
+
+    y = (M_1 ⊗ M_2 ⊗ …) x    →    MatMul(M_k, x) along axis k, one after the other
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core.edit import Edit
+from passes.build.arithmetic import HALVES, Array
+
+
+def reshape(edit: Edit, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """``x`` with another static shape."""
+    return edit.op("Reshape", [x, edit.constant(np.array(shape, np.int64))])
+
+
+def cast(edit: Edit, x: ir.Value, dtype: ir.DataType | None, to: ir.DataType | None) -> ir.Value:
+    """``x`` of ``dtype`` as ``to``; ``x`` itself where they are the same."""
+    return x if dtype == to or to is None else edit.op("Cast", [x], {"to": to.value})
+
+
+def number(edit: Edit, value: float, dtype: ir.DataType) -> ir.Value:
+    """A scalar constant."""
+    return edit.constant(np.array(value, dtype.numpy()))
+
+
+def wide_float(dtype: ir.DataType | None) -> ir.DataType | None:
+    """The dtype to compute in: what ONNX Runtime does in float16 and bfloat16 it does in float32, and rounds once."""
+    return ir.DataType.FLOAT if dtype in HALVES else dtype
+
+
+def apply_along(edit: Edit, x: ir.Value, shape: Sequence[int], axis: int, matrix: Array) -> ir.Value:
+    """A constant matrix times every line of ``x`` along an axis.
+
+    Args:
+        edit: where to build.
+        x: of the matrix's dtype, with the static ``shape``.
+        shape: its sizes.
+        axis: which.
+        matrix: (out, shape[axis]).
+
+    Returns:
+        ``x`` with ``out`` elements along the axis.
+    """
+    last = len(shape) - 1
+    if axis == last:
+        return edit.op("MatMul", [x, edit.constant(np.ascontiguousarray(matrix.T))])
+    left = edit.constant(np.ascontiguousarray(matrix))
+    if axis == last - 1:
+        return edit.op("MatMul", [left, x])
+    before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    flat = reshape(edit, x, (before, shape[axis], after))
+    return reshape(edit, edit.op("MatMul", [left, flat]), (*shape[:axis], len(matrix), *shape[axis + 1 :]))

@@ -1,0 +1,264 @@
+"""Ensembles of decision trees as the operators of ai.onnx.ml describe them: lists, one entry a node or a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core.base import Skip
+from passes.legalize.ml import scores as ml
+
+LEAF, MEMBER = "LEAF", "MEMBER"
+_MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", MEMBER)
+"""How TreeEnsemble counts its modes."""
+_TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
+"""How it counts its transforms: so ONNX Runtime, which is what models are tested with; in the standard's text, SOFTMAX
+is 1 and LOGISTIC 2."""
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way to one leaf: the nodes where it turns, each with the side that it takes."""
+
+    leaf: int
+    turns: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Trees with common numbers for their nodes.
+
+    Attributes:
+        feature: which column each node looks at.
+        threshold: what it compares it with.
+        mode: how: LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, or LEAF for none.
+        yes: the node after it if the comparison holds; a leaf is its own.
+        no: the node after it if not.
+        missing: whether the comparison holds for what is not a number.
+        members: the sets of the nodes that compare with one.
+        roots: the first node of each tree.
+        weights: of leaves, as (target, weight), in their order.
+        targets: how many there are.
+        aggregate: SUM, AVERAGE, MIN or MAX of the trees.
+        transform: the post transform.
+        base: what is added: nothing, one value, or one a target.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    mode: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    missing: np.ndarray
+    roots: np.ndarray
+    weights: dict[int, list[tuple[int, float]]]
+    targets: int
+    aggregate: str = "SUM"
+    transform: str = "NONE"
+    base: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    members: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def depth(self) -> int | None:
+        """The most turns from a root to a leaf; None where nodes lead in a circle."""
+        depths = np.where(self.mode == LEAF, 0, -1)
+        state = np.zeros(len(depths), np.int8)
+        for root in self.roots:
+            pending = [int(root)]
+            while pending:
+                node = pending[-1]
+                if depths[node] >= 0:
+                    pending.pop()
+                    continue
+                after = [int(each[node]) for each in (self.yes, self.no)]
+                open_ = [each for each in after if depths[each] < 0]
+                if not open_:
+                    depths[node] = 1 + max(depths[each] for each in after)
+                    pending.pop()
+                elif state[node]:
+                    return None
+                else:
+                    state[node] = 1
+                    pending.extend(dict.fromkeys(open_))
+        return int(max((depths[root] for root in self.roots), default=0))
+
+    def paths(self, limit: int) -> list[list[Path]] | None:
+        """The ways to all leaves, tree by tree; None where a tree has more than ``limit``."""
+        trees = []
+        for root in self.roots:
+            found: list[Path] = []
+            pending: list[tuple[int, tuple[tuple[int, bool], ...]]] = [(int(root), ())]
+            while pending:
+                node, turns = pending.pop()
+                if self.mode[node] == LEAF:
+                    found.append(Path(node, turns))
+                    if len(found) > limit:
+                        return None
+                    continue
+                pending.append((int(self.no[node]), (*turns, (node, False))))
+                pending.append((int(self.yes[node]), (*turns, (node, True))))
+            trees.append(found)
+        return trees
+
+    def reachable(self, root: int) -> list[int]:
+        """The leaves of one tree."""
+        seen, pending = {root}, [root]
+        while pending:
+            node = pending.pop()
+            after = {int(self.yes[node]), int(self.no[node])} - seen
+            seen |= after
+            pending.extend(after)
+        return [node for node in seen if self.mode[node] == LEAF]
+
+    def scores(self, target: int) -> bool | None:
+        """Whether every row gets a score for a target: True and False for all and for none, None for some."""
+        scoring = {leaf for leaf, each in self.weights.items() if any(owner == target for owner, _ in each)}
+        reached = [self.reachable(int(root)) for root in self.roots]
+        if any(scoring.issuperset(leaves) for leaves in reached):
+            return True
+        return None if any(not scoring.isdisjoint(leaves) for leaves in reached) else False
+
+
+def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
+    """A TreeEnsembleRegressor or TreeEnsembleClassifier.
+
+    Args:
+        node: it.
+        dtype: of thresholds and weights.
+    """
+    classifier = node.op_type == "TreeEnsembleClassifier"
+    kind = "class" if classifier else "target"
+    labels = len(node.attributes.get_strings("classlabels_strings", []) or ml.integers(node, "classlabels_int64s"))
+    targets = labels if classifier else node.attributes.get_int("n_targets", 1)
+    trees, ids, yes, no = (ml.integers(node, f"nodes_{each}ids") for each in ("tree", "node", "truenode", "falsenode"))
+    names = [name.removeprefix("BRANCH_") for name in node.attributes.get_strings("nodes_modes", [])]
+    count = len(names)
+    missing = np.zeros(count, bool)
+    given = ml.integers(node, "nodes_missing_value_tracks_true")[:count] == 1
+    missing[: len(given)] = given
+    thresholds, weights = (_values(node, name, dtype) for name in ("nodes_values", f"{kind}_weights"))
+    features = ml.integers(node, "nodes_featureids")
+    if not count or any(len(each) != count for each in (trees, ids, yes, no, thresholds, features)):
+        return Skip("its lists of nodes are empty, or differ in length")
+    unknown = {name for name in names if name not in (*_MODES[:-1], LEAF)}
+    if unknown:
+        return Skip(f"its mode {unknown.pop()} is unknown")
+    places = {pair: index for index, pair in enumerate(zip(trees.tolist(), ids.tolist(), strict=True))}
+    mode = np.array(names)
+    try:
+        after, behind = (
+            np.array([i if mode[i] == LEAF else places[int(trees[i]), int(each[i])] for i in range(count)])
+            for each in (yes, no)
+        )
+        owners = [
+            places[pair]
+            for pair in zip(
+                ml.integers(node, f"{kind}_treeids").tolist(),
+                ml.integers(node, f"{kind}_nodeids").tolist(),
+                strict=True,
+            )
+        ]
+    except KeyError as error:
+        return Skip(f"a node or a weight refers to tree and node {error}, which is not there")
+    held: dict[int, list[tuple[int, float]]] = {}
+    ids_of = ml.integers(node, f"{kind}_ids")
+    if len(ids_of) != len(owners) or len(weights) != len(owners) or any(not 0 <= each < targets for each in ids_of):
+        return Skip("its lists of weights differ in length, or name targets that are not there")
+    for owner, target, weight in zip(owners, ids_of.tolist(), weights, strict=True):
+        if mode[owner] == LEAF:  # old converters give weights to other nodes, which mean nothing
+            held.setdefault(owner, []).append((target, weight))
+    starts = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
+    made = Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets)
+    return _check(
+        replace(
+            made,
+            aggregate=node.attributes.get_string("aggregate_function", "SUM") or "SUM",
+            transform=node.attributes.get_string("post_transform", "NONE") or "NONE",
+            base=_values(node, "base_values", dtype),
+        )
+    )
+
+
+def read_v5(node: ir.Node) -> Ensemble | Skip:
+    """A TreeEnsemble, whose leaves are numbered by themselves; here they come after the nodes."""
+    features, yes, no = (ml.integers(node, f"nodes_{each}") for each in ("featureids", "truenodeids", "falsenodeids"))
+    tensors = {name: _tensor(node, name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")}
+    leaf_yes, leaf_no = (ml.integers(node, f"nodes_{each}leafs") for each in ("true", "false"))
+    modes, splits, weights = tensors["nodes_modes"], tensors["nodes_splits"], tensors["leaf_weights"]
+    targets_of, count, leaves = ml.integers(node, "leaf_targetids"), len(features), len(weights)
+    if not count or any(len(each) != count for each in (modes, splits, yes, no, leaf_yes, leaf_no)):
+        return Skip("its lists of nodes are empty, or differ in length")
+    targets = node.attributes.get_int("n_targets", 1)
+    if len(targets_of) != leaves or any(not 0 <= each < targets for each in targets_of):
+        return Skip("its lists of leaves differ in length, or name targets that are not there")
+    if modes.max() >= len(_MODES):
+        return Skip(f"its mode {modes.max()} is unknown")
+    for ids, to_leaf in ((yes, leaf_yes), (no, leaf_no)):
+        if np.any((ids < 0) | (ids >= np.where(to_leaf != 0, leaves, count))):
+            return Skip("a node refers to a node or a leaf that is not there")
+    own = np.arange(count, count + leaves)
+    pad = np.zeros(leaves, np.int64)
+    missing = np.zeros(count + leaves, bool)
+    given = ml.integers(node, "nodes_missing_value_tracks_true")[:count] == 1
+    missing[: len(given)] = given
+    made = Ensemble(
+        np.concatenate([features, pad]),
+        np.concatenate([splits, pad.astype(splits.dtype)]),
+        np.array([_MODES[each] for each in modes] + [LEAF] * leaves),
+        np.concatenate([np.where(leaf_yes != 0, count + yes, yes), own]),
+        np.concatenate([np.where(leaf_no != 0, count + no, no), own]),
+        missing,
+        ml.integers(node, "tree_roots"),
+        {count + index: [(int(targets_of[index]), weights[index])] for index in range(leaves)},
+        targets,
+    )
+    aggregate, transform = (
+        node.attributes.get_int(name, default) for name, default in (("aggregate_function", 1), ("post_transform", 0))
+    )
+    if not 0 <= aggregate < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
+        return Skip(f"its aggregate function {aggregate} or post transform {transform} is unknown")
+    members = _members(modes, _tensor(node, "membership_values"))
+    if members is None:
+        return Skip("its membership_values have no set for a node that needs one")
+    return _check(replace(made, aggregate=_AGGREGATES[aggregate], transform=_TRANSFORMS[transform], members=members))
+
+
+def _check(ensemble: Ensemble) -> Ensemble | Skip:
+    if ensemble.depth() is None:
+        return Skip("its nodes lead in a circle")
+    leaves = [leaf for root in ensemble.roots for leaf in ensemble.reachable(int(root))]
+    if any(leaf not in ensemble.weights for leaf in leaves):
+        return Skip("a leaf has no weight")
+    if ensemble.targets == 1:  # then the first weight of a leaf is the only one that counts
+        return replace(ensemble, weights={leaf: each[:1] for leaf, each in ensemble.weights.items()})
+    return ensemble
+
+
+def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray] | None:
+    """The sets, which follow each other with NaN after each."""
+    found: dict[int, np.ndarray] = {}
+    ends = np.append(np.flatnonzero(np.isnan(values)), len(values)) if len(values) else np.zeros(0, np.int64)
+    start = 0
+    for index, node in enumerate(np.flatnonzero(modes == _MODES.index(MEMBER))):
+        if index >= len(ends) or start == ends[index]:
+            return None
+        found[int(node)] = values[start : ends[index]]
+        start = int(ends[index]) + 1
+    return found
+
+
+def _values(node: ir.Node, name: str, dtype: np.dtype) -> np.ndarray:
+    """Numbers that are a list of floats, or a tensor."""
+    attribute = node.attributes.get(f"{name}_as_tensor")
+    given: Sequence[float] | np.ndarray = ml.floats(node, name)
+    if attribute is not None:
+        given = attribute.as_tensor().numpy().ravel()
+    return np.asarray(given).astype(dtype)
+
+
+def _tensor(node: ir.Node, name: str) -> np.ndarray:
+    attribute = node.attributes.get(name)
+    return attribute.as_tensor().numpy().ravel() if attribute is not None else np.zeros(0, np.float32)
