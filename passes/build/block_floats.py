@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.edit import Edit
 from passes.build.arithmetic import Arithmetic
 from passes.build.grids import floor_power, round_away
+from passes.core.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT
 _LOW, _HIGH = -126, 127

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.randomness import is_random
 from passes.core import graphs
 from passes.core.edit import Edit
-from passes.analysis.evaluation import EvaluationError, evaluate
 from passes.core.graphs import Scope
 from passes.core.inference import SMALL, infer_node
 from passes.core.matching import is_plain
-from passes.analysis.randomness import is_random
 
 _INDEXED = {
     "Gather": 1,

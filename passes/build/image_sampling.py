@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.edit import Edit
 from passes.build.operators import number, reshape
+from passes.core.edit import Edit
 
 
 @dataclass(frozen=True)

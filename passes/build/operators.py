@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.edit import Edit
 from passes.build.arithmetic import HALVES, Array
+from passes.core.edit import Edit
 
 
 def reshape(edit: Edit, x: ir.Value, shape: Sequence[int]) -> ir.Value:
