@@ -43,7 +43,7 @@ class Line:
         error: of the worst output, relative; None where nothing was compared.
         sqnr_db: of that output.
         quantized: pairs of quantized operands, and products; empty where MIGraphX quantizes nothing.
-        keep: what must stay in float32, or why there is nothing to say.
+        keep_fp32: the nodes that must stay in float32, or why none were found.
     """
 
     network: str
@@ -52,12 +52,14 @@ class Line:
     error: float | None = None
     sqnr_db: float | None = None
     quantized: str = ""
-    keep: str = ""
+    keep_fp32: str = ""
 
     def __str__(self) -> str:
         numbers = f"{self.error:10.2e} {self.sqnr_db:8.1f}" if self.error is not None else f"{'':10} {'':8}"
         verdict = "agrees" if self.passed else "differs"
-        return f"{self.network:10} {self.precision:9} {verdict:8} {numbers}  {self.quantized:10} {self.keep}".rstrip()
+        return (
+            f"{self.network:10} {self.precision:9} {verdict:8} {numbers}  {self.quantized:10} {self.keep_fp32}".rstrip()
+        )
 
 
 def measure(network: Architecture, precision: str, folder: Path) -> list[Line]:
@@ -70,22 +72,22 @@ def measure(network: Architecture, precision: str, folder: Path) -> list[Line]:
     if first.passed or precision == "fp32":
         return [first]
     try:
-        kept = onnx_bridge.keep(path, precision, target="ref", samples=SAMPLES)
+        kept = onnx_bridge.mixed_precision(path, precision, target="ref", samples=SAMPLES)
     except BridgeError as error:
-        return [replace(first, keep=str(error))]
+        return [replace(first, keep_fp32=str(error))]
     return [first, _measured(path, precision, kept.nodes, folder)]
 
 
-def _measured(path: Path, precision: str, keep: Sequence[str], folder: Path) -> Line:
+def _measured(path: Path, precision: str, keep_fp32: Sequence[str], folder: Path) -> Line:
     try:
-        bundle = onnx_bridge.convert(path, folder / "bundle", target="ref", precision=precision, keep_fp32=keep)
+        bundle = onnx_bridge.convert(path, folder / "bundle", target="ref", precision=precision, keep_fp32=keep_fp32)
     except BridgeError as error:
-        return Line(path.stem, precision, False, keep=str(error))
+        return Line(path.stem, precision, False, keep_fp32=str(error))
     report = onnx_bridge.check(bundle, reference=path, samples=SAMPLES)
     outputs = [output for each in report.legs[-1].comparisons for output in each.outputs]
     worst = min((output.sqnr_db for output in outputs if output.sqnr_db is not None), default=None)
     error_ = None if worst is None else 10 ** (-worst / 20)
-    return Line(path.stem, precision, report.passed, error_, worst, _quantized(bundle, precision), ", ".join(keep))
+    return Line(path.stem, precision, report.passed, error_, worst, _quantized(bundle, precision), ", ".join(keep_fp32))
 
 
 def _quantized(bundle: Bundle, precision: str) -> str:

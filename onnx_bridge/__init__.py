@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx_bridge.batch.batch import convert_all
     from onnx_bridge.batch.jobs import Settings
     from onnx_bridge.benchmark.bench import bench
-    from onnx_bridge.benchmark.mixed_precision import keep
+    from onnx_bridge.benchmark.mixed_precision import mixed_precision
     from onnx_bridge.benchmark.tune import tune
     from onnx_bridge.bundle.buckets import Buckets
     from onnx_bridge.bundle.bundle import Bundle, load
@@ -73,9 +73,9 @@ __all__ = [
     "export",
     "forecast",
     "inspect",
-    "keep",
     "load",
     "lower",
+    "mixed_precision",
     "pack",
     "quantize",
     "reduce",
@@ -108,9 +108,9 @@ _HOMES = {
     "export": "onnx_bridge.quantization.export_verb",
     "forecast": "onnx_bridge.model.int8_forecast",
     "inspect": "onnx_bridge.bundle.inspect",
-    "keep": "onnx_bridge.benchmark.mixed_precision",
     "load": "onnx_bridge.bundle.bundle",
     "lower": "onnx_bridge.torch",
+    "mixed_precision": "onnx_bridge.benchmark.mixed_precision",
     "quantize": "onnx_bridge.quantization.quantize",
     "pack": "onnx_bridge.bundle.pack",
     "reduce": "onnx_bridge.parity.reduce.reduce",

@@ -47,7 +47,7 @@ _VALUES = 64
 
 
 @dataclass(frozen=True)
-class Kept:
+class MixedPrecision:
     """What must stay in float32.
 
     Attributes:
@@ -55,14 +55,14 @@ class Kept:
         nodes: their names, in the order of the graph; empty where the model agrees without.
         candidates: of how many.
         trials: how often the model was converted and compared.
-        beyond: nodes whose activations are beyond the format's range, and the largest of these.
+        out_of_range: the nodes with activations outside the format's range, each with the largest magnitude.
     """
 
     precision: str
     nodes: tuple[str, ...]
     candidates: int
     trials: int
-    beyond: Mapping[str, float]
+    out_of_range: Mapping[str, float]
 
     @property
     def option(self) -> str:
@@ -76,13 +76,15 @@ class Kept:
             "keep_fp32": list(self.nodes),
             "candidates": self.candidates,
             "trials": self.trials,
-            "beyond_range": dict(self.beyond),
+            "out_of_range": dict(self.out_of_range),
             "option": self.option,
         }
 
     def render(self) -> RenderableType:
         """In sentences."""
-        lines = [f"{name}: values up to {size:.3g}, beyond {self.precision}" for name, size in self.beyond.items()]
+        lines = [
+            f"{name}: values up to {size:.3g}, beyond {self.precision}" for name, size in self.out_of_range.items()
+        ]
         if not self.nodes:
             lines.append(f"{self.precision} agrees with the reference; no node need stay in float32")
         else:
@@ -93,7 +95,7 @@ class Kept:
         return "\n".join(lines)
 
 
-def keep(
+def mixed_precision(
     model: str | os.PathLike[str] | ir.Model,
     precision: str = "fp16",
     *,
@@ -111,7 +113,7 @@ def keep(
     timeout: float | None = None,
     memory: float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Kept:
+) -> MixedPrecision:
     """Find the nodes that must stay in float32 for a model to agree with its reference in another precision.
 
     Args:
@@ -194,7 +196,7 @@ def keep(
             what = "the model differs from its reference with all of its nodes in float32, too"
             raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
         found = set(minimal(ordered, agrees))
-    return Kept(precision, tuple(name for name in names if name in found), len(names), len(asked), beyond)
+    return MixedPrecision(precision, tuple(name for name in names if name in found), len(names), len(asked), beyond)
 
 
 def _candidates(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.benchmark.measure import Plan, measure
-from onnx_bridge.benchmark.mixed_precision import keep
+from onnx_bridge.benchmark.mixed_precision import mixed_precision
 from onnx_bridge.benchmark.pareto import Candidate, Trial, explain, front, winner
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.benchmark.tuning_journal import Journal
@@ -256,7 +256,7 @@ def tune(
             if trial.failure is not None and trial.failure.startswith(_DIFFERS) and candidate.precision != "fp32":
                 found = journal.kept(candidate)
                 if found is None and not candidate.keep_fp32 and longest * 2 <= budget - (clock() - started):
-                    found = search.keep(candidate)
+                    found = search.mixed_precision(candidate)
                     journal.add_kept(candidate, found)
                 if found and not candidate.keep_fp32:
                     queue.insert(0, replace(candidate, keep_fp32=found))
@@ -349,12 +349,12 @@ class _Search:
         latency, seconds = Summary.of(series).p50, time.perf_counter() - started
         return Trial(candidate, seconds, None, latency, found, memory, _error(report))
 
-    def keep(self, candidate: Candidate) -> tuple[str, ...]:
+    def mixed_precision(self, candidate: Candidate) -> tuple[str, ...]:
         """What a candidate must keep in float32 (of several sizes at the largest); nothing where that does not help."""
         self.tell(f"{candidate.precision}: which nodes must stay in float32")
         largest = {name: each[-1] for name, each in self._sizes.items()}
         try:
-            found = keep(
+            found = mixed_precision(
                 self._model,
                 candidate.precision,
                 calibration=self._calibration if candidate.precision in BY_CALIBRATION else None,

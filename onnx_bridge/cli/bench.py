@@ -1,4 +1,4 @@
-"""The verbs ``bench``, ``tune`` and ``keep``: how fast a model runs, what makes it faster, and what must stay exact."""
+"""The verbs ``bench``, ``tune`` and ``mixed-precision``: how fast a model runs, what makes it faster, and what must stay exact."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def keep(
+def mixed_precision(
     model: Model,
     precision: Annotated[str, typer.Option(metavar="P", help="fp16, bf16, int8 or fp8.")] = "fp16",
     target: Target = "auto",
@@ -228,7 +228,7 @@ def keep(
     as_json: Json = False,
 ) -> None:
     """Find the nodes that must stay in float32 for a model in fewer bits to agree with its reference."""
-    from onnx_bridge.benchmark.mixed_precision import keep as find
+    from onnx_bridge.benchmark.mixed_precision import mixed_precision as find
 
     with progress(as_json) as tell:
         found = find(

@@ -345,7 +345,7 @@ app.command()(cli_bundle.unpack)
 app.command()(cli_bundle.verify)
 app.command()(bench.bench)
 app.command()(bench.tune)
-app.command()(bench.keep)
+app.command("mixed-precision")(bench.mixed_precision)
 
 
 def main() -> NoReturn:

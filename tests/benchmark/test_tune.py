@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import onnx_bridge
 from onnx_bridge.batch.jobs import gather
 from onnx_bridge.benchmark.minimal_subset import minimal
-from onnx_bridge.benchmark.mixed_precision import keep
+from onnx_bridge.benchmark.mixed_precision import mixed_precision
 from onnx_bridge.benchmark.pareto import Candidate, Trial, explain, front, winner
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.benchmark.tune import tune
@@ -81,8 +81,8 @@ def test_no_element_can_be_left_out() -> None:
 
 def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
     path = saved(tmp_path, OVERFLOWS, **BIG)
-    found = keep(path, "fp16", target="ref")
-    assert set(found.beyond) == set(found.nodes)
+    found = mixed_precision(path, "fp16", target="ref")
+    assert set(found.out_of_range) == set(found.nodes)
     assert len(found.nodes) == 2
     assert found.trials <= 10
     bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="fp16", keep_fp32=found.nodes)
@@ -95,8 +95,8 @@ def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_bfloat16_does_not_overflow(tmp_path: Path) -> None:
-    found = keep(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
-    assert (found.nodes, found.beyond, found.trials) == ((), {}, 1)
+    found = mixed_precision(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
+    assert (found.nodes, found.out_of_range, found.trials) == ((), {}, 1)
 
 
 def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
     path = saved(tmp_path, PLAIN.replace("Relu(a)", "Tanh(a)"), w0=spoilt, w1=WEIGHTS["w1"])
     bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8")
     assert not onnx_bridge.check(bundle).passed
-    found = keep(path, "int8", target="ref")
-    assert (len(found.nodes), found.candidates, found.beyond) == (1, 2, {})
+    found = mixed_precision(path, "int8", target="ref")
+    assert (len(found.nodes), found.candidates, found.out_of_range) == (1, 2, {})
     kept = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8", keep_fp32=found.nodes)
     assert onnx_bridge.check(kept).passed
 
@@ -115,11 +115,11 @@ def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
     path = saved(tmp_path)
     with pytest.raises(InputError, match="all is in float32"):
-        keep(path, "fp32", target="ref")
+        mixed_precision(path, "fp32", target="ref")
     with pytest.raises(InputError, match="needs no calibration data"):
-        keep(path, "fp16", target="ref", calibration=[{}])
+        mixed_precision(path, "fp16", target="ref", calibration=[{}])
     with pytest.raises(InputError, match="with all of its nodes in float32, too"):
-        keep(path, "fp16", target="ref", rtol=0.0, atol=0.0)
+        mixed_precision(path, "fp16", target="ref", rtol=0.0, atol=0.0)
 
 
 # The choice
