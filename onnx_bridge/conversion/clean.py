@@ -139,7 +139,7 @@ def clean(
         passes = Pipeline([FreezeInputs(values=as_json(freeze))]) + passes
     if dims or inputs or default_dim is not None:
         shapes = {name: tuple(shape) for name, shape in (inputs or {}).items()}
-        passes = Pipeline([FreezeShapes(dims=dict(dims or {}), inputs=shapes, default=default_dim)]) + passes
+        passes = Pipeline([FreezeShapes(dims=dict(dims or {}), shapes=shapes, default=default_dim)]) + passes
         if default_dim is not None:
             notes = _left_open(loaded, dims or {}, {*(inputs or ()), *(freeze or ())}, default_dim)
     verifier = Verifier(loaded, dims, inputs) if verify == "each" else None

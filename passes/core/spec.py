@@ -1,4 +1,4 @@
-"""The text form of a pipeline: ``fold-constants{max-bytes=64MiB},freeze-shapes{dims={batch=1},inputs={x=[2,3]}}``.
+"""The text form of a pipeline: ``fold-constants{max-bytes=64MiB},freeze-shapes{dims={batch=1},shapes={x=[2,3]}}``.
 
     pipeline = [ item { "," item } ]            item  = name [ map ]
     map      = "{" [ entry { "," entry } ] "}"  entry = word "=" value

@@ -1,10 +1,10 @@
-"""Give sizes to the dimensions that a model leaves open.
+"""Give fixed sizes to the dynamic dimensions of a model.
 
-    x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or inputs={x=[1,128,64]}
+    x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or shapes={x=[1,128,64]}
 
-A symbol stands for one number in the whole model: it is replaced in every value, and expressions of it follow, as
-``past + 1`` does. What has been frozen is written into the model's metadata, so that freezing it again to the same
-sizes is no mistake. Inputs that are no tensors stay as they are: the arrays of a sequence may differ in size.
+A symbol stands for one number in the whole model: it is replaced in every value, and expressions of it, such as
+``past + 1``, are evaluated. The frozen dimensions are recorded in the model's metadata, so that freezing them again to
+the same sizes is not an error. Inputs that are not tensors are unchanged: the arrays of a sequence may differ in size.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.errors import InputError, nearest
 
 FROZEN = "onnx_bridge.frozen"
-"""The model property that lists, as JSON, the dimensions that were frozen: name to size."""
+"""The model property that holds the frozen dimensions as a JSON object: name to size."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class FreezeShapes(Pass):
-    """Give sizes to the dimensions that a model leaves open.
+    """Give fixed sizes to the dynamic dimensions of a model.
 
     Attributes:
         dims: sizes of symbolic dimensions, by name.
-        inputs: whole shapes, by the name of the input.
-        default: the size of every dimension of an input that is still open after that; None leaves it open.
+        shapes: whole shapes of inputs, by name.
+        default: the size of all other dynamic dimensions of inputs; None leaves them dynamic.
     """
 
     name = "freeze-shapes"
     dims: Mapping[str, int] = field(default_factory=dict)
-    inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     default: int | None = None
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Replace symbols everywhere, and shapes of inputs.
+        """Replace the shapes of inputs, and their symbols in all values.
 
         Raises:
             InputError: a dimension or an input is unknown, a size is too small, or two sizes contradict each other.
@@ -64,39 +64,39 @@ class FreezeShapes(Pass):
         return result
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
-        """The size of every symbol that is to be frozen."""
+        """The size of every symbol to freeze."""
         tensors = [value for value in inputs.values() if _is_tensor(value)]
         symbols = {str(dim): None for value in tensors for dim in value.shape or () if _is_named(dim)}
         sizes: dict[str, int] = {}
         for name, size in self.dims.items():
             if before.get(name, size) != size:
-                raise InputError(f"dimension {name} has been frozen to {before[name]}, not {size}", where=self.name)
+                raise InputError(f"dimension {name} is already frozen to {before[name]}, not {size}", where=self.name)
             if name in symbols:
-                _set(sizes, name, size, f"dims says {name}={size}")
+                _set(sizes, name, size, f"dims has {name}={size}")
             elif name not in before:
-                hint = nearest(name, symbols) or _those_open(inputs)
+                hint = nearest(name, symbols) or _dynamic_inputs(inputs)
                 raise InputError(f"no input has a dimension {name}", where=self.name, hint=hint)
-        for name, shape in self.inputs.items():
+        for name, shape in self.shapes.items():
             if name not in inputs:
                 hint = nearest(name, inputs) or f"there are {', '.join(inputs)}"
                 raise InputError(f"the model has no input {name}", where=self.name, hint=hint)
             self._check(name, shape, inputs[name].shape)
             for dim, size in zip(inputs[name].shape or (), shape, strict=False):
                 if _is_named(dim):
-                    _set(sizes, str(dim), size, f"input {name} says {dim}={size}")
+                    _set(sizes, str(dim), size, f"the shape of input {name} implies {dim}={size}")
         if self.default is not None:
             for symbol in filter(str.isidentifier, symbols):
                 sizes.setdefault(symbol, self.default)
         known = dict(sizes)
         for symbol in symbols:
             if (found := _evaluated(symbol, known)) is not None:
-                _set(sizes, symbol, found, f"{symbol} is {found} by the sizes in it")
+                _set(sizes, symbol, found, f"{symbol} evaluates to {found}")
             elif self.default is not None:
                 sizes.setdefault(symbol, self.default)
         single = [*self.dims.values(), 1 if self.default is None else self.default]
-        whole = [size for shape in self.inputs.values() for size in shape]
+        whole = [size for shape in self.shapes.values() for size in shape]
         if any(size < 1 for size in single) or any(size < 0 for size in whole):
-            hint = "0 only as part of a whole shape"
+            hint = "only a whole shape may have a dimension of size 0"
             raise InputError("a dimension must be frozen to 1 or more", where=self.name, hint=hint)
         return sizes
 
@@ -104,17 +104,17 @@ class FreezeShapes(Pass):
         if declared is None:
             return
         if len(shape) != len(declared):
-            what = f"input {name} has {len(declared)} dimensions, {declared}, and is given {len(shape)}, {list(shape)}"
+            what = f"input {name} has {len(declared)} dimensions, {declared}, but {list(shape)} has {len(shape)}"
             raise InputError(what, where=self.name)
         for index, (dim, size) in enumerate(zip(declared, shape, strict=True)):
             if isinstance(dim, int) and dim != size:
-                what = f"dimension {index} of input {name} is {dim}, and cannot become {size}"
-                raise InputError(what, where=self.name, hint=f"the model says {name}: {declared}")
+                what = f"dimension {index} of input {name} is {dim} and cannot be frozen to {size}"
+                raise InputError(what, where=self.name, hint=f"the model declares {name}: {declared}")
 
     def _shape(self, value: ir.Value, sizes: Mapping[str, int]) -> ir.Shape | None:
-        """The new shape of an input; None where nothing is known."""
-        if str(value.name) in self.inputs:
-            return ir.Shape(self.inputs[str(value.name)])
+        """The new shape of an input; None where it is unknown."""
+        if str(value.name) in self.shapes:
+            return ir.Shape(self.shapes[str(value.name)])
         if value.shape is None:
             return None
         return ir.Shape([self._dim(dim, sizes) for dim in value.shape])
@@ -135,29 +135,28 @@ def _is_named(dim: int | ir.SymbolicDim) -> bool:
 
 def _set(sizes: dict[str, int], name: str, size: int, source: str) -> None:
     if sizes.setdefault(name, size) != size:
-        raise InputError(f"{source}, but it was given {sizes[name]}", where=FreezeShapes.name)
+        raise InputError(f"{source}, which contradicts {name}={sizes[name]}", where=FreezeShapes.name)
 
 
 def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """The number that an expression is; None where it is none, or has symbols without a size."""
+    """The value of an expression; None for a plain symbol, and for an expression with symbols of unknown size."""
     if symbol.isidentifier():
         return None
     dim = ir.SymbolicDim(symbol)
     try:
         found = dim.evaluate(sizes) if dim.free_symbols() <= sizes.keys() else None
-    except ValueError:  # a name that is no expression
+    except ValueError:  # not an expression
         return None
     return found if isinstance(found, int) else None
 
 
-def _those_open(inputs: Mapping[str, ir.Value]) -> str:
-    """What could be frozen, as a hint."""
-    opened = [f"{name}: {value.shape}" for name, value in inputs.items() if value.shape and value.shape.is_dynamic()]
-    return f"open are {', '.join(opened)}" if opened else "all inputs have fixed shapes"
+def _dynamic_inputs(inputs: Mapping[str, ir.Value]) -> str:
+    dynamic = [f"{name}: {value.shape}" for name, value in inputs.items() if value.shape and value.shape.is_dynamic()]
+    return f"dynamic are {', '.join(dynamic)}" if dynamic else "all inputs have fixed shapes"
 
 
 def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Replace the symbols in all values; where one occurs within an expression, inference will have to say."""
+    """Replace the symbols in all values; an expression that has one becomes unknown, for inference to find."""
     for value in graphs.values(model):
         if value.shape is None or value.is_initializer() or value.shape.is_static():
             continue

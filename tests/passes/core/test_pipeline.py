@@ -74,12 +74,12 @@ def registered() -> Iterator[None]:
 
 class TestText:
     def test_the_example_of_the_documentation(self) -> None:
-        text = "fold-constants{max-bytes=1MiB},remove-dead,freeze-shapes{dims={batch=1,seq=128},inputs={x=[2,3,224]}}"
+        text = "fold-constants{max-bytes=1MiB},remove-dead,freeze-shapes{dims={batch=1,seq=128},shapes={x=[2,3,224]}}"
         pipeline = Pipeline.parse(text)
         assert pipeline.passes == (
             FoldConstants(max_bytes=2**20),
             RemoveDead(),
-            FreezeShapes(dims={"batch": 1, "seq": 128}, inputs={"x": (2, 3, 224)}),
+            FreezeShapes(dims={"batch": 1, "seq": 128}, shapes={"x": (2, 3, 224)}),
         )
         assert str(pipeline) == text
 
@@ -131,7 +131,7 @@ class TestText:
             ("have-options{sizes=[1]}", r"sizes=\[1\]: expected a map, as in {name=value}"),
             ("have-options{whole=[1]}", "expected a single value"),
             ('have-options{text="\\q"}', "bad quoted text"),
-            ("freeze-shapes{inputs={x=[1,a]}}", "expected a whole number"),
+            ("freeze-shapes{shapes={x=[1,a]}}", "expected a whole number"),
         ],
     )
     def test_errors(self, text: str, message: str) -> None:
