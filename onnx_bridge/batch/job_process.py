@@ -24,11 +24,11 @@ from typing import Any
 
 from onnx_bridge.batch import transfer
 from onnx_bridge.batch.jobs import Settings
-from onnx_bridge.batch.journal import sync_file, sync_folder
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle, manifest_path
 from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.conversion.convert import convert
+from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, ProgramLost, RuntimeFailure, Unreachable, WorkerCrashed
 from onnx_bridge.core.locations import place
 from onnx_bridge.parity.check import check
@@ -172,9 +172,9 @@ def _sync(bundle: Bundle | Buckets) -> None:
     else:
         names = [each.file for each in bundle.manifest.files]
     for name in (place.name, *names):
-        sync_file(place.parent / name)
+        synchronize(place.parent / name)
     for folder in (place.parent, place.parent.parent):
-        sync_folder(folder)
+        synchronize(folder)
 
 
 def main(connection: int, lifeline: int) -> None:

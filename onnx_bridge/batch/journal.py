@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.conversion.keys import canonical
+from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError
 
 STATE = ".batch"
@@ -87,7 +88,7 @@ class Journal:
         path = folder / _FILE
         self.records, self.damaged, self._torn = read(folder)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        sync_folder(folder)
+        synchronize(folder)
 
     def add(self, event: str, *, wait: bool = True, **fields: Any) -> None:
         """Append a record and wait until it is on the disk, unless it is one whose loss costs nothing.
@@ -176,21 +177,3 @@ def _acquire(lock: int, out: Path) -> None:
             if error.errno in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
                 return  # the file system (NFS) has no such locks: better none than no conversion
             raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Have the bytes of a file on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,13 +24,14 @@ from pathlib import Path
 
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.examine import whole
-from onnx_bridge.batch.journal import STATE, Journal, Record, sync_folder
+from onnx_bridge.batch.journal import STATE, Journal, Record
 from onnx_bridge.batch.journal_copies import Copies
 from onnx_bridge.batch.transfer import MANIFEST, listed
 from onnx_bridge.bundle.buckets import BucketsManifest
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import Manifest, is_manifest
 from onnx_bridge.conversion.publish import adopt, aside, keep_off
+from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import Place, Remote, place
 from onnx_bridge.migraphx import runtime as runtimes
@@ -148,7 +149,7 @@ class Folder(Output):
             for each in (MANIFEST, *files[:-1]):  # a manifest always says whose this is
                 (home / each).parent.mkdir(parents=True, exist_ok=True)
                 (made / each).replace(home / each)
-            sync_folder(home)
+            synchronize(home)
         shutil.rmtree(made, ignore_errors=True)
 
     def sweep(self, name: str) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from onnx_bridge.batch.journal import sync_file, sync_folder
 from onnx_bridge.bundle.buckets import BucketsManifest, has_buckets
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Place, Remote, place
 from onnx_bridge.model.storage import Source
@@ -176,8 +176,8 @@ def lay_down(bundle: Path, aside: Place, origin: Place) -> None:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(stamped[name]) if name in stamped else shutil.copyfile(path, target)
-            sync_file(target)
-            sync_folder(target.parent)
+            synchronize(target)
+            synchronize(target.parent)
 
 
 def _stamped(bundle: Path, origin: str) -> dict[str, bytes]:

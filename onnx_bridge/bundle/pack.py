@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from onnx_bridge.core.atomic_write import AtomicFiles
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import cache_dir
-from onnx_bridge.model.storage import Replacement
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -93,7 +93,7 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
         what = f"{outside[0]} is not in this folder: buckets share their weights"
         raise InputError(what, where=str(bundle), hint=f"pack all buckets: {bundle.parent}")
     try:
-        with Replacement() as files, os.fdopen(os.dup(files.create(out)), "wb") as file:
+        with AtomicFiles() as files, os.fdopen(os.dup(files.create(out)), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for index, (name, path) in enumerate(found.files.items()):
                     entry = tarfile.TarInfo(name if index else _FIRST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.bundle.bundle import load
+from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
@@ -77,13 +77,8 @@ def run_files(
     # strings as numpy's own, since objects would have to be pickled
     plain = [{name: each.astype(str) if each.dtype == object else each for name, each in one.items()} for one in found]
     results = plain[0] if len(plain) == 1 else _stacked(plain)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=out.parent) as folder:
-            written = Path(folder) / "outputs.npz"
-            np.savez(written, allow_pickle=False, **results)
-            written.replace(out)
-    except OSError as error:
-        raise InputError(f"the outputs cannot be written: {error.strerror}", where=str(out)) from error
+    with atomic_file(out) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **results)
     outputs = {
         name: ("string" if each.dtype.kind == "U" else each.dtype.name, each.shape) for name, each in results.items()
     }

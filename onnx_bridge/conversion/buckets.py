@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.conversion.publish import keep_off
 from onnx_bridge.conversion.weight_sharing import SharedWeights
+from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx import runtime as runtimes
@@ -175,10 +175,7 @@ def _write(manifest: BucketsManifest, out: Path) -> None:
     files = [out / manifest.model, out / f"{manifest.model}.data"]
     try:
         whole = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
-        with tempfile.TemporaryDirectory(prefix=".converting-", dir=out) as staging:
-            written = Path(staging) / "manifest.json"
-            written.write_text(sealed(whole.to_json()))
-            written.replace(out / "manifest.json")
+        write_text(out / "manifest.json", sealed(whole.to_json()))
     except OSError as error:
         raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
 

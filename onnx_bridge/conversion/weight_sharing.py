@@ -24,8 +24,9 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import SHARED, FileInfo, Manifest
 from onnx_bridge.conversion.publish import aside, link, publish
+from onnx_bridge.core.atomic_write import AtomicFiles, write_all
 from onnx_bridge.model import io as models
-from onnx_bridge.model.storage import Replacement, elements, packed_size, write_all
+from onnx_bridge.model.storage import elements, packed_size
 from onnx_bridge.model.wire_format import LIMIT, Payload
 from onnx_bridge.model.writer import serialize
 
@@ -66,7 +67,7 @@ class SharedWeights:
             self._path.unlink(missing_ok=True)
             return
         if not self._is_there():
-            with Replacement() as files:
+            with AtomicFiles() as files:
                 file = files.create(self._path)
                 for digest, payload in payloads.items():
                     os.lseek(file, self._places[digest][0], os.SEEK_SET)
@@ -104,7 +105,7 @@ class SharedWeights:
         message = serialize(model, place) if self._info else None
         if message is None or not shared or message.size >= LIMIT:
             return False
-        with Replacement() as files:
+        with AtomicFiles() as files:
             file = files.create(path)
             for piece in message.pieces:
                 if isinstance(piece, bytearray):

@@ -1,25 +1,118 @@
-"""Writing a file so that it is there as a whole or not at all."""
+"""Atomic writes: a file or folder appears at its path complete, or not at all.
+
+Everything is written under a temporary name in the same folder, so on the same file system, and then renamed.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from onnx_bridge.core.errors import InputError
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, in UTF-8, by a rename once complete.
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path of the same file name; the file written to it replaces ``path`` when the block succeeds.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file system refuses something, here or in the block.
     """
-    path = Path(path)
     try:
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
-            written = Path(folder) / "file"
-            written.write_text(text, encoding="utf-8")
-            written.replace(path)
+            temporary = Path(folder) / path.name
+            yield temporary
+            temporary.replace(path)
     except OSError as error:
-        raise InputError(f"it cannot be written: {error.strerror}", where=str(path)) from error
+        raise InputError(f"it cannot be written: {error.strerror or error}", where=str(path)) from error
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path`` that takes its name when the block succeeds; ``path`` is absent or empty."""
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+        os.rename(folder, path)  # noqa: PTH104  the name that TemporaryDirectory removes is gone then
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file; raises InputError where it cannot be written."""
+    with atomic_file(Path(path)) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file in UTF-8; raises InputError where it cannot be written."""
+    write_bytes(path, text.encode())
+
+
+class AtomicFiles:
+    """Several files that take their places together when the block succeeds, and leave no trace when it fails.
+
+    An existing file is replaced, not overwritten: processes that have it open keep the old content, and a symbolic link
+    is itself replaced. Where a file is replaced, all are synchronized to the disk before, so that a power cut leaves
+    either the old content or the new. The file created last takes its place last.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[int, Path, Path]] = []
+
+    def __enter__(self) -> AtomicFiles:
+        return self
+
+    def create(self, path: Path) -> int:
+        """A descriptor, owned by this object, to write the future content of ``path`` to."""
+        temporary = path.with_name(f".onnx-bridge-{secrets.token_hex(8)}.tmp")
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._files.append((file, temporary, path))
+        return file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                if any(os.path.lexists(path) for _, _, path in self._files):
+                    for file, _, _ in self._files:
+                        os.fsync(file)  # slower than the copy itself, so only where an old file could be lost
+                self._rename()
+        finally:
+            for file, temporary, _ in self._files:
+                os.close(file)
+                temporary.unlink(missing_ok=True)
+
+    def _rename(self) -> None:
+        """Put all files into place; where one cannot be, those before it are restored."""
+        with ExitStack() as cleanup, ExitStack() as undo:
+            for _, temporary, path in self._files[:-1]:
+                old = temporary.with_suffix(".old")
+                try:
+                    os.link(path, old, follow_symlinks=False)
+                except FileNotFoundError:
+                    undo.callback(path.unlink, missing_ok=True)
+                else:
+                    cleanup.callback(old.unlink, missing_ok=True)
+                    undo.callback(old.replace, path)
+                temporary.replace(path)
+            for _, temporary, path in self._files[-1:]:
+                temporary.replace(path)
+            undo.pop_all()
+
+
+def write_all(file: int, data: bytes | bytearray | memoryview) -> None:
+    """Write all of ``data`` at a descriptor's position."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def synchronize(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.atomic_write import AtomicFiles, write_all
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.reader import build
-from onnx_bridge.model.storage import Replacement, Span, elements, packed_size, write_all
+from onnx_bridge.model.storage import Span, elements, packed_size
 from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope
 from onnx_bridge.model.writer import serialize
 
@@ -76,7 +77,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
     payloads = [*message.payloads(), *(data.offsets if data else ())]
     sources = {payload.source for payload in payloads if isinstance(payload, Span)}
     try:
-        with Replacement() as files:
+        with AtomicFiles() as files:
             if data:
                 data.write(files.create(data.path))
             file = files.create(path)

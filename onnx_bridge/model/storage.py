@@ -5,20 +5,19 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import secrets
 import stat
 import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.atomic_write import write_all
 from onnx_bridge.core.errors import InputError, nearest
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -216,63 +215,6 @@ def locate(location: str, model: Path) -> Path:
     if not any(real.is_relative_to(folder) for folder in folders):
         raise InputError(f"external data must stay in the folder of the model, and {location!r} leads to {real}")
     return real
-
-
-class Replacement:
-    """New files that take their places together when the block ends well, and leave no trace when it does not.
-
-    A file that is there already is replaced, not written to: whoever has it open keeps it, a symbolic link is replaced
-    itself, and not even a power cut leaves neither the old nor the new. The file created last takes its place last.
-    """
-
-    def __init__(self) -> None:
-        self._files: list[tuple[int, Path, Path]] = []
-
-    def __enter__(self) -> Replacement:
-        return self
-
-    def create(self, path: Path) -> int:
-        """A descriptor to write what will be at ``path``."""
-        temporary = path.with_name(f".onnx-bridge-{secrets.token_hex(8)}.tmp")
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._files.append((file, temporary, path))
-        return file
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                if any(os.path.lexists(path) for _, _, path in self._files):
-                    for file, _, _ in self._files:
-                        os.fsync(file)  # takes longer than the copy itself, so only where there is something to lose
-                self._rename()
-        finally:
-            for file, temporary, _ in self._files:
-                os.close(file)
-                temporary.unlink(missing_ok=True)
-
-    def _rename(self) -> None:
-        """Put all files into place; where one cannot be, those before it are as they were."""
-        with ExitStack() as tidy, ExitStack() as undo:
-            for _, temporary, path in self._files[:-1]:
-                old = temporary.with_suffix(".old")
-                try:
-                    os.link(path, old, follow_symlinks=False)
-                except FileNotFoundError:
-                    undo.callback(path.unlink, missing_ok=True)
-                else:
-                    tidy.callback(old.unlink, missing_ok=True)
-                    undo.callback(old.replace, path)
-                temporary.replace(path)
-            for _, temporary, path in self._files[-1:]:
-                temporary.replace(path)
-            undo.pop_all()
-
-
-def write_all(file: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` at a descriptor's position."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
 
 
 def _similar(path: Path) -> str | None:

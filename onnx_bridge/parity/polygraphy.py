@@ -28,6 +28,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import TensorInfo
 from onnx_bridge.conversion.convert import convert
+from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
@@ -171,14 +172,7 @@ def save_results(path: str | os.PathLike[str], runs: Mapping[str, Sequence[Mappi
     Raises:
         InputError: the file cannot be written.
     """
-    path = Path(path)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
-            written = Path(folder) / "results.json"
-            written.write_text(run_results(runs).to_json())
-            written.replace(path)
-    except OSError as error:
-        raise InputError(f"the results cannot be written: {error.strerror}", where=str(path)) from error
+    write_text(path, run_results(runs).to_json())
 
 
 def plain(outputs: Mapping[str, Value]) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from onnx_bridge.core.atomic_write import write
+from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.parity.error_histogram import Sketch
 from onnx_bridge.report import neighbourhood
 from onnx_bridge.report.charts import Chart
@@ -212,7 +212,7 @@ class Page:
         Raises:
             InputError: the file cannot be written.
         """
-        write(path, self.html())
+        write_text(path, self.html())
 
 
 def figure(number: float | str | None, tone: str = "") -> Cell:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as xml
 
-from onnx_bridge.core.atomic_write import write
+from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.reference.compare import OutputComparison
 
@@ -38,7 +38,7 @@ def write_junit(path: str | os.PathLike[str], report: Report) -> None:
         _count(suite, [suite])
     _count(suites, list(suites))
     xml.indent(suites)
-    write(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n")
+    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n")
 
 
 def _cases(report: Report, leg: Leg) -> Iterator[xml.Element]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.core.atomic_write import write_bytes
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.migraphx.runtime import cache_dir, find
 from onnx_bridge.migraphx.runtime_record import Record
@@ -365,9 +366,7 @@ def _remove(entry: Entry) -> None:
 def _mend(path: Path) -> None:
     """Leave the lines of verdicts out that cannot be read."""
     lines = [line for line in path.read_bytes().split(b"\n") if line and read_line(line) is not None]
-    mended = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    mended.write_bytes(b"".join(line + b"\n" for line in lines))
-    mended.replace(path)
+    write_bytes(path, b"".join(line + b"\n" for line in lines))
 
 
 @contextlib.contextmanager

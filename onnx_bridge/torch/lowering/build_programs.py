@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -25,6 +24,7 @@ from torch import nn
 
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key, key_of
+from onnx_bridge.core.atomic_write import atomic_folder
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.reference.compare import compare
@@ -128,9 +128,8 @@ def _make(request: _Request) -> Made:
             if (made := request.find(Folder(place))) is not None:
                 return made
             shutil.rmtree(place, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=home, ignore_cleanup_errors=True) as temporary:
-            made = request.build(Folder(Path(temporary)))
-            os.rename(temporary, place)  # noqa: PTH104  a folder's own name changes
+        with atomic_folder(place) as temporary:
+            made = request.build(Folder(temporary))
         return _opened(replace(made, programs=Programs(Folder(place), **options.limits)))
     finally:
         lock.release()

@@ -6,8 +6,6 @@ crash of MIGraphX may take along is then this process, which is why it is done o
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import torch
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -97,9 +96,8 @@ class InProcess:
 def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Limits, path: Path) -> None:
     options, target = bundle.manifest.options, bundle.manifest.target
     worker = workers.shared(runtime, options.get("environment"))
-    with worker.limited(limits), tempfile.TemporaryDirectory(prefix=".making-", dir=path.parent) as folder:
+    with worker.limited(limits), atomic_file(path) as temporary:
         program = parse(worker, model, {each.name: each.shape for each in bundle.inputs})
         compiling = Options.of(options.get("compile"), runtime, target).compile
         program.compile(target, **{**compiling, "offload_copy": False})
-        program.save(Path(folder) / _FILE)
-        os.replace(Path(folder) / _FILE, path)  # noqa: PTH105  whole or not at all
+        program.save(temporary)

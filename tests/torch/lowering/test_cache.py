@@ -57,7 +57,7 @@ def test_what_was_made_is_found_again(runtime: Runtime, tmp_path: Path) -> None:
     assert stages == ["check", "load"]
     assert_close(lowered(x()), module(x()), check_stride=False)
     assert len(entries(tmp_path)) == 1
-    assert not list(tmp_path.glob(".making-*"))
+    assert not list(tmp_path.glob(".writing-*"))
 
 
 def test_other_weights_attributes_shapes_and_options_are_others(runtime: Runtime, tmp_path: Path) -> None:
