@@ -83,10 +83,11 @@ class MixedPrecision:
     def render(self) -> RenderableType:
         """In sentences."""
         lines = [
-            f"{name}: values up to {size:.3g}, beyond {self.precision}" for name, size in self.out_of_range.items()
+            f"{name}: values up to {size:.3g}, out of range of {self.precision}"
+            for name, size in self.out_of_range.items()
         ]
         if not self.nodes:
-            lines.append(f"{self.precision} agrees with the reference; no node need stay in float32")
+            lines.append(f"{self.precision} agrees with the reference; no node has to stay in float32")
         else:
             count = len(self.nodes)
             lines.append(

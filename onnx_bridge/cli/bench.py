@@ -1,4 +1,4 @@
-"""The verbs ``bench``, ``tune`` and ``mixed-precision``: how fast a model runs, what makes it faster, and what must stay exact."""
+"""The verbs ``bench``, ``tune`` and ``mixed-precision``: measure a model, and search for a faster conversion."""
 
 from __future__ import annotations
 

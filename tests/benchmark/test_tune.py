@@ -289,7 +289,7 @@ def command(verb: Any, *arguments: object) -> tuple[int, str]:
 
 def test_the_commands(tmp_path: Path) -> None:
     path, job = saved(tmp_path, OVERFLOWS, **BIG), tmp_path / "tuned.toml"
-    code, said = command(bench.keep, path, "--target", "ref", "--json")
+    code, said = command(bench.mixed_precision, path, "--target", "ref", "--json")
     assert (code, len(json.loads(said)["keep_fp32"])) == (0, 2)
     options = ("--precision", "fp32", "--option", "fast_math=false", "--target", "ref", "--iterations", 3)
     code, said = command(bench.tune, path, "-o", job, "--budget", "5m", *options)
