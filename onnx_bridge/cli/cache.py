@@ -1,4 +1,4 @@
-"""The verbs of ``onnx-bridge cache``: look at, prune and verify what is kept in the user's cache folder."""
+"""Look at, prune and verify what is kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
 
-app = typer.Typer(no_args_is_help=True, help="Look at, prune and verify what is kept in the cache folder.")
+app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 @app.command("list")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
-from passes.core.errors import InputError
+from passes.core.errors import InputError, nearest
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+ModelOrBundle = Annotated[
+    Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
+]
+HtmlReport = Annotated[
+    Path | None, typer.Option("--report", metavar="OUT.html", help="Write a page that a browser shows, offline.")
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(
@@ -113,12 +121,6 @@ def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=
 
 def _from_sample(name: str, path: Path) -> str:
     """The array of a name in an .npz, as JSON; raises InputError."""
-    import json
-
-    import numpy as np
-
-    from onnx_bridge.core.errors import nearest
-
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if name in arrays:

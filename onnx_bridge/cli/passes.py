@@ -1,4 +1,4 @@
-"""The verbs of ``onnx-bridge passes``: what passes there are, and why one did or did not apply."""
+"""List the passes, and explain what one would do to a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
 
-app = typer.Typer(no_args_is_help=True, help="List the passes, and explain what one would do to a model.")
+app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 @app.command("list")

@@ -1,4 +1,4 @@
-"""The verbs of ``onnx-bridge runtime``: find, install and examine MIGraphX itself."""
+"""Find, install and examine MIGraphX itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
 
-app = typer.Typer(no_args_is_help=True, help="Find, install and examine MIGraphX itself.")
+app = typer.Typer(no_args_is_help=True, help=__doc__)
 
 
 @app.command("install")

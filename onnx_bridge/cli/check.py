@@ -1,0 +1,136 @@
+"""The verb ``check``."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.cli.options import (
+    Atol,
+    Cache,
+    Dims,
+    Freeze,
+    Host,
+    HtmlReport,
+    Memory,
+    ModelOrBundle,
+    Pipeline,
+    Rtol,
+    Samples,
+    Seed,
+    Shapes,
+    Target,
+    Timeout,
+    dims,
+    shapes,
+    values,
+)
+from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.parity import check as checking
+from onnx_bridge.reference.tolerances import parse_tolerance
+from onnx_bridge.report.check import write_report
+from onnx_bridge.report.junit import write_junit
+
+
+class AsTarget(enum.Enum):
+    """What `check` can compute as on."""
+
+    gpu = "gpu"
+
+
+def check(
+    model: ModelOrBundle,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+            help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
+    ] = None,
+    seed: Seed = 0,
+    samples: Samples = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(metavar="PRECISION", help="What MIGraphX computes in: float32, fp16, bf16, int8 or fp8."),
+    ] = None,
+    tol: Annotated[
+        list[str] | None,
+        typer.Option("--tol", metavar="NAME:rtol=R,atol=A", help="Tolerance of one output; repeatable."),
+    ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Compare every value within the model, and say where it begins to differ.")
+    ] = False,
+    html: HtmlReport = None,
+    junit: Annotated[Path | None, typer.Option(metavar="OUT.xml", help="Write the results as JUnit's XML.")] = None,
+    save_results: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Write all outputs as Polygraphy's tools read them.")
+    ] = None,
+    layers_memory: Annotated[
+        float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of the values compared at a time (1).")
+    ] = None,
+    as_: Annotated[
+        AsTarget | None, typer.Option("--as", help="Also run on ref what a GPU would compute of quantization.")
+    ] = None,
+    target: Target = "auto",
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    freeze: Freeze = None,
+    host: Host = True,
+    cache: Cache = True,
+    timeout: Timeout = None,
+    memory: Memory = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
+
+    Compared are the cleaned model on ONNX Runtime, and the bundle. Exit code 1 where either differs, 3 where MIGraphX
+    fails: files are written all the same.
+    """
+    if save_results is not None:
+        from onnx_bridge.parity import polygraphy  # needs Polygraphy: say so before a long check
+
+    with progress(as_json) as tell:
+        report = checking.check(
+            model,
+            reference=reference,
+            inputs=inputs,
+            seed=seed,
+            samples=samples,
+            rtol=rtol,
+            atol=atol,
+            tolerance=tolerance,
+            tolerances=dict(map(parse_tolerance, tol or ())),
+            layers=layers,
+            layers_memory=layers_memory,
+            evidence=html is not None or save_results is not None,
+            as_target="gpu" if as_ else None,
+            target=target,
+            pipeline=pipeline,
+            dims=dims(dim),
+            input_shapes=shapes(input_),
+            freeze=values(freeze),
+            host=host,
+            cache=cache,
+            timeout=timeout,
+            memory=memory,
+            progress=tell,
+        )
+    if html is not None:
+        write_report(html, report, evidence=report.evidence)
+    if junit is not None:
+        write_junit(junit, report)
+    if save_results is not None and report.evidence is not None:
+        polygraphy.save_results(save_results, report.evidence.results)
+    show(report, as_json)
+    if not report.passed:
+        raise typer.Exit(report.exit_code)

@@ -1,0 +1,58 @@
+"""The verb ``clean``."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.cli.options import Dims, Freeze, Model, Pipeline, Shapes, dims, shapes, values
+from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.conversion import clean as cleaning
+from passes.core.errors import InputError
+
+
+class Verify(enum.Enum):
+    """When `clean` compares numbers."""
+
+    none = "none"
+    each = "each"
+
+
+def clean(
+    model: Model,
+    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The cleaned model.")] = None,
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    freeze: Freeze = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
+    verify: Annotated[
+        Verify, typer.Option(help="'each' runs the model on ONNX Runtime before and after each pass.")
+    ] = Verify.none,
+    max_rewrites: Annotated[int | None, typer.Option(min=0, help="Stop after so many rewrites.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show every rewrite, with its nodes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Rewrite a model with the passes of a pipeline. Exit code 1 where `--verify` finds that numbers moved."""
+    if (out is None) != dry_run:
+        raise InputError("say where the cleaned model goes with -o OUT.onnx, or only look with --dry-run (not both)")
+    with progress(as_json) as tell:
+        cleaned = cleaning.clean(
+            model,
+            out,
+            pipeline=pipeline,
+            dims=dims(dim),
+            inputs=shapes(input_),
+            freeze=values(freeze),
+            verify=verify.value,
+            max_rewrites=max_rewrites,
+            progress=tell,
+        )
+    if trace and not as_json:
+        print(cleaned.trace())
+    show(cleaned, as_json)
+    if not cleaned.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,20 @@
+"""The verb ``diff``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.model import difference
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A.onnx", help="The model before.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model after.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Show which nodes were removed, added and changed between two models, and by which passes."""
+    show(difference.diff(first, second), as_json)

@@ -1,0 +1,53 @@
+"""The verb ``doctor``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.cli.options import Cache, Dims, Freeze, Host, HtmlReport, Model, Pipeline, Shapes, dims, shapes, values
+from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.conversion import doctor as diagnosis
+from onnx_bridge.report.diagnosis import write_diagnosis
+from passes.core.errors import InputError
+
+
+def doctor(
+    model: Model,
+    fix: Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The rewritten model.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every node, not every kind of operator.")] = False,
+    html: HtmlReport = None,
+    pipeline: Pipeline = "default",
+    dim: Dims = None,
+    input_: Shapes = None,
+    freeze: Freeze = None,
+    host: Host = True,
+    cache: Cache = True,
+    as_json: Json = False,
+) -> None:
+    """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
+
+    Exit code 0 where everything will run, which is said only after MIGraphX has parsed the whole; 1 where not.
+    """
+    if fix != (out is not None):
+        raise InputError("say where the rewritten model goes with --fix -o OUT.onnx")
+    with progress(as_json) as tell:
+        found = diagnosis.doctor(
+            model,
+            out,
+            pipeline=pipeline,
+            dims=dims(dim),
+            inputs=shapes(input_),
+            freeze=values(freeze),
+            host=host,
+            cache=cache,
+            progress=tell,
+        )
+    if html is not None:
+        write_diagnosis(html, found)
+    show(found, as_json, verbose=verbose)
+    if not found.passed:
+        raise typer.Exit(1)
