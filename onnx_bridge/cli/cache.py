@@ -8,7 +8,7 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
 
-app = typer.Typer(no_args_is_help=True, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
 @app.command("list")

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 import passes
 from onnx_bridge.core.deferred import defer
 from onnx_bridge.core.version import VERSION
-from passes.core.errors import BridgeError, InputError
+from passes.core.errors import BridgeError, InputError, nearest
 
 _VERBS = {
     "passes": "passes",
@@ -68,6 +68,12 @@ class _Verbs(TyperGroup):
         if cmd_name not in _VERBS:
             return None
         return _listed(cmd_name) if self._listing else _loaded(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in _VERBS and not args[0].startswith("-"):
+            hint = nearest(args[0], _VERBS) or "`onnx-bridge --help` lists the verbs"
+            raise InputError(f"there is no verb {args[0]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         with self._list_only():

@@ -354,12 +354,12 @@ class TestOutputs:
                 folder.chmod(0o755)
         code = (
             "import os, sys\n"
-            "from onnx_bridge import cli, model\n"
+            "import onnx_bridge.cli.main, onnx_bridge.model.io\n"
             "import onnxruntime, onnx_bridge.conversion.convert, passes.core.pipeline\n"
             "os.getuid() or os.setuid(65534)\n"
-            "from onnx_bridge.conversion import publishing\n"
+            "from onnx_bridge.conversion import publish\n"
             "try:\n"
-            "    with publishing.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
+            "    with publish.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
             "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
         )
         done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)

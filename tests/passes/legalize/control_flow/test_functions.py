@@ -49,7 +49,7 @@ class TestOperators:
         assert ("", "MatMul") not in found
 
     def test_are_not_looked_for_at_import(self) -> None:
-        code = "from passes.legalize import functions as f; print(f._expandable.cache_info().currsize)"
+        code = "from passes.legalize.control_flow import functions as f; print(f._expandable.cache_info().currsize)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "0"
 
