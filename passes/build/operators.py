@@ -22,6 +22,16 @@ def reshape(edit: Edit, x: ir.Value, shape: Sequence[int]) -> ir.Value:
     return edit.op("Reshape", [x, edit.constant(np.array(shape, np.int64))])
 
 
+def reshape_or_fold(edit: Edit, value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """A value in another shape; a constant as a constant."""
+    tensor = value.const_value if value in edit.constants else edit.scope.constant(value)
+    if tensor is not None:
+        return edit.constant(tensor.numpy().reshape(shape))
+    if not shape:
+        return edit.op("Squeeze", [value])
+    return edit.op("Reshape", [value, edit.constant(np.array(shape, np.int64))])
+
+
 def cast(edit: Edit, x: ir.Value, dtype: ir.DataType | None, to: ir.DataType | None) -> ir.Value:
     """``x`` of ``dtype`` as ``to``; ``x`` itself where they are the same."""
     return x if dtype == to or to is None else edit.op("Cast", [x], {"to": to.value})

@@ -36,12 +36,12 @@ from passes.build.block_floats import (
     round_to_float,
 )
 from passes.build.operands import sizes_of
+from passes.build.operators import reshape_or_fold
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
 from passes.core.fixpoint import run_in_rounds
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.types.quantize_linear import reshaped
 
 _NUMBER = ir.DataType.FLOAT
 _DOMAINS = ("com.amd.quark", "com.vai.quantize")
@@ -236,12 +236,12 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
             else edit.op("Cast", [value], {"to": _NUMBER.value})
         )
     if shape in ((), (1,)):
-        return reshaped(edit, value, [])
+        return reshape_or_fold(edit, value, [])
     whole = x.const_value.shape if x.const_value is not None else x.shape
     assert whole is not None
     rank = len(whole)
     axis = node.attributes.get_int("axis", 0) % rank
-    return reshaped(edit, value, [-1, *[1] * (rank - axis - 1)])
+    return reshape_or_fold(edit, value, [-1, *[1] * (rank - axis - 1)])
 
 
 _STEPS: tuple[NodeRewrite[Match], ...] = (_Integers(), _Pairs(), _Blocks())  # type: ignore[assignment]

@@ -19,11 +19,11 @@ import onnx_ir as ir
 
 from passes.analysis.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.analysis.quantization import DOMAINS, aligned, infer_quantized, parameters, plain
+from passes.build.quantize_linear import dequantize, output_dtype, unsupported_reason
 from passes.core.base import Context, Exactness, Result, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.types.quantize_linear import dequantized, obstacle, output_dtype
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
@@ -63,7 +63,7 @@ class KeepInnerScales(NodeRewrite[_Found]):
                 if not plain(user, scope, *_PRODUCTS) or value not in user.inputs[:2]:
                     continue
                 if forecast_kernel(user, scope).wrong and _is_inner(node, user, scope):
-                    problem, dtype = obstacle(node, scope), output_dtype(node, scope)
+                    problem, dtype = unsupported_reason(node, scope), output_dtype(node, scope)
                     if problem is not None or dtype is None:
                         return Skip(problem or "its dtype is unknown")
                     return _Found(node, dtype)
@@ -74,7 +74,7 @@ class KeepInnerScales(NodeRewrite[_Found]):
         node, scope = match.node, edit.scope
         weight, found = scope.constant(node.inputs[0]), parameters(node, scope)
         if weight is None or isinstance(found, str) or match.dtype != ir.DataType.FLOAT:
-            return [dequantized(edit, node, node.inputs, match.dtype)]
+            return [dequantize(edit, node, node.inputs, match.dtype)]
         scale, zero = (aligned(each, found, len(weight.shape)) for each in (found.scale, found.zero))
         assert scale is not None and zero is not None
         return [edit.constant((weight.numpy().astype(np.int32) - zero).astype(np.float32) * scale)]

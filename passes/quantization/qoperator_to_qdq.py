@@ -3,7 +3,7 @@
     QLinearConv(x, w, b)   →  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), b·s_x·s_w))
 
 Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and the rest of them: it is the algebra of
-`passes.legalize.types.quantized_operators`, applied whether or not the runtime takes the operator. The passes that make
+`passes.build.quantized_operators`, applied whether or not the runtime takes the operator. The passes that make
 kernels of 8 bits, and keep saturation, know this form only. Results may differ by one step where the integers would
 have been rounded another way.
 
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.fixpoint import run_in_rounds
-from passes.legalize.types.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 
 
 class _Operators(QuantizedOperator):

@@ -23,11 +23,11 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.grids import cast, scalar
+from passes.build.operators import reshape_or_fold
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.types.quantize_linear import reshaped
 
 _NUMBER, _SUM = ir.DataType.FLOAT, ir.DataType.INT32
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -59,8 +59,8 @@ def fitted(edit: Edit, parameter: ir.Value, shape: Sequence[int] | None) -> ir.V
     assert given is not None
     dims = list(given.numpy())
     if all(each == 1 for each in dims):
-        return reshaped(edit, parameter, []) if dims else parameter
-    return reshaped(edit, parameter, shape) if len(dims) == 1 and shape is not None else parameter
+        return reshape_or_fold(edit, parameter, []) if dims else parameter
+    return reshape_or_fold(edit, parameter, shape) if len(dims) == 1 and shape is not None else parameter
 
 
 def digits_of(length: int) -> int | None:

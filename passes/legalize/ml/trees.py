@@ -25,12 +25,12 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.trees import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import scores as ml
 from passes.legalize.ml.scores import DOMAIN, FLOAT, Features
+from passes.legalize.ml.tree_ensembles import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
 
 _COMPARISONS = {"LT": "Less", "GT": "Greater", "LEQ": "Less", "GTE": "Greater"}
 

@@ -23,12 +23,12 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.grids import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
+from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.types.quantize_linear import dequantized, obstacle, output_dtype, quantized
 
 _MOVING = {
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
@@ -62,7 +62,10 @@ class CarrySmallTypes(NodeRewrite[_Found]):
             problem = _trace(value, scope, found)
             if problem is not None:
                 return Skip(problem)
-        dtype, problem = _dtype(values[0], scope), obstacle(node, scope) if node.op_type == "DequantizeLinear" else None
+        dtype, problem = (
+            _dtype(values[0], scope),
+            unsupported_reason(node, scope) if node.op_type == "DequantizeLinear" else None,
+        )
         assert dtype is not None
         if problem is not None:
             return Skip(problem)
@@ -80,7 +83,7 @@ class CarrySmallTypes(NodeRewrite[_Found]):
             return [edit.op("DequantizeLinear", inputs, attributes)]
         target = output_dtype(node, edit.scope)
         assert target is not None
-        return [dequantized(edit, node, inputs, target)]
+        return [dequantize(edit, node, inputs, target)]
 
 
 def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
@@ -110,7 +113,7 @@ def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | N
         moving = node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3
     if not moving and node.op_type not in ("Cast", "CastLike", "QuantizeLinear"):
         return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
-    if node.op_type == "QuantizeLinear" and (problem := obstacle(node, scope)) is not None:
+    if node.op_type == "QuantizeLinear" and (problem := unsupported_reason(node, scope)) is not None:
         return problem
     if not moving and node.inputs[0] is not None and scope.dtype(node.inputs[0]) is None:
         return f"the dtype of {node.inputs[0].name} is unknown"
@@ -151,7 +154,7 @@ def _carry_outputs(node: ir.Node, dtype: ir.DataType, edit: Edit, known: dict[ir
         return
     inputs = [_carry(each, edit, known) for each in node.inputs]
     if node.op_type == "QuantizeLinear":
-        known[node.outputs[0]] = quantized(edit, node, inputs, dtype)
+        known[node.outputs[0]] = quantize(edit, node, inputs, dtype)
     else:
         attributes: Mapping[str, Any] = dict(node.attributes)
         made = edit.node(node.op_type, inputs, attributes, outputs=len(node.outputs))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_bridge.migraphx.worker import Worker
-from passes.legalize.types.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from tests.passes.dtypes import T, on_migraphx, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 

@@ -1,0 +1,111 @@
+"""QuantizeLinear and DequantizeLinear as float32 arithmetic.
+
+    QuantizeLinear(x, s, z)     →  Cast(Clip(Round(x / s) + z, lowest, highest))
+    DequantizeLinear(q, s, z)   →  (Cast(q) − Cast(z)) · s
+
+Scales and zero points may be per tensor, per axis, or blocked along an axis; they are broadcast to the tensor as
+constants, or by Reshape, Expand and Slice. As in ONNX Runtime, everything is computed in float32 whatever the float
+dtypes are, and rounded once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import SMALL_FLOATS, carrier, cast, limits, round_to_grid, scalar
+from passes.build.operands import given
+from passes.build.operators import reshape_or_fold
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+
+_NUMBER = ir.DataType.FLOAT
+
+
+def output_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
+    """The output dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
+    explicit = node.attributes.get_int("output_dtype", 0)
+    if explicit:
+        return ir.DataType(explicit)
+    if node.op_type == "DequantizeLinear":
+        dtype = scope.dtype(node.inputs[1])
+        return None if dtype == ir.DataType.FLOAT8E8M0 else dtype
+    zero_point = given(node, 2)
+    return ir.DataType.UINT8 if zero_point is None else scope.dtype(zero_point)
+
+
+def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
+    """Why a QuantizeLinear or DequantizeLinear cannot be written as arithmetic; None if it can."""
+    if scope.dtype(node.inputs[0]) is None or output_dtype(node, scope) is None:
+        return "its input or output dtype is unknown"
+    for value in node.inputs:
+        shape = scope.shape(value)
+        if value is not None and (shape is None or not shape.is_static()):
+            return f"the shape of {value.name} is unknown: freeze it with freeze-shapes"
+    return None
+
+
+def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
+    """The result of a QuantizeLinear, in the carrier of its dtype.
+
+    Args:
+        edit: receives the new nodes.
+        node: a QuantizeLinear without `unsupported_reason`.
+        inputs: the node's inputs or their replacements; small dtypes are in their carriers.
+        dtype: of the result.
+    """
+    x, scale, zero_point = (*inputs, None)[:3]
+    assert x is not None and scale is not None
+    y = edit.op("Div", [cast(edit, x, _NUMBER), cast(edit, broadcast_parameter(edit, node, scale), _NUMBER)])
+    if dtype in SMALL_FLOATS:
+        if zero_point is not None and dtype == ir.DataType.FLOAT4E2M1:  # 8-bit floats have zero points of 0
+            y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])
+        return round_to_grid(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
+    y = edit.op("Round", [y])
+    if zero_point is not None:
+        y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])
+    least, largest = (scalar(edit, limit, _NUMBER) for limit in limits(dtype))
+    return cast(edit, edit.op("Min", [edit.op("Max", [y, least]), largest]), carrier(dtype), _NUMBER)
+
+
+def dequantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
+    """The result of a DequantizeLinear; for the arguments see `quantize`."""
+    x, scale, zero_point = (*inputs, None)[:3]
+    assert x is not None and scale is not None
+    if zero_point is not None:
+        offset = broadcast_parameter(edit, node, zero_point)
+        if edit.scope.dtype(node.inputs[0]) == ir.DataType.INT32:  # float32 cannot represent all int32
+            x = edit.op("Sub", [x, offset])
+        else:
+            x = edit.op("Sub", [cast(edit, x, _NUMBER), cast(edit, offset, _NUMBER)])
+    y = edit.op("Mul", [cast(edit, x, _NUMBER), cast(edit, broadcast_parameter(edit, node, scale), _NUMBER)])
+    return cast(edit, y, dtype, _NUMBER)
+
+
+def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Value:
+    """A scale or zero point of ``node``, expanded so that it broadcasts against the node's first input."""
+    shape = edit.scope.shape(node.inputs[0])
+    own = edit.scope.shape(parameter)
+    assert shape is not None and own is not None
+    dims, sizes = list(shape.numpy()), list(own.numpy())
+    if all(each == 1 for each in sizes):
+        return parameter if len(sizes) <= len(dims) else reshape_or_fold(edit, parameter, [])
+    axis = node.attributes.get_int("axis", 1) % len(dims)
+    if len(sizes) == 1 and sizes[0] == dims[axis]:
+        return reshape_or_fold(edit, parameter, [sizes[0], *[1] * (len(dims) - axis - 1)])
+    count, size = sizes[axis], dims[axis]
+    if count in (1, size):
+        return parameter
+    block = node.attributes.get_int("block_size", 0) or -(-size // count)
+    tensor = parameter.const_value if parameter in edit.constants else edit.scope.constant(parameter)
+    if tensor is not None:
+        return edit.constant(np.repeat(tensor.numpy(), block, axis).take(range(size), axis))
+    split = reshape_or_fold(edit, parameter, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
+    repeated = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
+    expanded = edit.op("Expand", [split, edit.constant(np.array(repeated))])
+    merged = reshape_or_fold(edit, expanded, [*sizes[:axis], count * block, *sizes[axis + 1 :]])
+    if count * block == size:
+        return merged
+    return edit.op("Slice", [merged, *(edit.constant(np.array([each])) for each in (0, size, axis))])

@@ -1,0 +1,324 @@
+"""Operators on integers of 8 bits with scales: dequantize, compute in float, quantize.
+
+    QLinearConv(x, w, b)       →  Quantize(Conv(Dequantize(x), Dequantize(w), Dequantize(b, s_x·s_w)))
+    QLinearMatMul, and com.microsoft's QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax,
+    QLinearAveragePool, QLinearGlobalAveragePool, QLinearReduceMean, QLinearConcat, QLinearWhere, QGemm  →  likewise
+    DynamicQuantizeMatMul(a, w)      →  q, s, z = DynamicQuantizeLinear(a);  MatMulInteger(q, w)·s·s_w + bias
+    MatMulIntegerToFloat(a, b)       →  MatMulInteger(a, b)·s_a·s_b + bias
+
+This form is the one that compilers make kernels of 8 bits from. Where it rounds another way than the integers would,
+`passes.legalize.math.integer_products` has the exact form of products. Channels that come last are moved for the
+operator. Where QLinearSoftmax quantizes, ONNX Runtime takes 1/s for a whole number, and rounds it down.
+
+Before opset 13 the standard dequantizes with one scale only. A weight with several, and one zero point, is dequantized
+with the scale 1, and the product multiplied by the scales:
+
+    QLinearConv(x, w, b)       →  Quantize(Conv(Dequantize(x), Dequantize(w, 1))·s_w + b·s_x·s_w)
+
+Skips: unknown shapes and dtypes; several zero points before opset 13, and dynamic quantization before opset 11, when
+the standard had none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.build.grids import cast, scalar
+from passes.build.operators import reshape_or_fold
+from passes.core.base import Exactness, Skip
+from passes.core.edit import Edit
+from passes.core.graphs import Scope
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_CONTRIB = "com.microsoft"
+_NUMBER = ir.DataType.FLOAT
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where an operator's quantized inputs begin, those of its output, and what it computes.
+
+    Attributes:
+        inputs: the index of each tensor that a scale and a zero point follow.
+        output: the index of the output's scale, before its zero point.
+        compute: the operator in float, on what is dequantized.
+    """
+
+    inputs: tuple[int, ...]
+    output: int
+    compute: Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]
+
+
+def _plain(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]:
+    """A standard operator with some of the node's attributes."""
+
+    def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+        return edit.op(operator, operands, _attributes(node, names))
+
+    return compute
+
+
+def _attributes(node: ir.Node, names: Sequence[str]) -> dict[str, Any]:
+    return {name: node.attributes[name] for name in names if name in node.attributes}
+
+
+def _spatial(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]:
+    """An operator whose channels may come last."""
+
+    def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+        last = bool(node.attributes.get_int("channels_last", 0))
+        shape = edit.scope.shape(node.inputs[0])
+        assert shape is not None
+        order = [0, len(shape) - 1, *range(1, len(shape) - 1)]
+        x, *others = operands
+        if last:
+            x = edit.op("Transpose", [x], {"perm": order})
+        y = edit.op(operator, [x, *others], _attributes(node, names))
+        return edit.op("Transpose", [y], {"perm": [order.index(axis) for axis in range(len(order))]}) if last else y
+
+    return compute
+
+
+def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+    shape = edit.scope.shape(node.inputs[0])
+    assert shape is not None
+    dims = list(shape.numpy())
+    axis = node.attributes.get_int("axis", -1) % max(len(dims), 1)
+    if node.attributes.get_int("opset", 13) >= 13 or axis == len(dims) - 1:
+        return edit.op("Softmax", operands, {"axis": axis})
+    flat = [int(np.prod(dims[:axis])), int(np.prod(dims[axis:]))]  # before, it was over all axes from this one on
+    y = edit.op("Softmax", [reshape_or_fold(edit, operands[0], flat)], {"axis": 1})
+    return reshape_or_fold(edit, y, dims)
+
+
+def _leaky(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+    return edit.op("LeakyRelu", operands, {"alpha": node.attributes.get_float("alpha", 0.01)})
+
+
+def _reduce_mean(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+    axes = list(node.attributes.get_ints("axes", []))
+    given: list[ir.Value | None] = [*operands]
+    if axes:
+        given.append(edit.constant(np.array(axes, np.int64)))
+    return edit.op("ReduceMean", given, {"keepdims": node.attributes.get_int("keepdims", 1)})
+
+
+def _where(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
+    return edit.op("Where", [node.inputs[0], *operands])
+
+
+_WINDOW = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_FORMS: dict[str, _Form] = {
+    "QLinearMatMul": _Form((0, 3), 6, _plain("MatMul")),
+    "QLinearConv": _Form((0, 3), 6, _spatial("Conv", *_CONV)),
+    "QLinearAdd": _Form((0, 3), 6, _plain("Add")),
+    "QLinearMul": _Form((0, 3), 6, _plain("Mul")),
+    "QLinearSigmoid": _Form((0,), 3, _plain("Sigmoid")),
+    "QLinearLeakyRelu": _Form((0,), 3, _leaky),
+    "QLinearSoftmax": _Form((0,), 3, _softmax),
+    "QLinearAveragePool": _Form((0,), 3, _spatial("AveragePool", *_WINDOW)),
+    "QLinearGlobalAveragePool": _Form((0,), 3, _spatial("GlobalAveragePool")),
+    "QLinearReduceMean": _Form((0,), 3, _reduce_mean),
+    "QLinearWhere": _Form((1, 4), 7, _where),
+}
+_PRODUCTS = {"QLinearMatMul", "QLinearConv", "QGemm"}
+
+
+@dataclass(frozen=True)
+class QuantizedOperator(NodeRewrite[Match]):
+    """Dequantize, compute in float, and quantize."""
+
+    name = "dequantize-compute-quantize"
+    exactness = Exactness.QUANTIZATION_STEP
+    operators = frozenset(
+        {("", "QLinearMatMul"), ("", "QLinearConv"), (_CONTRIB, "QLinearConcat"), (_CONTRIB, "QGemm")}
+        | {(_CONTRIB, name) for name in _FORMS}
+    )
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether shapes and dtypes are known, and the standard can say it."""
+        scope = context.scope
+        for value in node.inputs:
+            shape = scope.shape(value)
+            if value is not None and (shape is None or not shape.is_static() or scope.dtype(value) is None):
+                return Skip(f"the dtype or the shape of {value.name} is unknown: freeze it with freeze-shapes")
+        if scope.dtype(_at(node, _scale_index(node))) != _NUMBER:
+            return Skip("its scales are not of float32")
+        for index in _parameters(node):
+            shape = scope.shape(_at(node, index))
+            if shape is not None and any(each != 1 for each in shape):
+                if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
+                    return Skip("a scale other than that of the weights is not one number")
+                if scope.opset() < 13 and not _has_one_zero(node, scope):
+                    return Skip("the standard dequantizes along an axis only since opset 13: convert-opset comes first")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
+        """The operator between DequantizeLinear and QuantizeLinear."""
+        node = match.node
+        if node.op_type == "QLinearConcat":
+            parts = [_dequantize(edit, node, index) for index in range(2, len(node.inputs), 3)]
+            y = edit.op("Concat", parts, {"axis": node.attributes.get_int("axis", 0)})
+            return [_quantize(edit, node, y, 0, 2)]
+        if node.op_type == "QGemm":
+            return [_gemm(edit, node)]
+        form = _FORMS[node.op_type]
+        operands = [_dequantize(edit, node, form.inputs[0])]
+        for index in form.inputs[1:]:
+            axis = 0 if node.op_type == "QLinearConv" else -1
+            operands.append(_dequantize(edit, node, index, axis))
+        bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and _at(node, 8) is not None else None
+        if bias is not None and not _is_apart(node, edit.scope):
+            operands.append(bias)
+        y = form.compute(edit, node, operands)
+        if _is_apart(node, edit.scope):
+            y = _scaled(edit, node, y, bias)
+        if node.op_type == "QLinearSoftmax":
+            return [_quantize(edit, node, y, form.output, form.inputs[0], _whole_steps)]
+        return [_quantize(edit, node, y, form.output, form.inputs[0])]
+
+
+def _scale_index(node: ir.Node) -> int:
+    return {"QLinearConcat": 0, "QLinearWhere": 2}.get(node.op_type, 1)
+
+
+def _parameters(node: ir.Node) -> list[int]:
+    """The indices of all scales and zero points."""
+    if node.op_type == "QLinearConcat":
+        return [index for index in range(len(node.inputs)) if index < 2 or index % 3 != 2]
+    form = _FORMS.get(node.op_type, _Form((0, 3), 7, _plain("")))
+    starts = [*(index + 1 for index in form.inputs), form.output]
+    return [index + offset for index in starts for offset in (0, 1)]
+
+
+def _at(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def _one(edit: Edit, value: ir.Value) -> ir.Value:
+    """A scale or zero point, without dimensions where it is one number."""
+    shape = edit.scope.shape(value)
+    return (
+        reshape_or_fold(edit, value, [])
+        if shape is not None and len(shape) and all(each == 1 for each in shape)
+        else value
+    )
+
+
+def _is_apart(node: ir.Node, scope: Scope) -> bool:
+    """Whether a product is multiplied by its weight's scales, which the standard cannot dequantize with."""
+    shape = scope.shape(_at(node, 4)) if node.op_type in _PRODUCTS else None
+    return scope.opset() < 13 and shape is not None and any(each != 1 for each in shape)
+
+
+def _has_one_zero(node: ir.Node, scope: Scope) -> bool:
+    """Whether all zero points of a weight are the same, if there are any."""
+    tensor = scope.constant(_at(node, 5))
+    return _at(node, 5) is None or (tensor is not None and np.unique(tensor.numpy()).size == 1)
+
+
+def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """A product of a weight that was dequantized with the scale 1, by its scales, and the bias."""
+    scale, shape = _at(node, 4), edit.scope.shape(node.inputs[0])
+    assert scale is not None and shape is not None
+    first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
+    along = [-1, *[1] * (len(shape) - 2)] if first else [-1]
+    y = edit.op("Mul", [y, reshape_or_fold(edit, scale, along)])
+    return y if bias is None else edit.op("Add", [y, reshape_or_fold(edit, bias, along)])
+
+
+def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Value:
+    """One of the inputs in float32; with the scale 1 where its own come later."""
+    x, scale, zero = (_at(node, index + offset) for offset in range(3))
+    assert x is not None and scale is not None
+    if index == 3 and _is_apart(node, edit.scope):
+        scale, tensor = scalar(edit, 1.0, _NUMBER), edit.scope.constant(zero)
+        inputs = [x, scale, *([] if tensor is None else [edit.constant(tensor.numpy().reshape(-1)[0])])]
+        return edit.op("DequantizeLinear", inputs)
+    inputs = [x, _one(edit, scale), *([] if zero is None else [_one(edit, zero)])]
+    shape = edit.scope.shape(scale)
+    several = shape is not None and any(each != 1 for each in shape)
+    rank = len(edit.scope.shape(x) or ())
+    return edit.op("DequantizeLinear", inputs, {"axis": axis % max(rank, 1)} if several else {})
+
+
+def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
+    """A bias in int32, whose scale is the product of the others', in float32."""
+    x_scale, w_scale, bias = node.inputs[1], node.inputs[4], node.inputs[index]
+    assert x_scale is not None and w_scale is not None and bias is not None
+    both = edit.op("Mul", [_one(edit, x_scale), _one(edit, w_scale)])
+    return edit.op("Mul", [edit.op("Cast", [bias], {"to": _NUMBER.value}), both])
+
+
+def _quantize(
+    edit: Edit,
+    node: ir.Node,
+    y: ir.Value,
+    index: int,
+    like: int,
+    rescale: Callable[[Edit, ir.Value], ir.Value] = _one,
+) -> ir.Value:
+    """The output, with the scale at ``index``; without a zero point it has the dtype of the input at ``like``."""
+    scale, zero = _at(node, index), _at(node, index + 1)
+    assert scale is not None
+    if zero is None:
+        zero = scalar(edit, 0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
+    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _one(edit, zero)])
+
+
+def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
+    """The scale of which a whole number makes one: 1 / ⌊1/s⌋; 4, with which one rounds to zero, for a larger s."""
+    one = scalar(edit, 1.0, _NUMBER)
+    steps = edit.op("Floor", [edit.op("Div", [one, _one(edit, scale)])])
+    return edit.op("Div", [one, edit.op("Max", [steps, scalar(edit, 0.25, _NUMBER)])])
+
+
+def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
+    """QGemm; in float where it has no scale for its output."""
+    a = _dequantize(edit, node, 0)
+    b = _dequantize(edit, node, 3, 0 if node.attributes.get_int("transB", 0) else 1)
+    alpha = node.attributes.get_float("alpha", 1.0)
+    nothing = [scalar(edit, 0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # something had to be added
+    y = edit.op("Gemm", [a, b, *nothing], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
+    if _is_apart(node, edit.scope):
+        y = _scaled(edit, node, y, None)
+    if _at(node, 6) is not None:  # its scale has alpha in it, too
+        y = edit.op("Add", [y, edit.op("Mul", [_bias(edit, node, 6), scalar(edit, alpha, _NUMBER)])])
+    return _quantize(edit, node, y, 7, 0) if _at(node, 7) is not None else y
+
+
+@dataclass(frozen=True)
+class QuantizedProductToFloat(NodeRewrite[Match]):
+    """Write com.microsoft's products of integers with a result in float by the standard's."""
+
+    name = "quantized-product-to-float"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        """Whether it is about float32, and the standard can say it."""
+        if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
+            return Skip("the standard quantizes dynamically only since opset 11: convert-opset comes first")
+        if context.scope.dtype(_at(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
+            return Skip("its scales are not known to be of float32")
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
+        """MatMulInteger, scaled, and the bias."""
+        node = match.node
+        if node.op_type == "MatMulIntegerToFloat":
+            a, b, a_scale, b_scale, a_zero, b_zero, bias = (_at(node, index) for index in range(7))
+        else:
+            dynamic = edit.node("DynamicQuantizeLinear", [node.inputs[0]], outputs=3)
+            a, a_scale, a_zero = dynamic.outputs
+            b, b_scale, b_zero, bias = (_at(node, index) for index in range(1, 5))
+        assert a_scale is not None and b_scale is not None
+        total = edit.op("MatMulInteger", [a, b, a_zero, b_zero])
+        y = edit.op("Mul", [cast(edit, total, _NUMBER, ir.DataType.INT32), edit.op("Mul", [a_scale, b_scale])])
+        return [edit.op("Add", [y, bias]) if bias is not None else y]
