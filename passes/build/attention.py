@@ -1,11 +1,11 @@
-"""Scaled dot-product attention in primitive operators: what all operators of the attention family have in common.
+"""Scaled dot-product attention in primitive operators, shared by all operators of the attention family.
 
     scores = cap(scale · q · kᵀ) + bias,  cap(s) = softcap · tanh(s / softcap)
     y      = softmax(scores where allowed, else -∞) · v
 
 Heads are the second axis: q is (batch, heads, queries, size), k (batch, kv heads, keys, size), v (batch, kv heads,
-keys, value size). Where several query heads share a key head, they become rows of one product, so that keys and values
-are never copied. A query that may attend to no key gets zeros.
+keys, value size). Query heads that share a key head are stacked as rows of one product, so that keys and values
+are never copied. The output of a query that may not attend to any key is zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx_ir as ir
 from passes.build.arithmetic import Arithmetic, Array
 
 Allowed = ir.Value | Array | None
-"""Which query may attend to which key: booleans that broadcast to the scores; None for all to all."""
+"""Which query may attend to which key: booleans that broadcast to the scores; None for no mask."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Heads:
     """The sizes of queries (batch, query heads, queries, size), keys and values (batch, kv heads, keys, …).
 
     Attributes:
-        kv_heads: a divisor of ``query_heads``: so many of these share a head of keys.
-        value_size: the last axis of the values; that of queries and keys is ``size``.
+        kv_heads: a divisor of ``query_heads``; ``query_heads / kv_heads`` query heads share a key head.
+        size: the last axis of queries and keys.
+        value_size: the last axis of the values.
     """
 
     batch: int
@@ -41,14 +42,37 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """How scores become probabilities.
+
+    Attributes:
+        scale: factor of the products.
+        allowed: which query may attend to which key.
+        every_query_attends: whether every query may attend to some key; known without it if ``allowed`` is an array.
+        bias: added to the products; broadcasts to their shape.
+        softcap: bound of the products before the bias; 0 for none.
+        precision: the dtype of the softmax; None for that of the products.
+        sink: an additional score for each query whose probability is dropped; broadcasts to (1, heads, 1, 1).
+    """
+
+    scale: float
+    allowed: Allowed = None
+    every_query_attends: bool = False
+    bias: ir.Value | None = None
+    softcap: float = 0.0
+    precision: ir.DataType | None = None
+    sink: ir.Value | float | None = None
+
+
+@dataclass(frozen=True)
 class Attended:
-    """What `attend` computes; each but the first is (batch, heads, queries, keys).
+    """The values that `attend` computes; all but the first are (batch, heads, queries, keys).
 
     Attributes:
         output: (batch, heads, queries, value size).
         raw: the scaled products.
         capped: after the soft cap.
-        biased: with the bias, and -∞ where attention is not allowed.
+        biased: with the bias, and -∞ where masked.
         probabilities: after softmax.
     """
 
@@ -60,19 +84,19 @@ class Attended:
 
 
 def split_heads(a: Arithmetic, x: ir.Value, shape: Sequence[int], heads: int) -> ir.Value:
-    """(batch, length, heads · size), which ``shape`` says, → (batch, heads, length, size)."""
+    """Reshape ``x`` of ``shape`` (batch, length, heads · size) to (batch, heads, length, size)."""
     batch, length, hidden = shape
     return a("Transpose", a.reshape(x, [batch, length, heads, hidden // heads]), perm=[0, 2, 1, 3])
 
 
 def merge_heads(a: Arithmetic, x: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """(batch, heads, length, size), which ``shape`` says, → (batch, length, heads · size)."""
+    """Reshape ``x`` of ``shape`` (batch, heads, length, size) to (batch, length, heads · size)."""
     batch, heads, length, size = shape
     return a.reshape(a("Transpose", x, perm=[0, 2, 1, 3]), [batch, length, heads * size])
 
 
-def both(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
-    """What both allow."""
+def intersection(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
+    """The mask of what both allow."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
@@ -80,70 +104,54 @@ def both(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
     return a("And", _value(a, one), _value(a, other))
 
 
-def attend(
-    a: Arithmetic,
-    q: ir.Value,
-    k: ir.Value,
-    v: ir.Value,
-    heads: Heads,
-    *,
-    scale: float,
-    allowed: Allowed = None,
-    never_none: bool = False,
-    bias: ir.Value | None = None,
-    softcap: float = 0.0,
-    precision: ir.DataType | None = None,
-    sink: ir.Value | float | None = None,
-) -> Attended:
+def attend(a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, scoring: Scoring) -> Attended:
     """Attention of all heads.
 
     Args:
-        a: what builds it, in the dtype of ``q``, ``k``, ``v`` and ``bias``.
-        q: the queries.
-        k: the keys.
-        v: the values.
-        heads: their sizes.
-        scale: factor of the products.
-        allowed: which query may attend to which key.
-        never_none: whether every query may attend to some key; where ``allowed`` is an array, that is seen.
-        bias: added to the products, to whose shape it broadcasts.
-        softcap: bound of the products before the bias; 0 for none.
-        precision: the dtype of the softmax; that of the rest where it is None.
-        sink: a further score of every query, whose probability goes nowhere; it broadcasts to (1, heads, 1, 1).
+        a: builds the nodes, in the dtype of ``q``, ``k``, ``v`` and the bias.
+        q: queries, (batch, query heads, queries, size).
+        k: keys, (batch, kv heads, keys, size).
+        v: values, (batch, kv heads, keys, value size).
+        heads: these sizes.
+        scoring: how scores become probabilities.
     """
-    grouped = heads.query_heads != heads.kv_heads
-    rows = [heads.batch, heads.kv_heads, heads.query_heads // heads.kv_heads * heads.queries]
-    each = [heads.batch, heads.query_heads, heads.queries]
-    scaled = q if scale == 1.0 else a("Mul", q, scale)
-    if grouped:
+    groups = heads.query_heads // heads.kv_heads
+    rows = [heads.batch, heads.kv_heads, groups * heads.queries]
+    scaled = q if scoring.scale == 1.0 else a("Mul", q, scoring.scale)
+    if groups > 1:
         scaled = a.reshape(scaled, [*rows, heads.size])
     raw = a("MatMul", scaled, a("Transpose", k, perm=[0, 1, 3, 2]))
-    if grouped:
-        raw = a.reshape(raw, [*each, heads.keys])
+    if groups > 1:
+        raw = a.reshape(raw, [heads.batch, heads.query_heads, heads.queries, heads.keys])
+    softcap = scoring.softcap
     capped = raw if softcap <= 0.0 else a("Mul", a("Tanh", a("Div", raw, softcap)), softcap)
-    scores = capped if bias is None else a("Add", capped, bias)
-    biased, mask = scores, None
-    never_none = never_none or (isinstance(allowed, np.ndarray) and bool(allowed.any(-1).all()))
-    guarded = allowed is not None and not never_none
-    if allowed is not None:
-        mask = _value(a, allowed)
-        biased = a("Where", mask, scores, -np.inf)
-        # where a whole row may be masked, a finite score keeps it from 0 / 0
-        scores = a("Where", mask, scores, float(a.dtype.min)) if guarded else biased
-    inner = Arithmetic(a.edit, precision or a.dtype)
-    probabilities = _softmax(inner, inner.cast(scores, a.dtype), None if sink is None else inner.value(sink))
-    probabilities = a.cast(probabilities, inner.dtype)
-    if guarded:
-        probabilities = a("Where", mask, probabilities, 0.0)
-    weights = a.reshape(probabilities, [*rows, heads.keys]) if grouped else probabilities
+    biased, probabilities = _probabilities(a, capped, scoring)
+    weights = a.reshape(probabilities, [*rows, heads.keys]) if groups > 1 else probabilities
     output = a("MatMul", weights, v)
-    if grouped:
-        output = a.reshape(output, [*each, heads.value_size])
+    if groups > 1:
+        output = a.reshape(output, [heads.batch, heads.query_heads, heads.queries, heads.value_size])
     return Attended(output, raw, capped, biased, probabilities)
 
 
+def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:
+    """The masked scores with the bias, and their softmax."""
+    scores = capped if scoring.bias is None else a("Add", capped, scoring.bias)
+    biased, mask, allowed = scores, None, scoring.allowed
+    attends = scoring.every_query_attends or (isinstance(allowed, np.ndarray) and bool(allowed.any(-1).all()))
+    guarded = allowed is not None and not attends
+    if allowed is not None:
+        mask = _value(a, allowed)
+        biased = a("Where", mask, scores, -np.inf)
+        # a row may be masked entirely: a finite score avoids 0 / 0
+        scores = a("Where", mask, scores, float(a.dtype.min)) if guarded else biased
+    inner = Arithmetic(a.edit, scoring.precision or a.dtype)
+    sink = None if scoring.sink is None else inner.value(scoring.sink)
+    probabilities = a.cast(_softmax(inner, inner.cast(scores, a.dtype), sink), inner.dtype)
+    return biased, a("Where", mask, probabilities, 0.0) if guarded else probabilities
+
+
 def _softmax(a: Arithmetic, scores: ir.Value, sink: ir.Value | None) -> ir.Value:
-    """exp(s - m) / (Σ exp(s - m) + exp(sink - m)), with m the largest of all."""
+    """exp(s - m) / (Σ exp(s - m) + exp(sink - m)), with m the maximum."""
     if sink is None:
         return a("Softmax", scores, axis=-1)
     top = a("Max", a.reduce("Max", scores, [-1]), sink)

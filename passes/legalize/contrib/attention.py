@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Attended, Heads, attend, merge_heads, split_heads
+from passes.build.attention import Attended, Heads, Scoring, attend, merge_heads, split_heads
 from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -69,7 +69,7 @@ def _attend(
         # a query all of whose own keys do not count must still not look ahead
         bias = a.value(wall) if bias is None else a("Where", a.edit.constant(ahead), float(a.dtype.min), bias)
     scale = attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size)
-    done = attend(a, q, k, v, heads, scale=scale, bias=bias, allowed=allowed)
+    done = attend(a, q, k, v, heads, Scoring(scale, allowed, bias=bias))
     shape = (heads.batch, heads.query_heads, heads.queries, heads.value_size)
     return merge_heads(a, done.output, shape), done
 

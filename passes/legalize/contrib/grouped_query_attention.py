@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
 from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -119,12 +119,15 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             k,
             v,
             heads,
-            scale=attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size),
-            allowed=_allowed(a, match, start, ends),
-            never_none=attributes.get_int("local_window_size", -1) <= 0,  # but a pad may lie a window behind
-            bias=_bias(a, match),
-            softcap=attributes.get_float("softcap", 0.0),
-            sink=sink,
+            Scoring(
+                scale=attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size),
+                allowed=_allowed(a, match, start, ends),
+                every_query_attends=attributes.get_int("local_window_size", -1)
+                <= 0,  # but a pad may lie a window behind
+                bias=_bias(a, match),
+                softcap=attributes.get_float("softcap", 0.0),
+                sink=sink,
+            ),
         )
         output = merge_heads(a, done.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
         stage = done.probabilities
@@ -209,11 +212,11 @@ def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Valu
         within = (distance <= 0) & (distance > -window) if window > 0 else distance <= 0
         lengths = ints(a.edit.scope.constant(match.node.inputs[5]))
         full = lengths is not None and all(length + 1 >= heads.queries for length in lengths)
-        return within if full else both(a, within, valid)
+        return within if full else intersection(a, within, valid)
     apart = a.index(distance)
     allowed: Allowed = a("Not", a("Greater", apart, start))
     if window > 0:
-        allowed = both(a, allowed, a("Greater", apart, a("Sub", start, a.index(window))))
+        allowed = intersection(a, allowed, a("Greater", apart, a("Sub", start, a.index(window))))
     return allowed
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Heads, attend, merge_heads, split_heads
+from passes.build.attention import Heads, Scoring, attend, merge_heads, split_heads
 from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -93,7 +93,7 @@ class UnpackAttention(NodeRewrite[_Packed]):
         sample = a.reduce("Sum", a("Cast", before, to=int(ir.DataType.INT32)), [1])
         same = a("Equal", sample, a.reshape(sample, [1, match.tokens]))
         scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
-        output = attend(a, q, k, v, heads, scale=scale, allowed=same, never_none=True).output
+        output = attend(a, q, k, v, heads, Scoring(scale, same, every_query_attends=True)).output
         output = merge_heads(a, output, (1, count, match.tokens, value_size))
         return [a.reshape(output, [match.tokens, match.hidden[2]])]
 

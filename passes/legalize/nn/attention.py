@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Allowed, Heads, attend, both, merge_heads, split_heads
+from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
 from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -96,11 +96,13 @@ class DecomposeAttention(NodeRewrite[_Found]):
             k,
             v,
             heads,
-            scale=attributes.get_float("scale", 1 / math.sqrt(heads.size)),
-            allowed=allowed,
-            bias=bias,
-            softcap=attributes.get_float("softcap", 0.0),
-            precision=ir.DataType(precision) if precision else None,
+            Scoring(
+                scale=attributes.get_float("scale", 1 / math.sqrt(heads.size)),
+                allowed=allowed,
+                bias=bias,
+                softcap=attributes.get_float("softcap", 0.0),
+                precision=ir.DataType(precision) if precision else None,
+            ),
         )
         output = done.output
         if match.flat:
@@ -122,9 +124,9 @@ def _masks(a: Arithmetic, match: _Found) -> tuple[Allowed, ir.Value | None]:
         nothing = np.full(rest, False if dtype == ir.DataType.BOOL else -np.inf).astype(dtype.numpy())
         mask = a.concat([mask, a.edit.constant(nothing)], -1)
     if dtype == ir.DataType.BOOL:
-        return both(a, allowed, mask), None
+        return intersection(a, allowed, mask), None
     mask = a.cast(mask, dtype)
-    return both(a, allowed, a("Greater", mask, -np.inf)), mask
+    return intersection(a, allowed, a("Greater", mask, -np.inf)), mask
 
 
 def _structure(a: Arithmetic, match: _Found) -> Allowed:
@@ -145,10 +147,10 @@ def _structure(a: Arithmetic, match: _Found) -> Allowed:
     result: Allowed = a("Less", a.index(np.arange(heads.keys)), valid)
     if right >= 0:
         last = a("Add", valid, a.index(right - heads.queries))
-        result = both(a, result, a("LessOrEqual", a.index(distance), last))
+        result = intersection(a, result, a("LessOrEqual", a.index(distance), last))
     if left >= 0:
         first = a("Sub", valid, a.index(left + heads.queries))
-        result = both(a, result, a("GreaterOrEqual", a.index(distance), first))
+        result = intersection(a, result, a("GreaterOrEqual", a.index(distance), first))
     return result
 
 

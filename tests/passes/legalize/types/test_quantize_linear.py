@@ -96,7 +96,7 @@ class TestQuantize:
         m.graph.inputs[1].shape = None
         assert why_not(QuantizeByArithmetic(), m) == ["the shape of i1 is unknown: freeze it with freeze-shapes"]
         m.graph.inputs[0].type = None
-        assert why_not(QuantizeByArithmetic(), m) == ["the dtypes that it is between are unknown"]
+        assert why_not(QuantizeByArithmetic(), m) == ["its input or output dtype is unknown"]
 
 
 class TestDequantize:
@@ -142,7 +142,7 @@ class TestContrib:
     def test_before_the_standard_had_it(self) -> None:
         arrays = [np.zeros(3, np.uint16), np.array(1e-4, np.float32), np.array(7, np.uint16)]
         m, _ = single("DequantizeLinear", arrays, [T.FLOAT], domain="com.microsoft", opset=17)
-        reason = "the standard has this only since opset 21: convert-opset comes first"
+        reason = "the standard operator supports this since opset 21: run convert-opset first"
         assert why_not(StandardQuantization(), m) == [reason]
         rewritten(DequantizeByArithmetic(), m)
 
