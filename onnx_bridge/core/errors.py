@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import signal as signals
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ __all__ = [
     "ProgramLost",
     "RuntimeFailure",
     "RuntimeNotFound",
+    "Step",
     "Unreachable",
     "WorkerCrashed",
     "WorkerTimeout",
@@ -23,10 +25,22 @@ __all__ = [
 ]
 
 
+class Step(enum.StrEnum):
+    """What MIGraphX does with a model, in order."""
+
+    PARSE = "parse"
+    QUANTIZE = "quantize"
+    COMPILE = "compile"
+    SAVE = "save"
+    LOAD = "load"
+    RUN = "run"
+
+
 class RuntimeFailure(BridgeError):
     """MIGraphX, or the process that it lives in, failed.
 
     Attributes:
+        step: the step that failed; None where it is not known, or was none of them.
         output: the last of what MIGraphX printed, unabridged by cleaning.
     """
 
@@ -35,6 +49,7 @@ class RuntimeFailure(BridgeError):
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, output: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
         self.output = output
+        self.step: Step | None = None
 
 
 class Unreachable(BridgeError):

@@ -28,6 +28,7 @@ from onnx_bridge.core.errors import (
     OutOfMemory,
     ProgramLost,
     RuntimeFailure,
+    Step,
     WorkerCrashed,
     WorkerTimeout,
 )
@@ -36,6 +37,8 @@ from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import DynamicDimension, OnnxOptions, Shape, Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 
+_STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
+"""Which step a request of the protocol is."""
 _START_SECONDS = 60.0
 _WATCH_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
@@ -187,7 +190,11 @@ class Worker:
                 dropped, self._dropped = self._dropped, []
                 programs = [program for owner, program in dropped if owner == self.generation]
                 self._exchange("drop", {"do": "drop", "programs": programs}, {}, self.limits)
-            return self._exchange(doing, message, tensors or {}, self.limits)
+            try:
+                return self._exchange(doing, message, tensors or {}, self.limits)
+            except RuntimeFailure as error:
+                error.step = _STEPS.get(message["do"])
+                raise
 
     def forget(self, program: int, generation: int) -> None:
         """Let the process free a program; done with the next request."""
