@@ -2,7 +2,6 @@
 
     ArrayFeatureExtractor(x, i)  →  Gather(x, i), along the last axis
     Binarizer(x)                 →  Cast(x > threshold)
-    FeatureVectorizer(x, y, …)   →  Concat, each cut or padded to its size
     Imputer(x)                   →  Where(x = missing, instead, x)
     Normalizer(x)                →  x / max(x), x / Σ|x|, x / √Σx²; x where that would divide by zero
     OneHotEncoder(x)             →  Cast(x = categories)
@@ -69,46 +68,6 @@ class Binarizer(NodeRewrite[Features]):
             threshold = min(math.floor(threshold), np.iinfo(match.dtype.numpy()).max)
         limit = np.array(threshold, match.dtype.numpy())
         return [edit.op("Cast", [edit.op("Greater", [value, edit.constant(limit)])], {"to": match.dtype.value})]
-
-
-class FeatureVectorizer(NodeRewrite[Features]):
-    """Write a FeatureVectorizer as Concat."""
-
-    name = "feature-vectorizer"
-    operators = frozenset({(DOMAIN, "FeatureVectorizer")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether all inputs have as many rows."""
-        found = ml.read(node, context.scope, rank=None)
-        if not isinstance(found, Features):
-            return found
-        if len(ml.integers(node, "inputdimensions")) != len(node.inputs):
-            return Skip("inputdimensions does not fit its inputs")
-        for value in node.inputs:
-            shape = context.scope.shape(value)
-            if shape is None or not shape.is_static() or not len(shape):
-                return Skip("the shape of an input is unknown: freeze it")
-            if (shape.numpy()[0] if len(shape) > 1 else 1) != found.rows:
-                return Skip("its inputs have different numbers of rows")
-        return found
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """The features of all inputs side by side."""
-        ml.begin(edit)
-        parts = []
-        for value, wanted in zip(match.node.inputs, ml.integers(match.node, "inputdimensions"), strict=True):
-            assert value is not None
-            shape = edit.scope.shape(value)
-            assert shape is not None
-            given = int(np.prod(shape.numpy())) // max(match.rows, 1)
-            part = edit.op("Reshape", [ml.cast(value, FLOAT, edit), edit.constant(np.array([match.rows, given]))])
-            if given > wanted:
-                ends = [edit.constant(np.array([each])) for each in (0, wanted, 1)]
-                part = edit.op("Slice", [part, *ends])
-            parts.append(part)
-            if given < wanted:
-                parts.append(edit.constant(np.zeros((match.rows, wanted - given), np.float32)))
-        return [parts[0] if len(parts) == 1 else edit.op("Concat", parts, {"axis": 1})]
 
 
 class Imputer(NodeRewrite[Features]):
@@ -252,7 +211,6 @@ def _misfit(count: int, found: Features) -> Skip:
 RULES: tuple[NodeRewrite[Any], ...] = (
     ArrayFeatureExtractor(),
     Binarizer(),
-    FeatureVectorizer(),
     Imputer(),
     Normalizer(),
     OneHotEncoder(),

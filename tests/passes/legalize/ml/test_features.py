@@ -9,15 +9,14 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context, Pass
 from passes.legalize.ml import features as rules
-from passes.legalize.ml.labels import LabelEncoder
 from tests.passes.ml import numbers, one, why_not
-from tests.passes.rewriting import Array, apply, operators, run
+from tests.passes.rewriting import Array, apply, run
 
 F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 INT = TensorProto.INT32
@@ -40,9 +39,6 @@ CASES: list[tuple[Pass, dict[str, Any], list[tuple[int, tuple[int, ...]]], tuple
     (rules.ArrayFeatureExtractor(), {}, [(D, (2, 3, 4)), (L, (1,))], (D,)),
     (rules.Binarizer(), {"threshold": 0.5}, [(F, (3, 4))], (F,)),
     (rules.Binarizer(), {}, [(F, (2, 3, 4))], (F,)),
-    (rules.FeatureVectorizer(), {"inputdimensions": [3, 2, 2]}, [(D, (2, 3)), (D, (2, 1)), (D, (2, 3))], (F,)),
-    (rules.FeatureVectorizer(), {"inputdimensions": [2]}, [(INT, (4,))], (F,)),
-    (rules.FeatureVectorizer(), {"inputdimensions": [5, 6]}, [(F, (2, 2, 2)), (F, (2, 6))], (F,)),
     (rules.Imputer(), {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}, [(F, (3, 4))], (F,)),
     (
         rules.Imputer(),
@@ -123,58 +119,9 @@ def test_integers_against_a_threshold_between_them(threshold: float) -> None:
     np.testing.assert_array_equal(run(ir.to_proto(m), {"a": x})["y"], (x > threshold).astype(np.int64))
 
 
-TENSORS = {
-    "int64 to float": ({"keys_int64s": [3, 1, 3], "values_floats": [0.5, 1.5, 9.0]}, L, F),
-    "int64 far apart": ({"keys_int64s": [3, -(2**62), 2**62], "values_int64s": [5, 6, 7]}, L, L),
-    "float to int64": ({"keys_floats": [0.5, -1.0, 0.5], "values_int64s": [5, 6, 7], "default_int64": 9}, F, L),
-    "float to float": ({"keys_floats": [0.5, 2.0], "values_floats": [5.0, 6.0], "default_float": 2.5}, F, F),
-}
-
-
-@pytest.mark.parametrize("case", TENSORS)
-@pytest.mark.parametrize("version", [2, 4])
-def test_labels(case: str, version: int, worker: Worker) -> None:
-    attributes, source, target = TENSORS[case]
-    m = one("LabelEncoder", (source, (2, 5)), outputs=(target,), version=version, **attributes)
-    x = np.array([[0.5, 3, 1, -1, 2], [7, 2, -9, 0, 4]]).astype(helper.tensor_dtype_to_np_dtype(source))
-    if source == L:
-        x[1, :2] = [-(2**62), 2**62]
-    apply(LabelEncoder(), m, inputs={"a": x})
-    assert operators(m)[-1] == "Gather"
-    on_migraphx(m, {"a": x}, worker)
-
-
-@pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_labels_of_what_is_not_a_number(kind: type) -> None:
-    """A key that is not a number, and a default in a tensor."""
-    source = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
-    m = one(
-        "LabelEncoder",
-        (source, (4,)),
-        outputs=(source,),
-        version=4,
-        keys_tensor=numpy_helper.from_array(np.array([1, np.nan, 2], kind)),
-        values_tensor=numpy_helper.from_array(np.array([10, 20, 30], kind)),
-        default_tensor=numpy_helper.from_array(np.array([-7], kind)),
-    )
-    x = np.array([2, np.nan, 1, 5], kind)
-    apply(LabelEncoder(), m, inputs={"a": x})
-    np.testing.assert_array_equal(run(ir.to_proto(m), {"a": x})["y"], [30, 20, 10, -7])
-
-
 @pytest.mark.parametrize(
     ("rule", "m", "reason"),
     [
-        (
-            LabelEncoder(),
-            one("LabelEncoder", (S, (2,)), outputs=(L,), keys_strings=["a"], values_int64s=[1]),
-            "strings",
-        ),
-        (
-            LabelEncoder(),
-            one("LabelEncoder", (L, (2,)), outputs=(S,), keys_int64s=[1], values_strings=["a"]),
-            "strings",
-        ),
         (rules.OneHotEncoder(), one("OneHotEncoder", (S, (2,)), cats_strings=["a"], version=1), "strings"),
         (
             rules.ArrayFeatureExtractor(),
@@ -188,12 +135,6 @@ def test_labels_of_what_is_not_a_number(kind: type) -> None:
         (rules.Imputer(), one("Imputer", (F, (2, 3)), imputed_value_int64s=[1]), "imputed_value_floats"),
         (rules.Normalizer(), one("Normalizer", (F, (2, 3)), norm="L3"), "L3"),
         (rules.Binarizer(), one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "beyond all numbers"),
-        (rules.FeatureVectorizer(), one("FeatureVectorizer", (F, (2, 3)), inputdimensions=[1, 2]), "inputdimensions"),
-        (
-            rules.FeatureVectorizer(),
-            one("FeatureVectorizer", (F, (2, 3)), (F, (3, 1)), inputdimensions=[1, 2]),
-            "different numbers of rows",
-        ),
     ],
 )
 def test_skips(rule: Pass, m: ir.Model, reason: str) -> None:
@@ -207,7 +148,7 @@ def test_any_parameters(data: st.DataObject) -> None:
     draw = data.draw
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
     values = st.floats(-3, 3, width=16)
-    operator = draw(st.sampled_from(["Scaler", "Imputer", "Normalizer", "OneHotEncoder", "FeatureVectorizer"]))
+    operator = draw(st.sampled_from(["Scaler", "Imputer", "Normalizer", "OneHotEncoder"]))
     dtype = draw(st.sampled_from([F, D, INT, L] if operator not in ("Imputer", "OneHotEncoder") else [F, L]))
     count = draw(st.sampled_from([1, shape[-1]]))
     target, attributes = F, dict[str, Any]()
@@ -225,10 +166,8 @@ def test_any_parameters(data: st.DataObject) -> None:
             }
         case "Normalizer":
             attributes = {"norm": draw(st.sampled_from(["MAX", "L1", "L2"]))}
-        case "OneHotEncoder":
-            attributes = {"cats_int64s": draw(st.lists(st.integers(-3, 3), min_size=1, max_size=4, unique=True))}
         case _:
-            attributes = {"inputdimensions": [draw(st.integers(1, 5))]}
+            attributes = {"cats_int64s": draw(st.lists(st.integers(-3, 3), min_size=1, max_size=4, unique=True))}
     m = one(
         operator, (dtype, shape), outputs=(target,), version=1, opset=draw(st.sampled_from([11, 13, 18])), **attributes
     )
