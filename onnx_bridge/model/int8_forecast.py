@@ -29,7 +29,7 @@ from passes.core import graphs
 from passes.core.graphs import Scope
 from passes.core.inference import infer
 from passes.core.matching import is_plain
-from passes.quantization.saturate_before_quantize import saturation
+from passes.quantization.to_int8.saturate_before_quantize import saturation
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")
 _DELETED_BETWEEN = ("Identity", "Pad", "Reshape", "Slice", "Split")

@@ -5,7 +5,7 @@
 What goes wrong when Quark is called by hand is seen to here:
 
 - Frozen as Quark does by default, the eager mode's weights are rounded floats without quantizers: MIGraphX would
-  compute in float. They are frozen unrounded, and `passes.quantization.fold_qdq` makes integers of them.
+  compute in float. They are frozen unrounded, and `passes.quantization.to_qdq.fold_qdq` makes integers of them.
 - Quark's own export ends with rewrites that fail on a convolution without a bias, and leaves nodes out of order. The
   graph comes from torch.onnx's exporter instead, with the names that `onnx_bridge.export` gives.
 - Graph mode needs torchao, and says so in the middle of its work; it takes no sizes that stay open, replaces Sigmoid

@@ -9,8 +9,8 @@
     ExtendedDequantizeLinear  (q − z)·s; for float16 q.
 
 Written from the definitions of the formats, with `numpy.frexp` instead of comparisons, so that it shares nothing with
-the decomposition that `passes.quantization.decompose_quark` makes. Both agree, and agree with Quark's kernels, bit for
-bit.
+the decomposition that `passes.quantization.to_qdq.decompose_quark` makes. Both agree, and agree with Quark's kernels,
+bit for bit.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Passes that bring quantized models into the form that int8 kernels need."""
+"""Passes on quantized models, in the two steps that the pipelines take."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnx_bridge.model import io as models
 from passes.analysis.zero_point_shifts import record, relation, shifted
-from passes.quantization.uint8_to_int8 import Uint8ToInt8
+from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply
 

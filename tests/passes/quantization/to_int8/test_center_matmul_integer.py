@@ -12,7 +12,7 @@ import pytest
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
-from passes.quantization.center_matmul_integer import CenterMatMulInteger
+from passes.quantization.to_int8.center_matmul_integer import CenterMatMulInteger
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators, reasons, run
 

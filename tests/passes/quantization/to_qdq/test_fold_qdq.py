@@ -14,7 +14,7 @@ import pytest
 
 from passes.core.base import Context, Exactness
 from passes.core.pipeline import Pipeline
-from passes.quantization.fold_qdq import FoldQdq
+from passes.quantization.to_qdq.fold_qdq import FoldQdq
 from tests.passes.helpers import sealed, tiny, weigh
 from tests.passes.rewriting import apply, operators, reasons, run, stops
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.quantization.int4_to_int8 import Int4ToInt8
+from passes.quantization.to_int8.int4_to_int8 import Int4ToInt8
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, reasons
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.quantization.widen_scales import WidenScales
+from passes.quantization.to_int8.widen_scales import WidenScales
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators, reasons
 

@@ -12,7 +12,7 @@ from passes.analysis.int8_kernels import forecast_kernel
 from passes.core.base import Context
 from passes.core.graphs import Scope
 from passes.core.inference import infer
-from passes.quantization.widen_products import WidenProducts
+from passes.quantization.to_int8.widen_products import WidenProducts
 from tests.passes.helpers import mentioned, tiny
 from tests.passes.rewriting import apply, reasons
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.quantization.uint8_to_int8 import Uint8ToInt8
+from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from tests.passes.helpers import mentioned, tiny
 from tests.passes.rewriting import apply, operators, reasons, stops
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.quantization.requantize_weights import RequantizeWeights, on_grid
+from passes.quantization.to_int8.requantize_weights import RequantizeWeights, on_grid
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators, reasons
 

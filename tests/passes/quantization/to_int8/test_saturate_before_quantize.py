@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx_bridge.migraphx.install.gpu_view import gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.base import Context
-from passes.quantization.saturate_before_quantize import SaturateBeforeQuantize
+from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators, reasons, run, stops
 

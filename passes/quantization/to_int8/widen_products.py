@@ -2,13 +2,12 @@
 
     MatMul(Cast(DQ(a) → half), Cast(DQ(b) → half))   →  Cast(MatMul(DQ(a), DQ(b)) → half)     likewise Conv and Gemm
 
-Quantization with scales of half precision is written so by `passes.quantization.widen_scales`. The casts stand between
-the integers
-and the product, and where a runtime does not round them as ONNX wants it, they are replaced by arithmetic that no
-kernel of 8 bits looks through. The product of the integers themselves is exact either way: the result is rounded once,
-instead of both operands before, so that it moves by the rounding of half precision (2⁻¹¹ of each term).
+`passes.quantization.to_int8.widen_scales` writes quantization with half-precision scales in this form. Where a runtime
+does not round these casts as ONNX requires, the casts are replaced by arithmetic, and no int8 kernel matches through
+arithmetic. The integer product itself is exact either way: the result is rounded once, instead of both operands before
+it, so that it moves by the rounding of half precision (2⁻¹¹ of each term).
 
-Transposes and reshapes between are made anew. Skips: Gemm with alpha other than one, which no kernel of 8 bits has.
+The transposes and reshapes between are copied. Skips: Gemm with alpha other than 1, which no int8 kernel has.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.quantization.unblock_scales import UnblockScales
+from passes.quantization.to_int8.unblock_scales import UnblockScales
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passes.quantization.keep_inner_scales import KeepInnerScales
+from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators
 

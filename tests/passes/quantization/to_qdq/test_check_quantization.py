@@ -14,7 +14,7 @@ import onnx_bridge
 from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.core.pipeline import Pipeline
-from passes.quantization.check_quantization import CheckQuantization
+from passes.quantization.to_qdq.check_quantization import CheckQuantization
 from tests.passes.helpers import mentioned, tiny
 from tests.passes.rewriting import apply
 

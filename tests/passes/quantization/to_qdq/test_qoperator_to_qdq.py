@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.base import Context
-from passes.quantization.qoperator_to_qdq import QOperatorToQdq
+from passes.quantization.to_qdq.qoperator_to_qdq import QOperatorToQdq
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import operators, run
 

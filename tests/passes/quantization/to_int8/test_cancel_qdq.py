@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.quantization.cancel_qdq import CancelQdq
+from passes.quantization.to_int8.cancel_qdq import CancelQdq
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, operators, reasons
 

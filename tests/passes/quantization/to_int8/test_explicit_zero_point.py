@@ -13,7 +13,7 @@ import pytest
 from onnx_bridge.core.errors import WorkerCrashed
 from onnx_bridge.migraphx.install.gpu_view import gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.quantization.explicit_zero_point import ExplicitZeroPoint
+from passes.quantization.to_int8.explicit_zero_point import ExplicitZeroPoint
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, reasons
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.quantization.lift_dequantize import LiftDequantize
+from passes.quantization.to_int8.lift_dequantize import LiftDequantize
 from tests.passes.helpers import mentioned, tiny
 from tests.passes.rewriting import apply, operators, reasons
 

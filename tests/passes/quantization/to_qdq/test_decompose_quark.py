@@ -17,7 +17,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import quark_operators as quark
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core.base import Context
-from passes.quantization.decompose_quark import DecomposeQuark
+from passes.quantization.to_qdq.decompose_quark import DecomposeQuark
 from tests.passes.rewriting import reasons, run
 
 STEP = DecomposeQuark()

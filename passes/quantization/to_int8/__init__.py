@@ -1,0 +1,1 @@
+"""Passes that give QuantizeLinear and DequantizeLinear the form that int8 kernels take."""

@@ -1,0 +1,1 @@
+"""Passes that write every form of quantization with QuantizeLinear and DequantizeLinear."""
