@@ -1,8 +1,8 @@
-"""Rewriting what a runtime rejects into standard operators that it accepts; one file a family of operators.
+"""Rules that rewrite what a runtime rejects into standard operators that it accepts; one module per operator family.
 
-A rule is a `NodeRewrite` that says for which operator, when, and into what. It need not know what the runtime accepts:
-the pass ``legalize`` (``driver.py``) tries a rule only where the runtime's verdict demands it, and asks about what the
-rule proposes before it is committed. Each module of a family lists its rules, preferred ones first, as ``RULES``.
+A rule is a `NodeRewrite` for some operators. It does not need to know what the runtime accepts: the pass ``legalize``
+(``driver.py``) applies a rule only to nodes that the runtime does not run correctly, and probes what the rule proposes
+before it commits. Each module lists its rules as ``RULES``, in order of preference.
 """
 
 from __future__ import annotations
@@ -15,71 +15,75 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from passes.core.rewrite import NodeRewrite
 
-FAMILIES: tuple[str, ...] = (
-    "tensor.empty",
-    "tensor.generators",
+_FIRST = (
+    "tensor.empty",  # an empty result needs no computation
     "types.float8_fnuz",
     "types.small_types",
+)
+_BY_SUBPACKAGE = (
+    "types.bit_cast",
     "types.casts",
-    "types.quantized_operators",
-    "math.integer_products",
+    "types.quantized_operators",  # before math.integer_products: compilers have 8-bit kernels for its form
     "types.quantize_linear",
+    "math.bitwise",
+    "math.cumulative",
+    "math.einsum",
+    "math.elementwise",
+    "math.fourier",
+    "math.integer_products",
+    "math.integers",
+    "math.linear_algebra",
+    "math.losses",
+    "math.old_broadcast",
+    "math.reductions",
+    "nn.convolution",  # before tensor.pad: a convolution with its own padding needs no Pad
+    "tensor.gathering",
+    "tensor.generators",
+    "tensor.indices",
+    "tensor.pad",  # before nn.pooling
+    "tensor.random",
+    "tensor.rearranging",
+    "tensor.reshaping",
+    "tensor.scattering",
+    "tensor.slicing",
+    "tensor.topk",
+    "tensor.triangles",
     "nn.activations",
     "nn.attention",
-    "types.bit_cast",
-    "math.bitwise",
+    "nn.deform_conv",
+    "nn.grid_sample",
+    "nn.normalization",
+    "nn.pooling",
+    "nn.recurrent",
+    "nn.regions",
+    "nn.resize",
+    "nn.rotary",
+    "nn.training",
     "control_flow.conditionals",
+    "control_flow.loops",
+    "control_flow.scans",
     "contrib.attention",
     "contrib.block_weights",
     "contrib.channels_last",
     "contrib.elementary",
     "contrib.fused",
     "contrib.group_norm",
+    "contrib.grouped_query_attention",
     "contrib.normalization",
     "contrib.packed_attention",
     "contrib.quantized_weights",
     "contrib.relative_bias",
-    "nn.convolution",
-    "math.cumulative",
-    "nn.deform_conv",
-    "tensor.random",
-    "math.einsum",
-    "math.elementwise",
-    "math.fourier",
-    "tensor.gathering",
-    "nn.grid_sample",
-    "contrib.grouped_query_attention",
-    "tensor.indices",
-    "math.integers",
-    "math.linear_algebra",
-    "control_flow.loops",
-    "math.losses",
     "ml.features",
     "ml.linear",
     "ml.trees",
-    "nn.normalization",
-    "math.old_broadcast",
-    "tensor.pad",
-    "nn.pooling",
-    "tensor.rearranging",
-    "nn.recurrent",
-    "math.reductions",
-    "nn.regions",
-    "nn.resize",
-    "nn.rotary",
-    "control_flow.scans",
-    "tensor.scattering",
-    "tensor.reshaping",
-    "tensor.slicing",
-    "tensor.topk",
-    "nn.training",
-    "tensor.triangles",
-    "types.half_precision",
-    "control_flow.functions",
 )
-"""The modules of this package that hold rules; where two know an operator, the earlier one's rules are tried first.
-
-Rules written by hand come before the bodies that ONNX has for operators: there is one where the body does not do."""
+_LAST = (
+    "types.half_precision",
+    "control_flow.functions",  # the function bodies that ONNX defines for operators; rules above are written where
+    # such a body is not sufficient
+)
+FAMILIES: tuple[str, ...] = (*_FIRST, *_BY_SUBPACKAGE, *_LAST)
+"""The modules that hold rules. Where two know an operator, the rules of the earlier one are tried first."""
 
 
 @functools.cache

@@ -1,11 +1,14 @@
-"""Legalization: what the runtime rejects is rewritten until it accepts it, and nothing else is touched.
+"""Legalization: rewrite the nodes that the runtime does not run correctly, and leave all others unchanged.
 
-The runtime itself is asked about each node. Where it rejects one, crashes on it, or computes it wrongly, the rules for
-its operator (`passes.legalize.rules`) propose replacements, one after the other. A proposal's own nodes are asked
-about, and replaced by the rules in their turn; what then stands there is put to the runtime as a whole, and compared
-with what the node computed before. Only what passes is committed; all else is discarded without a trace.
+The driver asks the runtime for a verdict on every node. For a node that the runtime rejects, crashes on, or computes
+wrongly, it tries the rules for the operator (`passes.legalize.rules`) in order:
 
-Skips: nodes that no rule can mend, with the runtime's words and the reason of each rule.
+    1. A rule proposes a replacement, which is not yet part of the graph.
+    2. The nodes of the proposal are judged, and replaced by their own rules where they fail (recursively).
+    3. The complete proposal is probed and its results are compared with those of the nodes that it replaces.
+    4. The first proposal that passes is committed. All others are discarded and leave the graph unchanged.
+
+Skips: nodes for which no rule succeeds, with the runtime's message and the reason of each rule.
 """
 
 from __future__ import annotations
@@ -29,107 +32,126 @@ from passes.legalize import rules
 from passes.target.judge import RULE, Judge
 from passes.target.probes import Probe
 
-_ROUNDS = 4
-"""How often all nodes are asked about: what is committed can make a new pair that is wrong together."""
-_OPSET = 17
-_AFTERWARDS = (FoldConstants(), RemoveDead())
-"""What rules leave behind: arithmetic of constants and shapes, and what nothing uses any more."""
-_DEPTH = 12
+_MAX_ROUNDS = 4
+"""How often all nodes are judged: committed nodes can form a new group that is wrong only together."""
+_MAX_DEPTH = 12
 """How deep rules may be nested: a rule's proposal, the proposals for its nodes, and so on."""
+_DEFAULT_OPSET = 17
+"""The opset that rules write in if the model does not import the standard domain."""
+_CLEANUP = (FoldConstants(), RemoveDead())
+"""Passes after each round: rules leave constant arithmetic and unused nodes behind."""
+
+RuleChain = tuple[tuple[str, str], ...]
+"""The rules that are being tried, outermost first, each with the operator that it is applied to."""
 
 
 @dataclass(frozen=True)
 class Legalize(Pass):
-    """Rewrite what the runtime rejects, crashes on or gets wrong into operators that it runs right."""
+    """Rewrite what the runtime rejects, crashes on or computes wrongly into operators that it runs correctly."""
 
     name = "legalize"
     exactness = Exactness.ROUNDING
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Ask about every node of the main graph, and mend what can be mended."""
+        """Judge and legalize the nodes of the main graph until a round changes nothing."""
         result = Result(model)
         if context.target is None:
             result.skips.append(Skip("there is no runtime to ask"))
             return result
-        model.graph.opset_imports.setdefault("", _OPSET)  # which rules write in, and a model of others may lack
+        model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
         scope = Scope(model, model.graph)
         graphs.name_nodes(scope)
-        mender = _Mender(Judge(context.target, scope), scope, context, result)
-        for _ in range(_ROUNDS):
+        legalizer = _Legalizer(Judge(context.target, scope), scope, context, result)
+        for _ in range(_MAX_ROUNDS):
             before = len(result.rewrites)
-            skips = list(mender.mend(list(model.graph)))
+            skips = list(legalizer.legalize_nodes(list(model.graph)))
             if len(result.rewrites) == before or context.budget.left == 0:
                 result.skips = skips
                 break
-            for each in _AFTERWARDS:
-                result.rewrites += each.run(model, context).rewrites
+            for cleanup in _CLEANUP:
+                result.rewrites += cleanup.run(model, context).rewrites
         return result
 
 
 @dataclass
-class _Mender:
+class _Replacement:
+    """A proposal, and the names of the rules that contributed to it, outermost first."""
+
+    proposal: Proposal
+    rules: list[str]
+
+
+@dataclass
+class _Legalizer:
     judge: Judge
     scope: Scope
     context: Context
     result: Result
-    where: NodeContext = field(init=False)
+    node_context: NodeContext = field(init=False)
 
     def __post_init__(self) -> None:
         given = self.context
-        self.where = NodeContext(given.target, given.budget, given.progress, scope=self.scope)
+        self.node_context = NodeContext(given.target, given.budget, given.progress, scope=self.scope)
 
-    def mend(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
-        """Rewrite those of ``nodes`` that the runtime does not run right; yields why it is not done where it is not."""
+    def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
+        """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
         before = len(self.result.rewrites)
-        wrong = self.judge.alone(nodes)
-        sound = {node for node in nodes if node not in wrong}
-        for node in wrong:
-            # more may be known by now of what it takes
-            verdict = wrong[node].verdict if len(self.result.rewrites) == before else self._alone(node)
+        failing = self.judge.alone(nodes)
+        sound = {node for node in nodes if node not in failing}
+        for node, finding in failing.items():
+            # a rewrite may have made shapes or constants of later nodes known
+            verdict = finding.verdict if len(self.result.rewrites) == before else self._failing_verdict(node)
             if verdict is None:
                 sound.add(node)
             elif node.graph is not None and self.context.budget.left != 0:
-                yield from self._mend(node, verdict)
+                yield from self._legalize_node(node, verdict)
         if nodes and nodes[0].graph is self.scope.graph:
-            for each in self.judge.together({node for node in sound if node.graph is not None}):
-                if all(node.graph is not None for node in each.nodes) and self.context.budget.left != 0:
-                    yield from self._mend(each.nodes[-1], each.verdict)
+            yield from self._legalize_groups({node for node in sound if node.graph is not None})
 
-    def _mend(self, node: ir.Node, verdict: Verdict) -> Iterator[Skip]:
-        if next(graphs.subgraphs(node), None) is not None:
+    def _legalize_groups(self, sound: set[ir.Node]) -> Iterator[Skip]:
+        """Legalize groups of nodes that pass alone and fail together, by rewriting the last node of each."""
+        for group in self.judge.together(sound):
+            if all(node.graph is not None for node in group.nodes) and self.context.budget.left != 0:
+                yield from self._legalize_node(group.nodes[-1], group.verdict)
+
+    def _legalize_node(self, node: ir.Node, verdict: Verdict) -> Iterator[Skip]:
+        if _has_subgraphs(node):
             for graph in list(graphs.subgraphs(node)):
-                yield from self.mend(list(graph))
-            if self._alone(node) is None:
+                yield from self.legalize_nodes(list(graph))
+            if self._failing_verdict(node) is None:
                 return
-        found = self._attempt(node, ())
+        found = self._find_replacement(node, ())
         if isinstance(found, Skip):
-            yield Skip("; ".join(filter(None, (_words(verdict), found.reason))), node.name or "")
+            yield Skip("; ".join(filter(None, (_describe(verdict), found.reason))), node.name or "")
         elif self.context.budget.take():
-            rewrite = found.proposal.commit(f"{RULE}{found.rules[0]}")
-            infer_after([value for value in found.proposal.outputs if value is not None], self.scope)
-            note = f"{', '.join(found.rules)}, since {_words(verdict)}"
-            self.result.rewrites.append(dataclasses.replace(rewrite, note=note))
+            self._commit(found, verdict)
         else:
             found.proposal.discard()
 
-    def _alone(self, node: ir.Node) -> Verdict | None:
-        """What is wrong with a node; None where nothing is."""
+    def _commit(self, replacement: _Replacement, verdict: Verdict) -> None:
+        rewrite = replacement.proposal.commit(f"{RULE}{replacement.rules[0]}")
+        infer_after([value for value in replacement.proposal.outputs if value is not None], self.scope)
+        note = f"{', '.join(replacement.rules)}, since {_describe(verdict)}"
+        self.result.rewrites.append(dataclasses.replace(rewrite, note=note))
+
+    def _failing_verdict(self, node: ir.Node) -> Verdict | None:
+        """The verdict on a node that fails; None if it passes."""
         found = self.judge.alone([node])
         return found[node].verdict if found else None
 
-    def _attempt(self, node: ir.Node, chain: tuple[tuple[str, str], ...]) -> _Replacement | Skip:
-        """The first proposal for ``node`` that the runtime runs right.
+    def _find_replacement(self, node: ir.Node, chain: RuleChain) -> _Replacement | Skip:
+        """The first replacement of ``node`` that the runtime runs correctly.
 
         Args:
             node: in a graph, or in a proposal.
-            chain: the rules that are being tried, each with its operator: none is applied to what it made of the same.
+            chain: the enclosing rules. A rule is not applied again to an operator that it produced itself.
         """
         reasons = []
         for rule in rules().get((node.domain, node.op_type), ()):
             link = (rule.name, node.op_type)
-            if link in chain or len(chain) >= _DEPTH:
+            if link in chain or len(chain) >= _MAX_DEPTH:
                 continue
-            found = rule.match(node, self.where)
+            found = rule.match(node, self.node_context)
             if found is None:
                 continue
             proposal = found if isinstance(found, Skip) else rule.propose(found, self.scope)
@@ -137,50 +159,66 @@ class _Mender:
                 reasons.append(f"{rule.name}: {proposal.reason}")
                 continue
             replacement = _Replacement(proposal, [rule.name])
-            failure = self._settle(replacement, node, (*chain, link))
+            failure = self._verify(replacement, node, (*chain, link))
             if failure is None:
                 return replacement
             proposal.discard()
             reasons.append(f"{rule.name}: {failure}")
-        return Skip("; ".join(reasons) or f"no rule is known for {node.op_type}")
+        return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
 
-    def _settle(self, replacement: _Replacement, node: ir.Node, chain: tuple[tuple[str, str], ...]) -> str | None:
-        """Mend what does not run right in a proposal, and put the whole to the runtime; says what stands in the way."""
+    def _verify(self, replacement: _Replacement, node: ir.Node, chain: RuleChain) -> str | None:
+        """Legalize the nodes of a proposal, then probe it as a whole; why it fails, None if it passes."""
         proposal = replacement.proposal
-        before = self._original(proposal)
+        original = self._original_probe(proposal)
+        is_random_original = original.chance is not None
         proposal.prune()
-        lacking = ""
-        for each, found in self.judge.alone(list(proposal.nodes)).items():
-            if before.chance is not None and is_random(each, self.scope):
-                continue  # it is all that need stay where it is
-            if next(graphs.subgraphs(each), None) is not None:
-                for graph in graphs.subgraphs(each):
-                    for _ in self.mend(list(graph)):
-                        pass
-                if self._alone(each) is None:
-                    continue
-            inner = self._attempt(each, chain)
-            if isinstance(inner, Skip):  # what fails alone may still do in its place
-                lacking = lacking or f"; it needs {each.op_type}: {_words(found.verdict)}; {inner.reason}"
-                continue
-            replacement.rules += [name for name in inner.rules if name not in replacement.rules]
-            proposal.substitute(each, inner.proposal)
-        made = [value for value in proposal.outputs if value is not None and value.producer() in set(proposal.nodes)]
-        if not made:
+        unresolved = self._legalize_proposal(replacement, chain, keep_random=is_random_original)
+        new_nodes = set(proposal.nodes)
+        new = [value for value in proposal.outputs if value is not None and value.producer() in new_nodes]
+        if not new:
             return None
-        if before.chance is not None:  # of what is random no two runs are the same
-            lacking = lacking or _same_seeds(proposal.nodes)
-            return f"what it makes of {node.op_type} does not do{lacking}" if lacking else None
-        whole = Probe.of(
-            proposal.nodes, self.scope, made, instead_of=before if len(made) == len(before.outputs) else None
-        )
-        verdict = self.judge.ask(whole)
+        if is_random_original:  # random results differ from run to run and cannot be compared
+            problem = unresolved or _shared_seed(proposal.nodes)
+            return None if problem is None else f"its replacement of {node.op_type} fails; {problem}"
+        instead_of = original if len(new) == len(original.outputs) else None
+        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, new, instead_of=instead_of))
         if verdict.status is Status.OK:
             return None
-        return f"what it makes of {node.op_type} does not do: {_words(verdict)}{lacking}"
+        problem = "" if unresolved is None else f"; {unresolved}"
+        return f"its replacement of {node.op_type} fails: {_describe(verdict)}{problem}"
 
-    def _original(self, proposal: Proposal) -> Probe:
-        """What a proposal is to replace."""
+    def _legalize_proposal(self, replacement: _Replacement, chain: RuleChain, *, keep_random: bool) -> str | None:
+        """Substitute the failing nodes of a proposal.
+
+        Args:
+            replacement: what is changed.
+            chain: the enclosing rules.
+            keep_random: leave nodes alone that draw random numbers.
+
+        Returns:
+            Why the first of those that could not be substituted fails, None if there are none. Such a node may
+            still pass in the context of the proposal.
+        """
+        proposal, unresolved = replacement.proposal, None
+        for node, finding in self.judge.alone(list(proposal.nodes)).items():
+            if keep_random and is_random(node, self.scope):
+                continue
+            if _has_subgraphs(node):
+                for graph in graphs.subgraphs(node):
+                    list(self.legalize_nodes(list(graph)))
+                if self._failing_verdict(node) is None:
+                    continue
+            inner = self._find_replacement(node, chain)
+            if isinstance(inner, Skip):
+                reason = f"it needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
+                unresolved = unresolved or reason
+                continue
+            replacement.rules += [name for name in inner.rules if name not in replacement.rules]
+            proposal.substitute(node, inner.proposal)
+        return unresolved
+
+    def _original_probe(self, proposal: Proposal) -> Probe:
+        """The probe of the nodes that a proposal replaces."""
         nodes = [proposal.node]
         if proposal.absorbed and proposal.node.graph is not None:
             replaced = {proposal.node, *proposal.absorbed}
@@ -189,27 +227,26 @@ class _Mender:
         return Probe.of(nodes, self.scope, [old for old, new in pairs if old.name and new is not None])
 
 
-@dataclass
-class _Replacement:
-    """A proposal that holds, and the rules that made it."""
-
-    proposal: Proposal
-    rules: list[str]
+def _has_subgraphs(node: ir.Node) -> bool:
+    return next(graphs.subgraphs(node), None) is not None
 
 
-def _same_seeds(nodes: Sequence[ir.Node]) -> str:
-    """What is wrong with copies of a node that draws from a seed: the turns of a loop go on from where others ended."""
+def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
+    """Why copies of a seeded random node are not equivalent to it; None if no two nodes have the same seed.
+
+    The iterations of a loop continue one sequence of numbers; the unrolled copies would all start it anew.
+    """
     seeds = [seed.value for node in graphs.with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
-    return "; its copies would all draw the same from one seed" if len(seeds) > len(set(seeds)) else ""
+    return "its copies would all draw the same numbers from one seed" if len(seeds) > len(set(seeds)) else None
 
 
-def _words(verdict: Verdict) -> str:
-    """A verdict for the user."""
+def _describe(verdict: Verdict) -> str:
+    """A failing verdict for the user."""
     match verdict.status:
         case Status.WRONG:
             return f"the runtime computes it wrongly ({verdict.message})"
         case Status.CRASHES:
             return f"the runtime crashes on it ({verdict.message})"
         case Status.HANGS:
-            return "the runtime does not come to an end with it"
+            return "the runtime timed out on it"
     return verdict.message
