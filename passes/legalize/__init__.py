@@ -36,11 +36,11 @@ _BY_SUBPACKAGE = (
     "math.losses",
     "math.old_broadcast",
     "math.reductions",
-    "nn.convolution",  # before tensor.pad: a convolution with its own padding needs no Pad
+    "nn.convolution",  # before tensor.pad: explicit attributes cost nothing, separating a Pad does
     "tensor.gathering",
     "tensor.generators",
     "tensor.indices",
-    "tensor.pad",  # before nn.pooling
+    "tensor.pad",  # before nn.pooling: separating a Pad is cheaper than decomposing the pooling
     "tensor.random",
     "tensor.rearranging",
     "tensor.reshaping",
@@ -79,8 +79,7 @@ _BY_SUBPACKAGE = (
 )
 _LAST = (
     "types.half_precision",
-    "control_flow.functions",  # the function bodies that ONNX defines for operators; rules above are written where
-    # such a body is not sufficient
+    "control_flow.functions",  # ONNX's function bodies; the rules above exist where a body is not sufficient
 )
 FAMILIES: tuple[str, ...] = (*_FIRST, *_BY_SUBPACKAGE, *_LAST)
 """The modules that hold rules. Where two know an operator, the rules of the earlier one are tried first."""

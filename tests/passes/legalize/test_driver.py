@@ -1,7 +1,8 @@
-"""Legalization: rules are tried where the runtime demands it, proven, and committed or discarded."""
+"""Legalization: rules are applied to nodes that the runtime rejects, verified, and committed or discarded."""
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ def target(runtime: Runtime) -> Verdicts:
 
 
 def apply(source: ir.Model, target: Verdicts, worker: Worker) -> Result:
-    """Legalize; the same numbers on ONNX Runtime and on MIGraphX, and a second run that changes nothing."""
+    """Legalize; checks the results on ONNX Runtime and MIGraphX, and that a second run changes nothing."""
     before = ir.to_proto(source)
     result = Legalize().run(source, Context(target))
     after = ir.to_proto(source)
@@ -52,7 +53,7 @@ def test_without_a_runtime() -> None:
     assert reasons(result) == ["there is no runtime to ask"]
 
 
-def test_what_is_accepted_stays(target: Verdicts, worker: Worker) -> None:
+def test_accepted_nodes_are_unchanged(target: Verdicts, worker: Worker) -> None:
     source = model("(float[2] x) => (float[2] y) { h = HardSwish(x) y = Softmax(h) }")
     assert not apply(source, target, worker).rewrites
 
@@ -82,8 +83,8 @@ def test_in_a_subgraph(target: Verdicts, worker: Worker) -> None:
     assert "Mish" not in operators(source)
 
 
-def test_what_nobody_can_mend(target: Verdicts) -> None:
-    """The runtime's words, and the rule's reason."""
+def test_no_rule_succeeds(target: Verdicts) -> None:
+    """The skip has the runtime's message and the rule's reason, and the graph is unchanged."""
     source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = DFT(x, n) }", opset=17)
     uses = {str(value.name): len(value.uses()) for node in source.graph for value in node.inputs if value is not None}
     result = Legalize().run(source, Context(target))
@@ -106,8 +107,8 @@ def test_the_budget(target: Verdicts) -> None:
     assert operators(source).count("Mish") == 1
 
 
-def test_what_a_rule_shields_is_judged_with_its_shield(target: Verdicts, worker: Worker) -> None:
-    """ScatterND aborts on a negative index; behind the remainder it never sees one, and stays."""
+def test_nodes_of_one_rewrite_are_judged_together(target: Verdicts, worker: Worker) -> None:
+    """ScatterND aborts on a negative index; after the Mod that the rule inserts there are none, so it passes."""
     source = model("(float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }")
     Legalize().run(source, Context(target))
     assert operators(source)[-1] == "ScatterND"
@@ -116,7 +117,7 @@ def test_what_a_rule_shields_is_judged_with_its_shield(target: Verdicts, worker:
 
 
 def test_a_pair_that_is_wrong_together(target: Verdicts, worker: Worker) -> None:
-    """A constant Pad before a convolution with pads of its own: MIGraphX loses one of the two."""
+    """A constant Pad before a convolution with pads of its own: MIGraphX drops one of the two."""
     source = model(
         "(float[1,2,5,5] x) => (float[1,3,7,7] y) { p = Pad(x, n, v) y = Conv<pads=[1,1,1,1]>(p, w) }",
         n=np.array([0, 0, 1, 1, 0, 0, 1, 1]),
@@ -129,7 +130,7 @@ def test_a_pair_that_is_wrong_together(target: Verdicts, worker: Worker) -> None
 
 
 def test_contrib_operators_in_a_row(target: Verdicts, worker: Worker) -> None:
-    """ONNX infers nothing behind the first, so that what follows is known only when that one is rewritten."""
+    """ONNX infers no shapes after the first, so the next is judged only after that one is rewritten."""
     text = (
         '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,4] x) => (float[2,4] y)'
         " { a = com.microsoft.QuickGelu(x) b = com.microsoft.QuickGelu(a) y = com.microsoft.QuickGelu(b) }"
@@ -141,7 +142,7 @@ def test_contrib_operators_in_a_row(target: Verdicts, worker: Worker) -> None:
 
 @dataclass(frozen=True)
 class _MishIsTanh(NodeRewrite[Match]):
-    """A wrong rule."""
+    """A rule that computes something else."""
 
     name = "mish-is-tanh"
     exactness = Exactness.ROUNDING
@@ -154,17 +155,17 @@ class _MishIsTanh(NodeRewrite[Match]):
         return [edit.op("Tanh", [match.node.inputs[0]])]
 
 
-def test_a_wrong_rule_is_found_out(target: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_discarded(target: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
     known: Any = {("", "Mish"): (_MishIsTanh(),)}
     monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
     source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
     result = Legalize().run(source, Context(target))
     assert not result.rewrites
     assert operators(source) == ["Mish"]
-    assert "mish-is-tanh: what it makes of Mish does not do: the runtime computes it wrongly" in reasons(result)[0]
+    assert "mish-is-tanh: its replacement of Mish fails: the runtime computes it wrongly" in reasons(result)[0]
 
 
-def test_every_family_offers_rules() -> None:
+def test_every_family_has_rules_with_unique_names() -> None:
     found = legalize.rules()
     assert len(found) > 150
     names = [rule.name for family in legalize.FAMILIES for rule in _rules_of(family)]
@@ -172,8 +173,6 @@ def test_every_family_offers_rules() -> None:
 
 
 def _rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
-    import importlib
-
     rules: tuple[NodeRewrite[Any], ...] = importlib.import_module(f"passes.legalize.{family}").RULES
     return rules
 
