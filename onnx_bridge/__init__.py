@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnx_bridge.core.deferred import import_onnx_ir
 from onnx_bridge.core.version import VERSION
 
 __version__ = VERSION
@@ -123,7 +122,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_onnx_ir()
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

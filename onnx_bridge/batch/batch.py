@@ -32,7 +32,7 @@ from onnx_bridge.batch.run_history import Past
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.core.errors import BridgeError, nearest
-from onnx_bridge.core.locations import Place, Remote, place
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.migraphx.machine import Site
 
 _ATTEMPTS = 3
@@ -40,8 +40,8 @@ _ATTEMPTS = 3
 
 
 def convert_all(
-    sources: Sequence[str | os.PathLike[str] | Remote],
-    out: str | os.PathLike[str] | Remote,
+    sources: Sequence[str | os.PathLike[str] | RemotePath],
+    out: str | os.PathLike[str] | RemotePath,
     settings: Settings | None = None,
     *,
     engine: Engine | None = None,
@@ -80,7 +80,9 @@ def convert_all(
         stack.callback(engine.close)
         output = output_at(out)
         records = output.records()
-        found = gather([place(each) for each in sources], output.place, settings or Settings(), Past(records).names)
+        found = gather(
+            [parse_location(each) for each in sources], output.place, settings or Settings(), Past(records).names
+        )
         sites = {target: engine.site(target) for target in {each.settings.target for each in found}}
         journal = None if dry_run else stack.enter_context(output.held())
         past = Past(journal.records if journal else records, resume=resume, retry=retry)
@@ -118,7 +120,7 @@ class _Work:
     check: str | None = None
     convert: bool = True
     attempts: int = 0
-    aside: Place | None = None
+    aside: Location | None = None
     started: float = 0.0
     notes: tuple[str, ...] = ()
     how: Status = "converted"
@@ -356,7 +358,7 @@ class _Batch:
         work.started = time.monotonic()
         self._journal.add("start", job=work.name, key=work.key, attempt=work.attempts, convert=work.convert)
         bundle = self._output.bundle(work.name)
-        away = self._engine.far or isinstance(work.job.source, Remote) or isinstance(bundle, Remote)
+        away = self._engine.far or isinstance(work.job.source, RemotePath) or isinstance(bundle, RemotePath)
         work.aside = self._output.aside().absolute() if away else None
         target = self._sites[work.settings.target][1]
         task = {
@@ -442,12 +444,12 @@ class _Batch:
         self._results[work.name] = result
         self._watcher.ended(result, work.examined.memory)
 
-    def _log(self, work: _Work) -> Place:
+    def _log(self, work: _Work) -> Location:
         return self._output.log(work.name, self._engine.far)
 
-    def _log_there(self, work: _Work) -> Place | None:
+    def _log_there(self, work: _Work) -> Location | None:
         log = self._log(work)
-        there = work.attempts > 0 if isinstance(log, Remote) else log.exists()
+        there = work.attempts > 0 if isinstance(log, RemotePath) else log.exists()
         return log if there else None
 
     def _look_back(self) -> None:

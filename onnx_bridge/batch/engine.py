@@ -116,7 +116,7 @@ class Attempt:
 
 def ended(status: int, stage: str) -> Event:
     """The failure of a job whose process ended in the middle."""
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"left with status {status}"
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
     killed = status == -signal.SIGKILL
     hint = "the system does that when memory is short: --jobs 1 leaves more to each" if killed else None
     return failure("Killed" if killed else "Crashed", f"the process that converted it {how}", stage, hint)

@@ -15,7 +15,7 @@ from onnx_bridge.bundle.buckets import Buckets, BucketsManifest, has_buckets
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.core.locations import Place, Remote, place
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.model import io as models
 from onnx_bridge.model.file import ModelFile
 
@@ -62,7 +62,7 @@ class Examined:
         }
 
 
-def examine(source: Place, before: Mapping[str, Any] | None = None) -> Examined:
+def examine(source: Location, before: Mapping[str, Any] | None = None) -> Examined:
     """Read a model file, unless it is as it was before.
 
     Args:
@@ -72,7 +72,7 @@ def examine(source: Place, before: Mapping[str, Any] | None = None) -> Examined:
     if before and before["files"] and all(each == list(_state(each[0]) or ()) for each in before["files"]):
         files = tuple(tuple(each) for each in before["files"])
         return Examined(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
-    if isinstance(source, Remote):
+    if isinstance(source, RemotePath):
         return _examine_remote(source)
     now = time.time_ns()
     try:
@@ -86,7 +86,7 @@ def examine(source: Place, before: Mapping[str, Any] | None = None) -> Examined:
     return _examined(file, digest, known, fresh)
 
 
-def _examine_remote(source: Remote) -> Examined:
+def _examine_remote(source: RemotePath) -> Examined:
     try:
         with transfer.stand_in(source) as (path, digest, states):
             try:
@@ -134,9 +134,9 @@ def whole(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
 
 
 def _state(path: str) -> tuple[str | int, ...] | None:
-    where = place(path)
-    if isinstance(where, Remote):
-        state = where.state()
+    where = parse_location(path)
+    if isinstance(where, RemotePath):
+        state = where.fingerprint()
         return None if state is None else tuple(state)
     try:
         found = os.stat(path)  # noqa: PTH116 — thousands of them

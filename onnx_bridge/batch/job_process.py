@@ -30,7 +30,7 @@ from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, ProgramLost, RuntimeFailure, Unreachable, WorkerCrashed
-from onnx_bridge.core.locations import place
+from onnx_bridge.core.locations import parse_location
 from onnx_bridge.parity.check import check
 
 Tell = Callable[[dict[str, Any]], None]
@@ -119,7 +119,7 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
             if task["aside"] is None:
                 _sync(bundle)
             else:
-                transfer.lay_down(out, place(task["aside"]), place(task["source"]))
+                transfer.lay_down(out, parse_location(task["aside"]), parse_location(task["source"]))
             manifest = bundle.manifest
             said = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
             tell({"event": "converted", "seconds": _since(started), **said, "stages": manifest.stage_line})

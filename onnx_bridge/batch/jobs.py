@@ -32,7 +32,7 @@ from onnx_bridge.batch.journal import STATE
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import is_manifest
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.locations import Place, Remote, place
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")
@@ -114,7 +114,7 @@ class Job:
     """
 
     name: str
-    source: Place
+    source: Location
     settings: Settings
 
 
@@ -127,19 +127,19 @@ class _Found:
         given: whether the user chose that.
     """
 
-    source: Place
+    source: Location
     wanted: str
     given: bool
     settings: Settings
 
 
-def is_batch(sources: Sequence[Place]) -> bool:
+def is_batch(sources: Sequence[Location]) -> bool:
     """Whether sources are anything else than one file here that is a model."""
     if len(sources) != 1:
         return True
     (source,) = sources
     return (
-        isinstance(source, Remote)
+        isinstance(source, RemotePath)
         or source.is_dir()
         or source.suffix.lower() in (*_LISTS, *_JOB_FILES)
         or _is_glob(source)
@@ -147,7 +147,7 @@ def is_batch(sources: Sequence[Place]) -> bool:
 
 
 def gather(
-    sources: Sequence[Place], out: Place, base: Settings = Settings(), known: Mapping[str, str] | None = None
+    sources: Sequence[Location], out: Location, base: Settings = Settings(), known: Mapping[str, str] | None = None
 ) -> list[Job]:
     """The jobs that sources lead to, each with a name of its own.
 
@@ -168,7 +168,7 @@ def gather(
     return [Job(name, each.source, each.settings) for name, each in zip(_names(jobs, known or {}), jobs, strict=True)]
 
 
-def _follow(source: Place, base: Settings, out: Place, name: str | None) -> Iterator[_Found]:
+def _follow(source: Location, base: Settings, out: Location, name: str | None) -> Iterator[_Found]:
     if source.is_dir():
         models = list(_models(source, out))
         if not models:
@@ -193,15 +193,15 @@ def _follow(source: Place, base: Settings, out: Place, name: str | None) -> Iter
         yield _Found(source, name or source.stem, bool(name), base)
 
 
-def _matches(pattern: Place) -> Sequence[Place]:
-    if isinstance(pattern, Remote):
+def _matches(pattern: Location) -> Sequence[Location]:
+    if isinstance(pattern, RemotePath):
         return pattern.glob()
     return sorted(map(Path, glob.glob(str(pattern), recursive=True)))  # noqa: PTH207 — also of absolute patterns
 
 
-def _models(folder: Place, out: Place) -> Iterator[Place]:
+def _models(folder: Location, out: Location) -> Iterator[Location]:
     """All models below a folder, in order; those of bundles are none."""
-    if isinstance(folder, Remote):
+    if isinstance(folder, RemotePath):
         yield from _remote_models(folder, out)
         return
     for path, folders, files in os.walk(folder):
@@ -212,7 +212,7 @@ def _models(folder: Place, out: Place) -> Iterator[Place]:
         yield from (here / each for each in sorted(files) if each.lower().endswith(".onnx"))
 
 
-def _remote_models(folder: Remote, out: Place) -> Iterator[Remote]:
+def _remote_models(folder: RemotePath, out: Location) -> Iterator[RemotePath]:
     names = [Path(each) for each in sorted(folder.files())]
     bundles = {each.parent for each in names if each.name == "manifest.json"}
     for name in names:
@@ -222,22 +222,22 @@ def _remote_models(folder: Remote, out: Place) -> Iterator[Remote]:
             yield folder / name
 
 
-def _is_glob(path: Place) -> bool:
+def _is_glob(path: Location) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def _beside(file: Place, text: str) -> Place:
+def _beside(file: Location, text: str) -> Location:
     """What a text in a file names: a URL, or a path from the folder of the file."""
-    named = place(text)
-    if isinstance(named, Remote):
+    named = parse_location(text)
+    if isinstance(named, RemotePath):
         return named
     named = named.expanduser()
-    if isinstance(file, Remote) and not named.is_absolute():
+    if isinstance(file, RemotePath) and not named.is_absolute():
         return file.parent / named
     return Path(os.path.normpath(named if named.is_absolute() else Path(file.parent) / named))  # type: ignore[arg-type]
 
 
-def _read(path: Place) -> str:
+def _read(path: Location) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -245,7 +245,7 @@ def _read(path: Place) -> str:
         raise InputError(f"it cannot be read: {reason}", where=str(path)) from error
 
 
-def _job_file(path: Place, base: Settings, out: Place) -> Iterator[_Found]:
+def _job_file(path: Location, base: Settings, out: Location) -> Iterator[_Found]:
     content = _parse(path)
     _known(content, ("defaults", "jobs"), str(path))
     defaults = _changed(base, content.get("defaults", {}), f"{path}: defaults", path)
@@ -266,7 +266,7 @@ def _job_file(path: Place, base: Settings, out: Place) -> Iterator[_Found]:
         )
 
 
-def _parse(path: Place) -> dict[str, Any]:
+def _parse(path: Location) -> dict[str, Any]:
     try:
         content = tomllib.loads(_read(path)) if path.suffix.lower() == ".toml" else _parse_yaml(path)
     except ValueError as error:
@@ -277,7 +277,7 @@ def _parse(path: Place) -> dict[str, Any]:
     return content
 
 
-def _parse_yaml(path: Place) -> Any:
+def _parse_yaml(path: Location) -> Any:
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -293,7 +293,7 @@ def _known(values: Mapping[str, Any], names: Sequence[str], where: str) -> None:
             raise InputError(f"there is no setting {key!r}", where=where, hint=hint)
 
 
-def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Place) -> Settings:
+def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Location) -> Settings:
     """Settings with those of a table of a job file in their place."""
     if not isinstance(values, dict):
         raise InputError("it is no table", where=where)
@@ -311,7 +311,7 @@ def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Place)
     for name in _PATHS:
         if name in found:
             found[name] = _beside(file, found[name])
-            if isinstance(found[name], Remote):
+            if isinstance(found[name], RemotePath):
                 raise InputError(f"{name} must be a path, not a URL", where=where)
     return replace(base, **found)
 
@@ -376,7 +376,7 @@ def _names(found: Sequence[_Found], known: Mapping[str, str]) -> list[str]:
         for index, source in enumerate(sources)
         if known.get(source, "") not in ("", *given) and sources.count(source) == 1 and not found[index].given
     }
-    others = {name for source, name in known.items() if source not in sources and place(source).exists()}
+    others = {name for source, name in known.items() if source not in sources and parse_location(source).exists()}
     taken = others | set(kept.values())
     choices = {
         index: [each.wanted] if each.given else _choices(each) for index, each in enumerate(found) if index not in kept

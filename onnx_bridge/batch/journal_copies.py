@@ -27,7 +27,7 @@ from typing import Any
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE, Journal, Record, unsealed
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.core.locations import Remote
+from onnx_bridge.core.locations import RemotePath
 
 _BEAT = 2.0
 """Seconds between two beats, and so between two copies."""
@@ -45,7 +45,7 @@ class Copies:
         here: the folder, for this OUT alone, that the journal is in.
     """
 
-    def __init__(self, there: Remote, here: Path) -> None:
+    def __init__(self, there: RemotePath, here: Path) -> None:
         self._there, self._here = there, here
         self._holder = there / "holder.json"
         self._token = secrets.token_hex(8)

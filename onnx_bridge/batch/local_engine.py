@@ -21,13 +21,13 @@ from typing import Any
 
 from onnx_bridge.batch.engine import Attempt, Engine, Event, Land, ended
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.core.memory import available
+from onnx_bridge.core.memory import available_bytes
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Site
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
-    "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.core import deferred; deferred.defer(); "
+    "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.core import deferred; deferred.defer_sympy(); "
     "from onnx_bridge.batch import job_process; job_process.main{ends!r}"
 )
 _SHARE = 0.9
@@ -118,7 +118,7 @@ class Pool(Engine):
     def __init__(self, jobs: int | None = None) -> None:
         super().__init__()
         self._most = jobs or len(os.sched_getaffinity(0))
-        self._memory = available() * _SHARE
+        self._memory = available_bytes() * _SHARE
         self._performers: list[Performer] = []
         self._sizes: dict[Performer, int] = {}
 

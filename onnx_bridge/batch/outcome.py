@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from onnx_bridge.core.locations import Place
+from onnx_bridge.core.locations import Location
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,11 +33,11 @@ class Result:
     """
 
     name: str
-    source: Place
+    source: Location
     status: Status
     seconds: float = 0.0
     error: dict[str, Any] | None = None
-    log: Place | None = None
+    log: Location | None = None
     notes: tuple[str, ...] = ()
     check: str | None = None
 
@@ -81,7 +81,7 @@ class Outcome:
         notes: what the user should know of the whole.
     """
 
-    out: Place
+    out: Location
     results: tuple[Result, ...]
     seconds: float
     notes: tuple[str, ...] = field(default=())

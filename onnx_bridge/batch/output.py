@@ -33,7 +33,7 @@ from onnx_bridge.bundle.manifest import Manifest, is_manifest
 from onnx_bridge.conversion.publish import adopt, aside, keep_off
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
-from onnx_bridge.core.locations import Place, Remote, place
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.migraphx import runtime as runtimes
 
 _TAKEN = "there is a file already that no conversion made, and that the bundle would overwrite"
@@ -46,7 +46,7 @@ class Output(abc.ABC):
         place: where it is.
     """
 
-    place: Place
+    place: Location
 
     @abc.abstractmethod
     def records(self) -> list[Record]:
@@ -61,11 +61,11 @@ class Output(abc.ABC):
         """The manifest of the bundle of a name, if it has a content key, and all of its files are there."""
 
     @abc.abstractmethod
-    def reuse(self, other: str, name: str, source: Place) -> Manifest:
+    def reuse(self, other: str, name: str, source: Location) -> Manifest:
         """Have a bundle under another name too, as that of another file; raises InputError."""
 
     @abc.abstractmethod
-    def publish(self, name: str, made: Place, source: Place) -> None:
+    def publish(self, name: str, made: Location, source: Location) -> None:
         """Move a bundle that was laid down aside to its place.
 
         Raises:
@@ -78,25 +78,25 @@ class Output(abc.ABC):
         """Take away what a job that was stopped had begun."""
 
     @abc.abstractmethod
-    def log(self, name: str, far: bool) -> Place:
+    def log(self, name: str, far: bool) -> Location:
         """Where what a job prints goes to; ``far``: on another machine."""
 
-    def bundle(self, name: str) -> Place:
+    def bundle(self, name: str) -> Location:
         """Where the bundle of a name is."""
         return self.place / name
 
-    def aside(self) -> Place:
+    def aside(self) -> Location:
         """A new folder for a bundle that is laid down for `publish`."""
         return self.place / STATE / "aside" / secrets.token_hex(8)
 
 
-def output_at(out: str | os.PathLike[str] | Remote) -> Output:
+def output_at(out: str | os.PathLike[str] | RemotePath) -> Output:
     """The folder that a path or a URL names; what concerns one elsewhere is kept in the cache folder.
 
     Raises:
         InputError: it is a file.
     """
-    where = place(out)
+    where = parse_location(out)
     if isinstance(where, Path):
         return Folder(where)
     digest = hashlib.sha256(where.url.encode()).hexdigest()[:16]
@@ -131,11 +131,11 @@ class Folder(Output):
         """The manifest of the bundle of a name, if it has a content key, and all of its files are there."""
         return whole(self.place / name, key)
 
-    def reuse(self, other: str, name: str, source: Place) -> Manifest:
+    def reuse(self, other: str, name: str, source: Location) -> Manifest:
         """Have a bundle under another name too, as that of another file."""
         return adopt(self.place / other, self.place / name, source)  # type: ignore[arg-type]  # it is only named
 
-    def publish(self, name: str, made: Place, source: Place) -> None:
+    def publish(self, name: str, made: Location, source: Location) -> None:
         """Move a bundle that was laid down aside to its place."""
         home = self.place / name
         if not isinstance(made, Path) or not (made / MANIFEST).exists():
@@ -143,7 +143,7 @@ class Folder(Output):
             raise Unreachable("the node that made the bundle did not write it here", where=str(made), hint=hint)
         files = _ordered(each.relative_to(made).as_posix() for each in made.rglob("*") if each.is_file())
         with aside(home):
-            keep_off([home / each for each in files], made if isinstance(source, Remote) else source, home)
+            keep_off([home / each for each in files], made if isinstance(source, RemotePath) else source, home)
             for each in _before(home) - {MANIFEST}:
                 (home / each).unlink(missing_ok=True)
             for each in (MANIFEST, *files[:-1]):  # a manifest always says whose this is
@@ -174,9 +174,9 @@ class Elsewhere(Output):
         state: the folder here for what concerns it.
     """
 
-    place: Remote
+    place: RemotePath
 
-    def __init__(self, out: Remote, state: Path) -> None:
+    def __init__(self, out: RemotePath, state: Path) -> None:
         self.place = out
         self._copies = Copies(out / STATE, state)
         self._state = state
@@ -199,30 +199,30 @@ class Elsewhere(Output):
         with self._shadow(name) as shadow:
             return whole(shadow, key)
 
-    def reuse(self, other: str, name: str, source: Place) -> Manifest:
+    def reuse(self, other: str, name: str, source: Location) -> Manifest:
         """Have a bundle under another name too, as that of another file."""
         with self._shadow(other) as shadow:
             old = Manifest.read(manifest_path(shadow))
         manifest = replace(old, name=source.stem, source={**old.source, "path": str(source)})
         files = [each.file for each in old.files]
 
-        def write(home: Remote) -> None:
-            home.take(self.place / other, files)
+        def write(home: RemotePath) -> None:
+            home.copy_from(self.place / other, files)
             (home / MANIFEST).write_bytes(f"{json.dumps(manifest.to_json(), indent=2)}\n".encode())
 
         self._replace(name, [*files, MANIFEST], write)
         return manifest
 
-    def publish(self, name: str, made: Place, source: Place) -> None:
+    def publish(self, name: str, made: Location, source: Location) -> None:
         """Move a bundle that was laid down aside to its place."""
-        assert isinstance(made, Remote)
+        assert isinstance(made, RemotePath)
         files = _ordered(made.files())
 
-        def write(home: Remote) -> None:
-            home.take(made, [each for each in files if posixpath.basename(each) != MANIFEST])
+        def write(home: RemotePath) -> None:
+            home.copy_from(made, [each for each in files if posixpath.basename(each) != MANIFEST])
             for each in files:
                 if posixpath.basename(each) == MANIFEST:
-                    home.take(made, [each])
+                    home.copy_from(made, [each])
 
         self._replace(name, files, write)
         made.remove()
@@ -230,12 +230,12 @@ class Elsewhere(Output):
     def sweep(self, name: str) -> None:
         """Nothing: what was begun is aside."""
 
-    def log(self, name: str, far: bool) -> Place:
+    def log(self, name: str, far: bool) -> Location:
         """Where what a job prints goes to."""
-        folder: Place = self.place / STATE if far else self._state / STATE
+        folder: Location = self.place / STATE if far else self._state / STATE
         return folder / "logs" / f"{name}.log"
 
-    def _replace(self, name: str, files: Sequence[str], write: Callable[[Remote], None]) -> None:
+    def _replace(self, name: str, files: Sequence[str], write: Callable[[RemotePath], None]) -> None:
         """Put files in the place of those of an earlier bundle."""
         self._copies.check()
         home, begun = self.place / name, self.place / STATE / "publishing" / f"{name}.json"

@@ -22,7 +22,7 @@ from onnx_bridge.batch.local_engine import Performer
 from onnx_bridge.batch.stages import STAGES
 from onnx_bridge.conversion.keys import code
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.locations import Remote, place
+from onnx_bridge.core.locations import RemotePath, parse_location
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Site
@@ -58,8 +58,8 @@ def errand(task: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Eve
         yield failure(UNLIKE, f"the node is not like the others: {why}", STAGES[0])
         return
     performer, told = _performer()
-    log = place(task["log"])
-    here = _scratch() / "job.log" if isinstance(log, Remote) else log
+    log = parse_location(task["log"])
+    here = _scratch() / "job.log" if isinstance(log, RemotePath) else log
     performer.give(task, {**task, "log": str(here)})
     stage = STAGES[0]
     while True:
@@ -67,9 +67,9 @@ def errand(task: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Eve
         if event["event"] == "stage":
             stage = event["stage"]
         last = event["event"] in ("finished", "failed", "ended")
-        if last and isinstance(log, Remote):
+        if last and isinstance(log, RemotePath):
             with contextlib.suppress(BridgeError):  # the job is worth more than its log
-                log.put(here)
+                log.upload(here)
                 here.unlink()
         if event["event"] == "ended":
             _performer.cache_clear()

@@ -26,7 +26,7 @@ from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
-from onnx_bridge.core.locations import Place, Remote, place
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
@@ -49,34 +49,34 @@ def bring(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path,
         InputError: there is no such file, or it may not be read.
         Unreachable: it cannot be had now, or not on this machine.
     """
-    source, bundle = place(task["source"]), place(task["bundle"])
+    source, bundle = parse_location(task["source"]), parse_location(task["bundle"])
     folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="onnx-bridge-")))
     named = [source, *(task["settings"][name] for name in ("data", "calibration")), *task["passes"]]
     for each in named if task["aside"] is not None else ():  # the program that leads the batch has seen them
-        if each is not None and not isinstance(each, Remote) and not Path(each).exists():
+        if each is not None and not isinstance(each, RemotePath) and not Path(each).exists():
             raise Unreachable("this machine sees no such file", where=str(each), hint=_SHARED.format("it"))
-    if isinstance(source, Remote):
+    if isinstance(source, RemotePath):
         source = fetch(source, folder / "model")
     if task["convert"]:
         return source, folder / "bundle" if task["aside"] is not None else Path(str(bundle))
-    if isinstance(bundle, Remote):
+    if isinstance(bundle, RemotePath):
         fetch_bundle(bundle, folder / "bundle")
         return source, folder / "bundle"
     return source, bundle
 
 
-def fetch(source: Remote, folder: Path) -> Path:
+def fetch(source: RemotePath, folder: Path) -> Path:
     """Bring a model, with its external data; a file of these that is missing stays so."""
     path = folder / source.name
-    source.get(path)
+    source.download(path)
     for name in _external(path):
         with contextlib.suppress(InputError):  # reading the model says so
-            (source.parent / name).get(folder / name)
+            (source.parent / name).download(folder / name)
     return path
 
 
 @contextlib.contextmanager
-def stand_in(source: Remote) -> Iterator[tuple[Path, str, list[list[str | int]]]]:
+def stand_in(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str | int]]]]:
     """A model as far as it takes to read all but its external data.
 
     Yields:
@@ -88,13 +88,13 @@ def stand_in(source: Remote) -> Iterator[tuple[Path, str, list[list[str | int]]]
     """
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / source.name
-        states = [source.state()]
-        source.get(path)
+        states = [source.fingerprint()]
+        source.download(path)
         with path.open("rb") as file:
             digests = [hashlib.file_digest(file, "sha256").digest()]
         for name in _external(path):
             data = source.parent / name
-            states.append(state := data.state())
+            states.append(state := data.fingerprint())
             if state is not None:
                 digests.append(_streamed(data))
                 (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +104,9 @@ def stand_in(source: Remote) -> Iterator[tuple[Path, str, list[list[str | int]]]
         yield path, whole, [each for each in states if each is not None]
 
 
-def _streamed(data: Remote) -> bytes:
+def _streamed(data: RemotePath) -> bytes:
     hashed = hashlib.sha256()
-    with data.telling(), data.open() as file:
+    with data.translated_errors(), data.open() as file:
         while chunk := file.read(_CHUNK):
             hashed.update(chunk)
     return hashed.digest()
@@ -143,17 +143,17 @@ def listed(bundle: Path) -> set[str]:
     return {MANIFEST, *(posixpath.normpath(each.file) for each in Manifest.read(manifest_path(bundle)).files)}
 
 
-def fetch_bundle(bundle: Remote, folder: Path) -> None:
+def fetch_bundle(bundle: RemotePath, folder: Path) -> None:
     """Bring a bundle; raises InputError where there is none."""
     for name in bundle.files():
         if posixpath.basename(name) == MANIFEST:
-            (bundle / name).get(folder / name)
+            (bundle / name).download(folder / name)
     for name in listed(folder):
         if posixpath.basename(name) != MANIFEST:
-            (bundle / name).get(folder / name)
+            (bundle / name).download(folder / name)
 
 
-def lay_down(bundle: Path, aside: Place, origin: Place) -> None:
+def lay_down(bundle: Path, aside: Location, origin: Location) -> None:
     """Copy a bundle to where the program that leads the batch takes it from.
 
     Args:
@@ -171,8 +171,8 @@ def lay_down(bundle: Path, aside: Place, origin: Place) -> None:
     for path in sorted(each for each in bundle.rglob("*") if each.is_file()):
         name = path.relative_to(bundle).as_posix()
         target = aside / name
-        if isinstance(target, Remote):
-            target.write_bytes(stamped[name]) if name in stamped else target.put(path)
+        if isinstance(target, RemotePath):
+            target.write_bytes(stamped[name]) if name in stamped else target.upload(path)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(stamped[name]) if name in stamped else shutil.copyfile(path, target)

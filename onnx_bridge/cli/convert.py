@@ -33,7 +33,7 @@ from passes.core.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from onnx_bridge.batch.jobs import Settings
-    from onnx_bridge.core.locations import Place
+    from onnx_bridge.core.locations import Location
 
 Sources = Annotated[
     list[str],
@@ -101,7 +101,7 @@ def convert(
     where --check finds a difference.
     """
     from onnx_bridge.batch.jobs import Settings, is_batch
-    from onnx_bridge.core.locations import place
+    from onnx_bridge.core.locations import parse_location
     from onnx_bridge.migraphx.compile_options import parse_option
 
     settings = Settings(
@@ -125,7 +125,7 @@ def convert(
         atol=atol,
     )
     _check_engine(engine, address)
-    places, target_place = [place(each) for each in sources], place(out)
+    places, target_place = [parse_location(each) for each in sources], parse_location(out)
     if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
         files = list(context.find_root().params.get("files") or ())
         chosen = (engine, address, jobs)
@@ -168,8 +168,8 @@ def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> 
 
 
 def _convert_many(
-    sources: list[Place],
-    out: Place,
+    sources: list[Location],
+    out: Location,
     settings: Settings,
     chosen: tuple[str, str | None, int | None],
     resume: bool,

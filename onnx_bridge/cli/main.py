@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 import passes
-from onnx_bridge.core.deferred import defer
+from onnx_bridge.core.deferred import defer_sympy
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
 
@@ -157,7 +157,7 @@ def _main(
 
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
-    defer()
+    defer_sympy()
     arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
     debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
     for stream in (sys.stdout, sys.stderr):

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.submodel import parse, part_file
 from onnx_bridge.conversion.precision import QuantizationError, Quantizer
 from onnx_bridge.conversion.retry import RECOVERABLE, Ladder
-from onnx_bridge.core.delta_debug import first
+from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import (
     InputError,
     OutOfMemory,
@@ -287,8 +287,8 @@ class _Builder:
 
         if not fails(nodes):
             return []
-        end = first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
-        start = end - first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
+        end = bisect_first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
+        start = end - bisect_first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
         piece = nodes[start:end]
         related = _leading_to(piece)
         return related if fails(related) else piece

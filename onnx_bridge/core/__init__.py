@@ -1,1 +1,1 @@
-"""What every package needs: errors, values, atomic writes, locations of files."""
+"""What every package needs: errors, values, atomic writes, locations, bisection."""

@@ -1,60 +1,58 @@
-"""Search by halving, for what fails where all of it fails."""
+"""Bisection: the first index, and a minimal interval, at which a predicate holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Fails = Callable[[int, int], bool | None]
-"""Whether the part from one index up to another fails; None where that cannot be told."""
+"""Whether the interval [start, stop) fails; None where that is unknown."""
 
 
-def first(counts: range, holds: Callable[[int], bool]) -> int:
-    """The least of the counts for which it holds, if it holds for all above; for the last it is known to.
+def bisect_first(indices: range, holds: Callable[[int], bool]) -> int:
+    """The first index for which a monotonic predicate holds; it is known to hold for the last one.
 
-    Where it does not hold for all above, still one for which it holds and for whose predecessor it does not.
+    Where the predicate is not monotonic, the result is still an index for which it holds and before which it does not.
     """
-    low, high = counts.start, counts.stop - 1
+    low, high = indices.start, indices.stop - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return low
 
 
-def smallest(size: int, fails: Fails, *, reach: int = 8) -> tuple[int, int]:
-    """A part of a row of things that fails, and fails no more without its first or its last.
+def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int, int]:
+    """An interval that fails, and does not fail without its first or its last item.
 
-    First the end of the part is sought, in parts that begin ``reach`` things before what is in question: so they soon
-    get small, and what is wrong only together with its neighbours is found all the same. Where that does not lead to
-    an end, since things far apart are wrong together, it is sought in parts that begin with the first thing. Then its
-    start is sought, by doubling. For one thing this takes ⌈log₂ size⌉ + 1 questions.
+    The stop is found first, by bisection over intervals that begin ``overlap`` items early: these shrink quickly, and
+    still include failures that need several neighbouring items. If the start of that failure lies further away, the
+    search is repeated over intervals that begin at 0. Then the start is found by doubling the length. A failure of one
+    item takes ⌈log₂ size⌉ + 1 calls.
 
     Args:
-        size: how many things there are; all together are known to fail.
-        fails: is asked about parts.
-        reach: how far apart things may be for the quick search.
+        size: the number of items; all together are known to fail.
+        fails: the predicate.
+        overlap: how far apart the items of a failure may be for the quick search.
 
     Returns:
-        Where the part begins and ends.
+        The start and the stop of the interval.
     """
-    for overlap in (reach, size):
-        stop = _stop(size, fails, overlap)
-        longest = min(stop, overlap)
-        tried = 0
-        while tried < longest:
-            length = min(max(1, 2 * tried), longest)
+    for reach in (overlap, size):
+        stop = _stop(size, fails, reach)
+        longest = min(stop, reach)
+        passing = 0
+        while passing < longest:
+            length = min(max(1, 2 * passing), longest)
             if fails(stop - length, stop):
-                return _start(stop, tried, length, fails), stop
-            tried = length
+                return _start(stop, range(passing + 1, length + 1), fails), stop
+            passing = length
     return 0, size
 
 
-def _start(stop: int, passes: int, length: int, fails: Fails) -> int:
-    """Where the part begins: it is longer than what passes, and no longer than what is known to fail."""
-    return stop - first(range(passes + 1, length + 1), lambda count: bool(fails(stop - count, stop)))
+def _start(stop: int, lengths: range, fails: Fails) -> int:
+    return stop - bisect_first(lengths, lambda length: bool(fails(stop - length, stop)))
 
 
 def _stop(size: int, fails: Fails, overlap: int) -> int:
-    """Where the part ends."""
     low, high = 0, size
     while high - low > 1:
         middle = (low + high) // 2

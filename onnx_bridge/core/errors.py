@@ -1,4 +1,4 @@
-"""The errors of the project: those of the passes, and those of MIGraphX in its worker process."""
+"""Error classes: those of the passes, and those of MIGraphX and its worker processes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Step(enum.StrEnum):
 
 
 class RuntimeFailure(BridgeError):
-    """MIGraphX, or the process that it lives in, failed.
+    """MIGraphX, or the process that runs it, failed.
 
     Attributes:
-        step: the step that failed; None where it is not known, or was none of them.
-        output: the last of what MIGraphX printed, unabridged by cleaning.
+        step: the step that failed; None where it is unknown, or was none of these.
+        output: the end of what MIGraphX printed, unfiltered.
     """
 
     exit_code: ClassVar[int] = 3
@@ -53,17 +53,17 @@ class RuntimeFailure(BridgeError):
 
 
 class Unreachable(BridgeError):
-    """A place elsewhere, or a machine, did not answer as it should; it says nothing of what was asked for."""
+    """A remote location or machine failed to respond; the request may be valid, and can be retried."""
 
     exit_code: ClassVar[int] = 3
 
 
 class RuntimeNotFound(RuntimeFailure):
-    """There is no MIGraphX on this machine, or not the one that was asked for."""
+    """MIGraphX, or the requested runtime or target, is not available on this machine."""
 
 
 class MigraphxError(RuntimeFailure):
-    """MIGraphX refused a request and lives on; ``what`` is its own message."""
+    """MIGraphX rejected a request, and its worker is still usable; ``what`` is its own message."""
 
 
 class OutOfMemory(RuntimeFailure):
@@ -71,25 +71,25 @@ class OutOfMemory(RuntimeFailure):
 
 
 class WorkerTimeout(RuntimeFailure):
-    """The request took longer than its time limit; its worker was killed."""
+    """The request timed out; its worker was killed."""
 
 
 class WorkerCrashed(RuntimeFailure):
-    """The worker ended in the middle of a request.
+    """The worker exited during a request.
 
     Attributes:
-        signal: the signal that ended it, or None where it left by itself.
-        status: its exit status where no signal ended it.
+        signal: the signal that terminated it, or None.
+        status: its exit status, or None if a signal terminated it.
     """
 
     def __init__(self, doing: str, *, returncode: int, output: str = "") -> None:
         self.signal = signals.Signals(-returncode) if returncode < 0 else None
         self.status = None if returncode < 0 else returncode
-        how = f"was ended by {self.signal.name}" if self.signal else f"left with status {self.status}"
+        how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {self.status}"
         last = output.strip().splitlines()[-1:]
-        said = f"; its last words: {last[0].strip()}" if last else ""
+        said = f"; last output: {last[0].strip()}" if last else ""
         super().__init__(f"MIGraphX's process {how} during {doing}{said}", output=output)
 
 
 class ProgramLost(RuntimeFailure):
-    """The program was in a worker that has ended since; parse or load it again."""
+    """The worker that held the program has exited since; parse or load it again."""

@@ -1,8 +1,8 @@
-"""Files and folders here and elsewhere: local paths, and URLs of whatever fsspec knows (``s3://bucket/model.onnx``).
+"""Locations of files and folders: local paths, and URLs that fsspec opens (``s3://bucket/model.onnx``).
 
-A `Remote` has those of `pathlib.Path`'s members that models are looked for with, so that both do in one place. Where
-credentials and endpoints come from is the file system's own affair: its environment variables, or fsspec's
-configuration, on every machine its own. Nothing is cached: what another machine has just written is there.
+A `RemotePath` has the members of `pathlib.Path` that searching for models needs. Credentials and endpoints are
+configured as fsspec's file systems document it, on each machine. Listings are not cached, so that files another machine
+has just written are found.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _INSTALL = "pip install onnx-bridge[ray]"
 
 
 @dataclass(frozen=True, order=True)
-class Remote:
-    """A file or folder that fsspec reaches.
+class RemotePath:
+    """A file or folder behind a URL.
 
     Attributes:
-        url: where, without a slash at the end.
+        url: without a trailing slash.
     """
 
     url: str
@@ -38,148 +38,152 @@ class Remote:
     def __str__(self) -> str:
         return self.url
 
-    def __truediv__(self, name: str | os.PathLike[str]) -> Remote:
+    def __truediv__(self, name: str | os.PathLike[str]) -> RemotePath:
         scheme, _, rest = self.url.partition("://")
-        return Remote(f"{scheme}://{posixpath.normpath(posixpath.join(rest, os.fspath(name)))}")
+        return RemotePath(f"{scheme}://{posixpath.normpath(posixpath.join(rest, os.fspath(name)))}")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The bucket or host with the scheme, and the names below it."""
+        """The scheme with the bucket or host, and the names below it."""
         scheme, _, rest = self.url.partition("://")
         first, *others = rest.lstrip("/").split("/")
         return f"{scheme}://{first}", *others
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last of `parts`."""
         return self.parts[-1]
 
     @property
     def suffix(self) -> str:
-        """Of the name."""
+        """The file extension, with its dot."""
         return Path(self.name).suffix
 
     @property
     def stem(self) -> str:
-        """The name without its suffix."""
+        """The name without `suffix`."""
         return Path(self.name).stem
 
     @property
-    def parent(self) -> Remote:
-        """The folder that it is in."""
-        return Remote(self.url.rpartition("/")[0])
+    def parent(self) -> RemotePath:
+        """The containing folder."""
+        return RemotePath(self.url.rpartition("/")[0])
 
-    def with_suffix(self, suffix: str) -> Remote:
-        """Of another suffix."""
-        return Remote(f"{self.url.removesuffix(self.suffix)}{suffix}")
+    def with_suffix(self, suffix: str) -> RemotePath:
+        """The same path with another file extension."""
+        return RemotePath(f"{self.url.removesuffix(self.suffix)}{suffix}")
 
-    def relative_to(self, folder: Remote) -> Path:
-        """Its path below a folder."""
+    def relative_to(self, folder: RemotePath) -> Path:
+        """The path relative to a folder; raises ValueError if it is not below it."""
         return Path(self.url).relative_to(folder.url)
 
-    def absolute(self) -> Remote:
-        """Itself."""
+    def absolute(self) -> RemotePath:
+        """The same path: URLs are absolute."""
         return self
 
     def exists(self) -> bool:
-        """Whether there is anything."""
-        return self._ask(lambda fs, path: bool(fs.exists(path)))
+        """Whether there is a file or folder."""
+        return self._call(lambda fs, path: bool(fs.exists(path)))
 
     def is_dir(self) -> bool:
-        """Whether there is something below it."""
-        return self._ask(lambda fs, path: bool(fs.isdir(path)))
+        """Whether it is a folder."""
+        return self._call(lambda fs, path: bool(fs.isdir(path)))
 
-    def glob(self) -> list[Remote]:
-        """What it matches, as a pattern."""
-        return self._ask(lambda fs, path: sorted(Remote(fs.unstrip_protocol(each)) for each in fs.glob(path)))
+    def glob(self) -> list[RemotePath]:
+        """The paths that match this one as a pattern, in order."""
+        return self._call(lambda fs, path: sorted(RemotePath(fs.unstrip_protocol(each)) for each in fs.glob(path)))
 
     def files(self) -> dict[str, int]:
-        """All files below it, by their paths from here, with their sizes; empty where there are none."""
+        """The sizes in bytes of all files below, by relative path; empty if there are none."""
 
         def listed(fs: AbstractFileSystem, path: str) -> dict[str, int]:
             found = fs.find(path, detail=True)
             return {posixpath.relpath(each, path): int(info["size"] or 0) for each, info in found.items()}
 
-        return {name: size for name, size in self._ask(listed).items() if name != "."}
+        return {name: size for name, size in self._call(listed).items() if name != "."}
 
-    def state(self) -> list[str | int] | None:
-        """Something short that changes when the file does; None where there is none."""
+    def fingerprint(self) -> list[str | int] | None:
+        """URL, size and version tag of the file, which change when its content does; None if there is no file."""
         with contextlib.suppress(InputError):
-            size, tag = self._ask(lambda fs, path: (int(fs.info(path)["size"] or 0), str(fs.ukey(path))))
+            size, tag = self._call(lambda fs, path: (int(fs.info(path)["size"] or 0), str(fs.ukey(path))))
             return [self.url, size, tag]
         return None
 
     def read_bytes(self) -> bytes:
-        """All of it."""
-        return self._ask(lambda fs, path: bytes(fs.cat_file(path)))
+        """The content of the file."""
+        return self._call(lambda fs, path: bytes(fs.cat_file(path)))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """All of it, as text."""
+        """The content of the file as text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, data: bytes) -> None:
-        """Put a file in its place, whole."""
-        self._ask(lambda fs, path: fs.pipe_file(path, data))
+        """Write the file in one operation."""
+        self._call(lambda fs, path: fs.pipe_file(path, data))
 
     def read_many(self, names: list[str]) -> dict[str, bytes]:
-        """Files below it, at once where the file system can do that; those that are gone are left out."""
+        """The contents of files below, read concurrently where the file system can; missing files are left out."""
 
         def read(fs: AbstractFileSystem, path: str) -> dict[str, bytes]:
             paths = {f"{path}/{name}": name for name in names}
             found = fs.cat(list(paths), on_error="omit") if paths else {}
             return {paths[each]: bytes(data) for each, data in found.items()}
 
-        return self._ask(read)
+        return self._call(read)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Read it from its beginning to its end."""
-        with self._ask(lambda fs, path: fs.open(path, "rb", block_size=1 << 23, cache_type="readahead")) as file:
+        """Open the file for sequential reading."""
+        with self._call(lambda fs, path: fs.open(path, "rb", block_size=1 << 23, cache_type="readahead")) as file:
             yield file
 
-    def get(self, path: Path) -> None:
-        """Copy the file here."""
+    def download(self, path: Path) -> None:
+        """Copy the file to a local path, whose folder is created."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._ask(lambda fs, mine: fs.get_file(mine, str(path)))
+        self._call(lambda fs, remote: fs.get_file(remote, str(path)))
 
-    def put(self, path: Path) -> None:
-        """Copy a file from here."""
-        self._ask(lambda fs, mine: (fs.makedirs(posixpath.dirname(mine), exist_ok=True), fs.put_file(str(path), mine)))
+    def upload(self, path: Path) -> None:
+        """Copy a local file to this location."""
 
-    def take(self, other: Remote, names: list[str]) -> None:
-        """Copy files below another folder to here, without their passing through this machine where that can be."""
+        def put(fs: AbstractFileSystem, remote: str) -> None:
+            fs.makedirs(posixpath.dirname(remote), exist_ok=True)
+            fs.put_file(str(path), remote)
+
+        self._call(put)
+
+    def copy_from(self, other: RemotePath, names: list[str]) -> None:
+        """Copy files from another remote folder into this one, on the server where the file system can."""
 
         def copy(fs: AbstractFileSystem, path: str) -> None:
-            theirs = fs._strip_protocol(other.url)
+            source = fs._strip_protocol(other.url)
             for name in names:
                 fs.makedirs(posixpath.dirname(f"{path}/{name}"), exist_ok=True)
-            fs.copy([f"{theirs}/{name}" for name in names], [f"{path}/{name}" for name in names])
+            fs.copy([f"{source}/{name}" for name in names], [f"{path}/{name}" for name in names])
 
         if names:
-            self._ask(copy)
+            self._call(copy)
 
     def remove(self) -> None:
-        """Remove it, with all below it; nothing happens where there is nothing."""
+        """Remove the file, or the folder with everything below; missing is not an error."""
 
-        def removed(fs: AbstractFileSystem, path: str) -> None:
+        def remove(fs: AbstractFileSystem, path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 fs.rm(path, recursive=True)
 
-        self._ask(removed)
+        self._call(remove)
 
-    def _ask(self, what: Callable[[AbstractFileSystem, str], _T]) -> _T:
-        """Have the file system do something, with its errors as ours."""
-        with self.telling():
-            fs, path = _opened(self.url)
-            return what(fs, path)
+    def _call(self, operation: Callable[[AbstractFileSystem, str], _T]) -> _T:
+        with self.translated_errors():
+            fs, path = _file_system(self.url)
+            return operation(fs, path)
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Have the errors of a file system as ours.
+    def translated_errors(self) -> Iterator[None]:
+        """Translate the errors of a file system.
 
         Raises:
-            InputError: there is no such file, it may not be read or written, or nothing here knows such URLs.
-            Unreachable: anything else: another time it may well go.
+            InputError: there is no such file, access is denied, or no installed file system handles the URL.
+            Unreachable: anything else, which may be transient.
         """
         try:
             yield
@@ -188,40 +192,39 @@ class Remote:
         except FileNotFoundError:
             raise InputError("there is no such file", where=self.url) from None
         except PermissionError as error:
-            raise InputError(f"it may not be read or written: {_said(error)}", where=self.url) from error
+            raise InputError(f"access is denied: {_one_line(error)}", where=self.url) from error
         except ImportError as error:
-            raise InputError(f"what reads such URLs is not installed: {_said(error)}", where=self.url) from error
-        except Exception as error:  # the file systems have no base of errors in common
-            raise Unreachable(f"{type(error).__name__}: {_said(error)}", where=self.url) from error
+            raise InputError(f"no file system for it is installed: {_one_line(error)}", where=self.url) from error
+        except Exception as error:  # file systems have no common base class of errors
+            raise Unreachable(f"{type(error).__name__}: {_one_line(error)}", where=self.url) from error
 
 
-Place = Path | Remote
-"""A file or folder, wherever it is."""
+Location = Path | RemotePath
 
 
-def place(text: str | os.PathLike[str] | Remote) -> Place:
-    """What a path or a URL names; ``file://`` is a local path."""
-    if isinstance(text, Remote):
+def parse_location(text: str | os.PathLike[str] | RemotePath) -> Location:
+    """The location that a path or URL names; ``file://`` is a local path."""
+    if isinstance(text, RemotePath):
         return text
     if isinstance(text, os.PathLike):
         return Path(text)
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme.isalnum():
         return Path(text)
-    return Path(rest) if scheme in _LOCAL else Remote(text.rstrip("/"))
+    return Path(rest) if scheme in _LOCAL else RemotePath(text.rstrip("/"))
 
 
-def _opened(url: str) -> tuple[AbstractFileSystem, str]:
+def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
     except ImportError:
-        raise InputError("URLs need the extra ray, which is not installed", where=url, hint=_INSTALL) from None
+        raise InputError("URLs need fsspec, which is not installed", where=url, hint=_INSTALL) from None
     try:
         fs, path = url_to_fs(url, use_listings_cache=False)
-    except ValueError as error:  # nothing knows its scheme
-        raise InputError(_said(error), where=url) from error
+    except ValueError as error:  # unknown scheme
+        raise InputError(_one_line(error), where=url) from error
     return fs, str(path)
 
 
-def _said(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

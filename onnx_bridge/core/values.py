@@ -1,4 +1,4 @@
-"""What an input or output may be: a tensor, a sequence of tensors, or either of them optionally.
+"""Values of inputs and outputs: tensors, sequences of tensors, and optionals of both.
 
 A tensor is an array, a sequence a list of arrays, and an optional without a value None.
 """
@@ -17,7 +17,7 @@ Value = Array | list[Array] | None
 
 
 class Kind(enum.Enum):
-    """What a value is, by the name that files have for it."""
+    """The type of a value; the strings are those of manifests."""
 
     TENSOR = "tensor"
     SEQUENCE = "sequence"
@@ -26,7 +26,7 @@ class Kind(enum.Enum):
 
     @classmethod
     def of(cls, kind: ir.TypeProtocol | None) -> Kind | None:
-        """The kind of an ONNX type; None for those that have none here (sparse tensors, sequences of sequences)."""
+        """The kind of an ONNX type; None for types that are not supported (sparse tensors, sequences of sequences)."""
         optional = isinstance(kind, ir.OptionalType)
         if isinstance(kind, ir.OptionalType):
             kind = kind.elem_type
@@ -48,7 +48,7 @@ class Kind(enum.Enum):
 
 
 def flat(values: Mapping[str, Value]) -> dict[str, Array]:
-    """The arrays within; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …, and what is empty gives none."""
+    """The arrays by name; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an empty optional has none."""
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         if isinstance(value, list):

@@ -352,7 +352,7 @@ def test_processes_that_end_are_replaced(runtime: Runtime, tmp_path: Path, monke
 
     monkeypatch.setattr(pools, "Performer", Killer)
     outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
-    assert "was ended by SIGKILL" in outcome.results[0].reason
+    assert "was killed by SIGKILL" in outcome.results[0].reason
     assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}
 
 

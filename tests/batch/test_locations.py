@@ -27,7 +27,7 @@ from onnx_bridge.batch.local_engine import Pool
 from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import Elsewhere, output_at
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
-from onnx_bridge.core.locations import Remote, place
+from onnx_bridge.core.locations import RemotePath, parse_location
 from onnx_bridge.migraphx.machine import Site
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
@@ -74,9 +74,9 @@ class Inline(Engine):
 
 
 @pytest.fixture
-def root() -> Iterator[Remote]:
+def root() -> Iterator[RemotePath]:
     """A folder elsewhere, of this test's own."""
-    found = Remote(f"memory://test-{uuid.uuid4().hex}")
+    found = RemotePath(f"memory://test-{uuid.uuid4().hex}")
     yield found
     found.remove()
 
@@ -94,10 +94,10 @@ def machine(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return become
 
 
-def upload(path: Path, target: Remote) -> None:
+def upload(path: Path, target: RemotePath) -> None:
     for each in [path] if path.is_file() else sorted(path.rglob("*")):
         if each.is_file():
-            (target if path.is_file() else target / each.relative_to(path).as_posix()).put(each)
+            (target if path.is_file() else target / each.relative_to(path).as_posix()).upload(each)
 
 
 def with_data(path: Path) -> Path:
@@ -115,11 +115,11 @@ def with_data(path: Path) -> Path:
     return path
 
 
-def convert(root: Remote, settings: Settings = REF, source: str = "models", **options: Any) -> Outcome:
+def convert(root: RemotePath, settings: Settings = REF, source: str = "models", **options: Any) -> Outcome:
     return convert_all([root / source], root / "out", settings, engine=Inline(), **options)
 
 
-def events(root: Remote) -> list[tuple[str, str]]:
+def events(root: RemotePath) -> list[tuple[str, str]]:
     """What the copies of the journal say."""
     folder = root / "out/.batch/journal"
     lines = [line for data in folder.read_many(sorted(folder.files())).values() for line in data.splitlines()]
@@ -129,66 +129,66 @@ def events(root: Remote) -> list[tuple[str, str]]:
 
 class TestPlaces:
     def test_what_a_text_names(self) -> None:
-        assert place("a/b.onnx") == Path("a/b.onnx")
-        assert place("file:///a/b.onnx") == Path("/a/b.onnx")
-        assert place("s3://bucket/a/") == Remote("s3://bucket/a")
-        assert place(Path("a")) == Path("a")
+        assert parse_location("a/b.onnx") == Path("a/b.onnx")
+        assert parse_location("file:///a/b.onnx") == Path("/a/b.onnx")
+        assert parse_location("s3://bucket/a/") == RemotePath("s3://bucket/a")
+        assert parse_location(Path("a")) == Path("a")
 
     def test_parts(self) -> None:
-        model = Remote("s3://bucket/models/net.v2.onnx")
+        model = RemotePath("s3://bucket/models/net.v2.onnx")
         assert (model.name, model.stem, model.suffix) == ("net.v2.onnx", "net.v2", ".onnx")
         assert model.parts == ("s3://bucket", "models", "net.v2.onnx")
-        assert model.parent / "../x/y.bin" == Remote("s3://bucket/x/y.bin")
-        assert model.with_suffix("").relative_to(Remote("s3://bucket")) == Path("models/net.v2")
+        assert model.parent / "../x/y.bin" == RemotePath("s3://bucket/x/y.bin")
+        assert model.with_suffix("").relative_to(RemotePath("s3://bucket")) == Path("models/net.v2")
 
-    def test_nothing_there(self, root: Remote) -> None:
+    def test_nothing_there(self, root: RemotePath) -> None:
         assert not root.exists()
         assert root.files() == {}
-        assert root.state() is None
+        assert root.fingerprint() is None
         root.remove()
         with pytest.raises(InputError, match="no such file"):
             root.read_bytes()
 
-    def test_files(self, root: Remote, tmp_path: Path) -> None:
+    def test_files(self, root: RemotePath, tmp_path: Path) -> None:
         (root / "a/b.txt").write_bytes(b"one")
-        before = (root / "a/b.txt").state()
+        before = (root / "a/b.txt").fingerprint()
         assert root.files() == {"a/b.txt": 3}
         assert (root / "a").is_dir()
         (root / "a/b.txt").write_bytes(b"two")
-        assert (root / "a/b.txt").state() != before
-        (root / "c").take(root / "a", ["b.txt"])
+        assert (root / "a/b.txt").fingerprint() != before
+        (root / "c").copy_from(root / "a", ["b.txt"])
         assert (root / "c/b.txt").read_text() == "two"
-        (root / "c/b.txt").get(tmp_path / "new/b.txt")
+        (root / "c/b.txt").download(tmp_path / "new/b.txt")
         assert (tmp_path / "new/b.txt").read_text() == "two"
         assert [each.name for each in (root / "*/b.txt").glob()] == ["b.txt", "b.txt"]
         assert root.read_many(["a/b.txt", "gone"]) == {"a/b.txt": b"two"}
 
     def test_what_nothing_reads(self) -> None:
         with pytest.raises(InputError, match="nosuch"):
-            Remote("nosuch://a/b").exists()
+            RemotePath("nosuch://a/b").exists()
 
-    def test_errors_of_a_file_system_say_nothing_of_the_model(self, root: Remote, monkeypatch: Any) -> None:
+    def test_errors_of_a_file_system_say_nothing_of_the_model(self, root: RemotePath, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:
             raise ConnectionResetError("the line is cut")
 
         with monkeypatch.context() as cut, pytest.raises(Unreachable, match="the line is cut"):
             cut.setattr(type(fsspec.filesystem("memory")), "info", broken)
-            root.state()
+            root.fingerprint()
 
-    def test_without_the_extra(self, root: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_extra(self, root: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
         with pytest.raises(InputError, match=r"onnx-bridge\[ray\]"):
             root.exists()
 
 
 class TestModels:
-    def test_jobs(self, root: Remote, tmp_path: Path) -> None:
+    def test_jobs(self, root: RemotePath, tmp_path: Path) -> None:
         for name in ("a.onnx", "sub/b.ONNX", ".hidden/c.onnx", "bundle/manifest.json", "bundle/d.onnx", "out/e.onnx"):
             (root / name).write_bytes(b"x")
         (root / "all.txt").write_bytes(f"sub/b.ONNX\n{root}/a.onnx # a URL\n{tmp_path}/here.onnx".encode())
         (root / "jobs.toml").write_bytes(b'[[jobs]]\nmodel = "a.onnx"\nname = "mine"\n[[jobs]]\nmodel = "sub"\n')
 
-        def found(*sources: Remote) -> dict[str, str]:
+        def found(*sources: RemotePath) -> dict[str, str]:
             return {each.name: str(each.source) for each in gather(sources, root / "out")}
 
         both = {"a": f"{root}/a.onnx", "sub/b": f"{root}/sub/b.ONNX"}
@@ -200,7 +200,7 @@ class TestModels:
             found(root / "*.pb")
 
     @pytest.mark.parametrize("external", [False, True])
-    def test_keys_are_those_of_the_same_model_here(self, root: Remote, tmp_path: Path, external: bool) -> None:
+    def test_keys_are_those_of_the_same_model_here(self, root: RemotePath, tmp_path: Path, external: bool) -> None:
         path = (with_data if external else write)(tmp_path / "m.onnx")
         upload(tmp_path, root / "models")
         here, there = examine(path), examine(root / "models/m.onnx")
@@ -211,7 +211,7 @@ class TestModels:
         (root / "models/w.bin" if external else root / "models/m.onnx").remove()
         assert examine(root / "models/m.onnx", there.to_json()).problem is not None
 
-    def test_what_is_no_model(self, root: Remote) -> None:
+    def test_what_is_no_model(self, root: RemotePath) -> None:
         (root / "m.onnx").write_bytes(b"no model")
         found = examine(root / "m.onnx")
         assert found.digest is not None
@@ -225,7 +225,7 @@ class TestBatches:
     def _machine(self, machine: Any) -> None:
         """All of them are led from one, if they do not say otherwise."""
 
-    def test_from_one_machine_and_another(self, root: Remote, machine: Any, tmp_path: Path) -> None:
+    def test_from_one_machine_and_another(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
         write(tmp_path / "models/a.onnx", 0)
         with_data(tmp_path / "models/sub/b.onnx")
         (tmp_path / "models/c.onnx").write_text("no model")
@@ -244,7 +244,7 @@ class TestBatches:
         assert manifest["source"]["path"] == f"{root}/models/sub/b.onnx"
         upload_back = tmp_path / "back"
         for name in (root / "out/sub/b").files():
-            (root / "out/sub/b" / name).get(upload_back / name)
+            (root / "out/sub/b" / name).download(upload_back / name)
         assert onnx_bridge.load(upload_back)({"x": np.ones((1, 4), np.float32)})["y"].shape == (1, 4)  # type: ignore[union-attr]
         before = events(root)
         machine("second")
@@ -258,7 +258,7 @@ class TestBatches:
         assert manifest["source"]["path"] == f"{root}/models/a2.onnx"
         assert (root / "out/a2/a.mxr").exists()
 
-    def test_bundles_speak_for_themselves(self, root: Remote, machine: Any, tmp_path: Path) -> None:
+    def test_bundles_speak_for_themselves(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
         """Without any journal, and whatever a machine left half done."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         upload(write(tmp_path / "b.onnx", 1), root / "models/b.onnx")
@@ -270,7 +270,7 @@ class TestBatches:
         assert statuses(convert(root)) == {"a": "kept", "b": "converted"}
         assert not (root / "out/.batch/aside").exists()
 
-    def test_what_the_first_machine_did_not_send(self, root: Remote, monkeypatch: Any, tmp_path: Path) -> None:
+    def test_what_the_first_machine_did_not_send(self, root: RemotePath, monkeypatch: Any, tmp_path: Path) -> None:
         """A program that was killed has its last lines sent by the next one there, once."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         with monkeypatch.context() as cut:
@@ -281,7 +281,7 @@ class TestBatches:
         assert [each for each in events(root) if each[0] == "done"] == [("done", "a")]
         assert len(events(root)) == len(output_at(root / "out").records())
 
-    def test_buckets(self, root: Remote, tmp_path: Path) -> None:
+    def test_buckets(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         settings = Settings(target="ref", buckets={"batch": (1, 4)}, check=True)
         assert statuses(convert(root, settings)) == {"a": "converted"}
@@ -291,14 +291,14 @@ class TestBatches:
         assert statuses(convert(root, settings)) == {"a": "converted"}
         assert not [each for each in (root / "out/a").files() if "batch=4" in each]
 
-    def test_only_the_tolerance(self, root: Remote, tmp_path: Path) -> None:
+    def test_only_the_tolerance(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert convert(root).passed
-        program = (root / "out/a/a.mxr").state()
+        program = (root / "out/a/a.mxr").fingerprint()
         assert statuses(convert(root, Settings(target="ref", check=True, atol=0.5))) == {"a": "checked"}
-        assert (root / "out/a/a.mxr").state() == program
+        assert (root / "out/a/a.mxr").fingerprint() == program
 
-    def test_what_is_not_ours(self, root: Remote, tmp_path: Path) -> None:
+    def test_what_is_not_ours(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         (root / "out/a/a.onnx").write_bytes(b"mine")
         outcome = convert(root)
@@ -306,7 +306,7 @@ class TestBatches:
         assert (root / "out/a/a.onnx").read_bytes() == b"mine"
         assert not (root / "out/a/manifest.json").exists()
 
-    def test_here_and_there(self, root: Remote, tmp_path: Path) -> None:
+    def test_here_and_there(self, root: RemotePath, tmp_path: Path) -> None:
         """Models here with bundles there, and the other way round."""
         path = write(tmp_path / "a.onnx")
         assert convert_all([path], root / "out", REF, engine=Inline()).passed
@@ -318,27 +318,27 @@ class TestBatches:
         assert not (tmp_path / "out/.batch/aside").exists()
         assert statuses(convert_all([root / "models"], tmp_path / "out", REF, engine=Inline())) == {"a": "kept"}
 
-    def test_a_dry_run_writes_nothing(self, root: Remote, tmp_path: Path) -> None:
+    def test_a_dry_run_writes_nothing(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert statuses(convert(root, dry_run=True)) == {"a": "planned"}
         assert list(root.files()) == ["models/a.onnx"]
 
     @pytest.mark.parametrize("fails", range(3))
-    def test_a_bundle_is_whole_or_not_there(self, root: Remote, monkeypatch: Any, tmp_path: Path, fails: int) -> None:
+    def test_a_bundle_is_whole_or_absent(self, root: RemotePath, monkeypatch: Any, tmp_path: Path, fails: int) -> None:
         """Whatever write fails, however often: there is no manifest without all of its files."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert convert(root).passed
         upload(write(tmp_path / "a.onnx", 1), root / "models/a.onnx")
-        take, count = Remote.take, iter(range(1000))
+        take, count = RemotePath.take, iter(range(1000))
 
-        def failing(self: Remote, other: Remote, names: list[str]) -> None:
+        def failing(self: RemotePath, other: RemotePath, names: list[str]) -> None:
             for each in names:
                 if next(count) % 3 == fails:
                     raise Unreachable("the line is cut", where=self.url)
                 take(self, other, [each])
 
         with monkeypatch.context() as cut:
-            cut.setattr(Remote, "take", failing)
+            cut.setattr(RemotePath, "take", failing)
             outcome = convert(root)
         assert "the line is cut" in outcome.results[0].reason
         assert not (root / "out/a/manifest.json").exists()
@@ -347,7 +347,7 @@ class TestBatches:
         assert set((root / "out/a").files()) == {"a.onnx", "a.mxr", "manifest.json"}
         assert not (root / "out/.batch/publishing").exists()
 
-    def test_a_second_program(self, root: Remote, machine: Any, monkeypatch: Any) -> None:
+    def test_a_second_program(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
         monkeypatch.setattr(journal_copies, "_BEAT", 0.02)
         with output_at(root / "out").held() as journal:
             journal.add("run")
@@ -358,7 +358,7 @@ class TestBatches:
         with output_at(root / "out").held() as journal:
             assert [each["event"] for each in journal.records] == ["run"]
 
-    def test_a_program_that_is_not_heard_of_any_more(self, root: Remote, machine: Any, monkeypatch: Any) -> None:
+    def test_a_program_that_is_not_heard_of_any_more(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
         """Its place is taken; should it still live, it replaces nothing."""
         monkeypatch.setattr(journal_copies, "_PATIENCE", 0.1)
         monkeypatch.setattr(journal_copies, "_BEAT", 1000.0)
@@ -395,7 +395,7 @@ class TestBatches:
         assert "gone" in error["where"]
         assert "every node sees it" in error["hint"]
 
-    def test_places_that_do_not_answer(self, root: Remote, monkeypatch: Any) -> None:
+    def test_places_that_do_not_answer(self, root: RemotePath, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:
             raise ConnectionResetError("the line is cut")
 

@@ -31,7 +31,7 @@ from onnx_bridge.batch.jobs import Settings
 from onnx_bridge.batch.ray_engine import Ray
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
-from onnx_bridge.core.locations import Remote
+from onnx_bridge.core.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.batch.test_batch import events as events_here
 from tests.batch.test_batch import statuses, write
@@ -105,7 +105,7 @@ def surroundings() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="module")
-def s3(surroundings: pytest.MonkeyPatch) -> Iterator[Remote]:
+def s3(surroundings: pytest.MonkeyPatch) -> Iterator[RemotePath]:
     """A bucket of a real server."""
     import boto3
     import s3fs
@@ -115,13 +115,13 @@ def s3(surroundings: pytest.MonkeyPatch) -> Iterator[Remote]:
     host, port = server.get_host_and_port()
     surroundings.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
     boto3.client("s3").create_bucket(Bucket="models")
-    yield Remote("s3://models")
+    yield RemotePath("s3://models")
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
 
 
 @pytest.fixture(scope="module")
-def nodes(runtime: Runtime, s3: Remote, surroundings: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(runtime: Runtime, s3: RemotePath, surroundings: pytest.MonkeyPatch) -> Iterator[Nodes]:
     temporary = tempfile.mkdtemp(prefix="r", dir="/tmp")  # names of sockets must be short
     surroundings.setenv("TMPDIR", temporary)  # where Ray has its own, too
     cluster = Cluster(initialize_head=True, head_node_args={**PLAIN, "num_cpus": 0})
@@ -156,7 +156,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_node_is_lost(nodes: Nodes, s3: Remote, tmp_path: Path) -> None:
+def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
     """What it was doing is done elsewhere, once; from another machine, without MIGraphX, nothing is left to do."""
     for index in range(4):
         write(tmp_path / f"models/m{index}.onnx", index)
@@ -197,7 +197,7 @@ def test_a_node_is_lost(nodes: Nodes, s3: Remote, tmp_path: Path) -> None:
     assert set((s3 / "lost/out/.batch/logs").files()) == {f"{name}.log" for name in good}
     bundle = tmp_path / "bundle"
     for name in (s3 / "lost/out/sub/external").files():
-        (s3 / "lost/out/sub/external" / name).get(bundle / name)
+        (s3 / "lost/out/sub/external" / name).download(bundle / name)
     onnx_bridge.load(bundle)
     environment["ONNX_BRIDGE_CACHE"] = str(tmp_path / "second")
     again = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -481,7 +481,7 @@ class TestOutputs:
         if victim == "worker":  # the conversion goes on in another
             assert process.returncode == 0, err
             notes = json.loads((out / "manifest.json").read_text())["notes"]
-            assert any("ended by SIGKILL" in note for note in notes)
+            assert any("killed by SIGKILL" in note for note in notes)
             assert (out / "light_vgg19.mxr").exists()
         else:
             assert {name: (out / name).read_bytes() for name in before} == before

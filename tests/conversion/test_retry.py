@@ -166,7 +166,7 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
         assert staged.error is None
         assert staged.plan.wholly_on_device
         assert staged.environment == {}
-        assert any("in a process of its own, since MIGraphX's process was ended by SIGKILL" in n for n in staged.notes)
+        assert any("in a process of its own, since MIGraphX's process was killed by SIGKILL" in n for n in staged.notes)
 
 
 def test_what_worked_is_pinned(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

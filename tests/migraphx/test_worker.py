@@ -299,7 +299,7 @@ class TestDeaths:
         assert worker.pid is not None
         killer = threading.Timer(0.3, os.kill, (worker.pid, signal.SIGKILL))
         killer.start()
-        with pytest.raises(WorkerCrashed, match=r"ended by SIGKILL during run") as caught:
+        with pytest.raises(WorkerCrashed, match=r"killed by SIGKILL during run") as caught:
             program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
         assert caught.value.signal is signal.SIGKILL
         assert caught.value.exit_code == 3

@@ -24,7 +24,6 @@ from fixtures import small
 from fixtures.faults import Plot
 from onnx_bridge.cli import parity
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.core.delta_debug import first, smallest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisect import bisect
@@ -56,43 +55,6 @@ def sentence(found: Bisection) -> str:
     console.print(found.render())
     json.dumps(found.to_json(), allow_nan=False)
     return str(console.file.getvalue().splitlines()[0])  # type: ignore[attr-defined]
-
-
-class TestHalving:
-    @pytest.mark.parametrize("at", [1, 2, 17, 999, 1000])
-    def test_the_first_count(self, at: int) -> None:
-        asked: list[int] = []
-        assert first(range(1, 1001), lambda count: bool(asked.append(count)) or count >= at) == at
-        assert len(asked) <= 10
-
-    @pytest.mark.parametrize("at", [0, 1, 499, 500, 998, 999])
-    def test_one_thing_of_a_thousand_takes_eleven_questions(self, at: int) -> None:
-        asked: list[tuple[int, int]] = []
-
-        def fails(start: int, stop: int) -> bool:
-            asked.append((start, stop))
-            return start <= at < stop
-
-        assert smallest(1000, fails) == (at, at + 1)
-        assert len(asked) <= 11
-
-    @pytest.mark.parametrize("group", [{3, 4}, {496, 503}, {0, 7}, {998, 999}, {511, 512, 513}])
-    def test_neighbours_that_fail_together(self, group: set[int]) -> None:
-        found = smallest(1000, lambda start, stop: group <= set(range(start, stop)))
-        assert found == (min(group), max(group) + 1)
-
-    def test_things_far_apart_that_fail_together(self) -> None:
-        assert smallest(1000, lambda start, stop: start <= 20 and stop > 900) == (20, 901)
-
-    def test_a_part_that_cannot_be_judged_is_made_to_begin_with_the_first(self) -> None:
-        def fails(start: int, stop: int) -> bool | None:
-            return None if 0 < start <= 50 else start <= 30 < stop
-
-        start, stop = smallest(100, fails)
-        assert start <= 30 < stop
-
-    def test_what_fails_only_as_a_whole(self) -> None:
-        assert smallest(100, lambda start, stop: (start, stop) == (0, 100)) == (0, 100)
 
 
 class TestNothing:

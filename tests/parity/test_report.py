@@ -59,7 +59,7 @@ def test_a_leg_that_could_not_be_run_fails() -> None:
     assert not report.passed
     assert report.exit_code == 3
     assert "MIGraphX ref crashes in the step run" in report.summary
-    assert "MIGraphX ref: run, sample 1: MIGraphX's process was ended by SIGABRT" in rendered(report)
+    assert "MIGraphX ref: run, sample 1: MIGraphX's process was killed by SIGABRT" in rendered(report)
     with pytest.raises(WorkerCrashed):
         report.raise_failure()
 

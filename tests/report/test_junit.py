@@ -62,7 +62,7 @@ def test_a_leg_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
     root = written(Report("m", (Leg("MIGraphX", failure=CRASH),)), tmp_path)
     assert counts(root) == ("1", "0", "1")
     (error,) = root.iter("error")
-    assert str(error.get("message")).startswith("run, sample 2: MIGraphX's process was ended by SIGABRT during run")
+    assert str(error.get("message")).startswith("run, sample 2: MIGraphX's process was killed by SIGABRT during run")
     assert error.get("type") == "crashes"
     assert str(error.text).splitlines()[1:] == ["one", "two"]
     (case,) = root.iter("testcase")

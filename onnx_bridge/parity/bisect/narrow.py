@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnx_bridge.core.delta_debug import smallest
+from onnx_bridge.core.delta_debug import minimal_interval
 from onnx_bridge.parity.pieces import Piece, Pieces
 from onnx_bridge.parity.trial import Device, Kind, Symptom
 from onnx_bridge.reference.compare import compare
@@ -90,7 +90,7 @@ class Narrowing:
             found = self.shows(nodes) if nodes else False
             return found if found is None or isinstance(found, bool) else True
 
-        nodes = nodes_of(*smallest(len(units), fails)) if len(units) > 1 else nodes_of(0, len(units))
+        nodes = nodes_of(*minimal_interval(len(units), fails)) if len(units) > 1 else nodes_of(0, len(units))
         related = _leading_to(nodes)
         if len(related) < len(nodes) and isinstance(self.shows(related), Symptom):
             nodes = related

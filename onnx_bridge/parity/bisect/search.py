@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import as_json
 from onnx_bridge.conversion.partition import completed, judged, stage
-from onnx_bridge.core.delta_debug import first
+from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, WorkerTimeout
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx import runtime as runtimes
@@ -172,7 +172,7 @@ class Search:
                 symptoms[prefix] = found
             return found is not None
 
-        place = first(range(1, count + 1), fails)
+        place = bisect_first(range(1, count + 1), fails)
         found, application = symptoms[place], self.applications.application(place)
         nodes = list(application.changed)
         if not application.number and len(nodes) > 1 and found.kind is Kind.WRONG:
