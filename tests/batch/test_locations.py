@@ -127,7 +127,7 @@ def events(root: RemotePath) -> list[tuple[str, str]]:
     return [(each["event"], each.get("job", "")) for each in records if each is not None]
 
 
-class TestPlaces:
+class TestRemotePath:
     def test_what_a_text_names(self) -> None:
         assert parse_location("a/b.onnx") == Path("a/b.onnx")
         assert parse_location("file:///a/b.onnx") == Path("/a/b.onnx")
@@ -329,16 +329,16 @@ class TestBatches:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert convert(root).passed
         upload(write(tmp_path / "a.onnx", 1), root / "models/a.onnx")
-        take, count = RemotePath.take, iter(range(1000))
+        copy_from, count = RemotePath.copy_from, iter(range(1000))
 
         def failing(self: RemotePath, other: RemotePath, names: list[str]) -> None:
             for each in names:
                 if next(count) % 3 == fails:
                     raise Unreachable("the line is cut", where=self.url)
-                take(self, other, [each])
+                copy_from(self, other, [each])
 
         with monkeypatch.context() as cut:
-            cut.setattr(RemotePath, "take", failing)
+            cut.setattr(RemotePath, "copy_from", failing)
             outcome = convert(root)
         assert "the line is cut" in outcome.results[0].reason
         assert not (root / "out/a/manifest.json").exists()
