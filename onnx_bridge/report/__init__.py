@@ -1,1 +1,1 @@
-"""What was found, as files: a page for people (`report`), and JUnit's XML for machines (`junit`)."""
+"""Results as files: HTML pages for people, and JUnit XML for CI systems."""

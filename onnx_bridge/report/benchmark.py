@@ -1,4 +1,4 @@
-"""The page of a benchmark: latency distributions, throughput over batch, the table, and where the time goes."""
+"""The page of `bench`: latency distributions, throughput over batch size, all figures, and time by operator."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from onnx_bridge.benchmark.statistics import Change
 from onnx_bridge.report import html
 from onnx_bridge.report.charts import Chart, bands, lines
 from onnx_bridge.report.colours import BAD, GOOD, WARN
-from onnx_bridge.report.html import Cell, Column, Page, Table, figure, shown, text
+from onnx_bridge.report.html import Cell, Column, Page, Table, facts_of, number_cell, text_cell
 
 _BANDS = 16
-"""Distributions that are drawn, at most; the table has them all."""
+"""The most distributions that are drawn; the table has all of them."""
 _FIGURES = (
-    ("p50 ms", "half of the calls took no longer"),
-    ("p90", "nine of ten"),
-    ("p99", "ninety-nine of a hundred"),
+    ("p50 ms", "median latency"),
+    ("p90", "90th percentile"),
+    ("p99", "99th percentile"),
     ("min", "the shortest"),
     ("mean", "without outliers"),
     ("std", "standard deviation, without outliers"),
     ("samples/s", "at the median latency"),
 )
-_TONES = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
+_COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
 
 
 def write_report(path: str | os.PathLike[str], bench: Bench) -> None:
@@ -31,7 +31,7 @@ def write_report(path: str | os.PathLike[str], bench: Bench) -> None:
 
     Args:
         path: the file.
-        bench: what was found.
+        bench: the measurements.
 
     Raises:
         InputError: the file cannot be written.
@@ -40,7 +40,7 @@ def write_report(path: str | os.PathLike[str], bench: Bench) -> None:
 
 
 def page_of(bench: Bench) -> Page:
-    """What `write_report` writes."""
+    """The page that `write_report` writes."""
     tables = [_table(bench)]
     tables += [_gates(bench)] if bench.gates else []
     tables += [_operators(bench)] if any(row.operators for row in bench.rows) else []
@@ -50,7 +50,7 @@ def page_of(bench: Bench) -> Page:
         passed=bench.passed,
         headline=_headline(bench),
         sentences=bench.sentences(),
-        facts=shown({"model": bench.model, **bench.versions}),
+        facts=facts_of({"model": bench.model, **bench.versions}),
         tables=tables,
         charts=[_latencies(bench), *_throughputs(bench)],
     )
@@ -63,7 +63,7 @@ def _headline(bench: Bench) -> str:
         undecided = any(gate.change is Change.UNDECIDED for gate in bench.gates)
         return "Too noisy to compare with the baseline" if undecided else "Not slower than the baseline"
     fastest = max(bench.rows, key=lambda row: row.throughput)
-    return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"Measured: {fastest.name}"
+    return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"NodeError: {fastest.name}"
 
 
 def _latencies(bench: Bench) -> Chart:
@@ -80,7 +80,7 @@ def _latencies(bench: Bench) -> Chart:
 
 
 def _throughputs(bench: Bench) -> list[Chart]:
-    """Throughput over batch; nothing where there are no two batch sizes."""
+    """Throughput over batch size; nothing if there are fewer than two sizes."""
     sizes: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in bench.rows:
         if row.batch is not None:
@@ -92,7 +92,7 @@ def _throughputs(bench: Bench) -> list[Chart]:
         series.append((f"{' '.join(filter(None, kind[:2]))}, {kind[2]}", sizes[kind], said))
     if not series:
         return []
-    note = "Rings: the best throughput, and the knee, which is the smallest batch with nine tenths of it."
+    note = "Rings mark the best throughput, and the knee: the smallest batch with 90 % of it."
     return [lines("throughput", "Throughput over batch", note, "samples a call (batch)", "samples a second", series)]
 
 
@@ -104,11 +104,11 @@ def _table(bench: Bench) -> Table:
         *(Column(name, "number", hint) for name, hint in _FIGURES),
         Column("× first", "number", "latency as a multiple of that of the first engine at this batch size"),
         Column("98 %", "code", "the confidence interval of that"),
-        Column("load s", "number", "until it was ready to be called"),
+        Column("load s", "number", "until the engine was ready"),
         Column("first s", "number", "the first call"),
-        Column("MiB", "number", "what loading and the first call took at most"),
+        Column("MiB", "number", "peak memory of loading and the first call"),
         Column("readings", "number", "of the clock"),
-        Column("calls each", "number", "calls that a reading is the mean of"),
+        Column("calls each", "number", "calls per reading"),
         Column("outliers", "number", "readings beyond Q3 + 3·IQR"),
     ]
     ratios = bench.ratios()
@@ -118,16 +118,16 @@ def _table(bench: Bench) -> Table:
         times = (found.p50, found.p90, found.p99, found.min, found.mean, found.std)
         against = ratios.get(row)
         cells = [
-            text(f"{row.engine} {row.target}".strip()),
-            text(row.precision),
+            text_cell(f"{row.engine} {row.target}".strip()),
+            text_cell(row.precision),
             Cell("" if row.batch is None else str(row.batch), row.batch),
-            *(figure(1e3 * each) for each in times),
-            figure(row.throughput),
-            figure(against.value if against else 1.0),
-            text(f"{against.low:.3f} – {against.high:.3f}" if against else ""),
-            figure(row.load),
-            figure(row.first),
-            figure(row.memory / 2**20),
+            *(number_cell(1e3 * each) for each in times),
+            number_cell(row.throughput),
+            number_cell(against.value if against else 1.0),
+            text_cell(f"{against.low:.3f} – {against.high:.3f}" if against else ""),
+            number_cell(row.load),
+            number_cell(row.first),
+            number_cell(row.memory / 2**20),
             *(Cell(str(each), each) for each in (found.calls, row.together, found.outliers)),
         ]
         rows.append(html.Row(cells, choice=row.engine))
@@ -143,9 +143,13 @@ def _gates(bench: Bench) -> Table:
     ]
     rows = []
     for gate in bench.gates:
-        interval = text(f"{gate.ratio.low:.3f} – {gate.ratio.high:.3f}")
-        tone = _TONES[gate.change]
-        rows.append(html.Row([text(gate.name), text(gate.change.value, tone), figure(gate.ratio.value), interval]))
+        interval = text_cell(f"{gate.ratio.low:.3f} – {gate.ratio.high:.3f}")
+        colour = _COLOURS[gate.change]
+        rows.append(
+            html.Row(
+                [text_cell(gate.name), text_cell(gate.change.value, colour), number_cell(gate.ratio.value), interval]
+            )
+        )
     note = f"It may be slower by {bench.max_slowdown or 0:.1%}."
     return Table("gates", "Against the baseline", columns, rows, note)
 
@@ -168,12 +172,12 @@ def _operators(bench: Bench) -> Table:
 
 def _cells(row: Row, each: OperatorTime) -> list[Cell]:
     return [
-        text(each.operator),
-        text(", ".join(each.onnx)),
-        text(row.name),
+        text_cell(each.operator),
+        text_cell(", ".join(each.onnx)),
+        text_cell(row.name),
         Cell(str(each.count), each.count),
-        figure(1e3 * each.seconds),
-        figure(100 * each.share),
-        text(each.slowest),
-        figure(1e3 * each.longest),
+        number_cell(1e3 * each.seconds),
+        number_cell(100 * each.share),
+        text_cell(each.slowest),
+        number_cell(1e3 * each.longest),
     ]

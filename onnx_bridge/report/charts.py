@@ -1,4 +1,4 @@
-"""Plots that need no script: their geometry is worked out here, and the page writes it down as SVG.
+"""Static plots: their geometry is computed here, and the page renders it as SVG.
 
 Two kinds: *bands*, the distribution of some series beside each other along one logarithmic axis; and *lines*, one value
 over another, both logarithmic. Logarithms because engines differ by factors: the same distance is the same factor.
@@ -18,7 +18,7 @@ _BAND, _BAR = 58, 30
 """Heights of a band with its name, and of its tallest bar."""
 _BINS = 60
 _LINES = 240
-TONES = ("first", "second", "third", "fourth", "fifth", "sixth")
+COLOURS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Trace:
-    """One series: its name, tone and geometry; ``label`` is where the name stands, None for in the legend."""
+    """One series: its name, colour and geometry; ``label`` is where the name stands, None for in the legend."""
 
     name: str
-    tone: str
+    colour: str
     bars: tuple[Bar, ...] = ()
     marks: tuple[Mark, ...] = ()
     label: tuple[float, float] | None = None
@@ -113,7 +113,7 @@ def bands(
         title: the caption.
         note: how to read it.
         horizontal: what the values are.
-        series: name, kind (those of the same kind have the same tone), values (> 0), and values to mark by name.
+        series: name, kind (those of the same kind have the same colour), values (> 0), and values to mark by name.
     """
     axis = _Axis([each for _, _, values, _ in series for each in values], LEFT, WIDTH - RIGHT, at_least=1.5)
     edges = np.geomspace(axis.low, axis.high, _BINS + 1)
@@ -139,7 +139,7 @@ def bands(
             Mark(axis.place(value), floor, "tick", f"{name}: {label} {value:.4g}") for label, value in marked.items()
         )
         label = (float(LEFT), float(floor - _BAR - 8))
-        traces.append(Trace(name, TONES[kinds.index(kind) % len(TONES)], bars, signs, label))
+        traces.append(Trace(name, COLOURS[kinds.index(kind) % len(COLOURS)], bars, signs, label))
     height = TOP + len(series) * _BAND + BOTTOM
     return Chart(id_, title, note, horizontal, "", tuple(traces), axis.ticks(), (), height)
 
@@ -174,8 +174,8 @@ def lines(
             why = f", {said[number]}" if number in said else ""
             marks += [Mark(x, y, "ring", name)] if why else []
             marks.append(Mark(x, y, "point", f"{name}: {value:.4g} at {number}{why}"))
-        dash = "" if place < len(TONES) else "5 4"
-        traces.append(Trace(name, TONES[place % len(TONES)], marks=tuple(marks), dash=dash))
+        dash = "" if place < len(COLOURS) else "5 4"
+        traces.append(Trace(name, COLOURS[place % len(COLOURS)], marks=tuple(marks), dash=dash))
     below = tuple((across.place(each), str(each)) for each in numbers)
     return Chart(id_, title, note, horizontal, vertical, tuple(traces), below, up.ticks(), height, left)
 

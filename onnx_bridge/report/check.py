@@ -1,4 +1,4 @@
-"""The page of a check."""
+"""The page of `check`: outputs, layers, passes, and the graph around a fault."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from onnx_bridge.parity.error_histogram import Sketch
 from onnx_bridge.parity.evidence import Evidence
 from onnx_bridge.parity.report import Leg, Report
 from onnx_bridge.reference.compare import OutputComparison
-from onnx_bridge.report.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, blame
-from onnx_bridge.report.error_along_graph import Course, Measured
-from onnx_bridge.report.graphs import around_the_fault
-from onnx_bridge.report.html import Cell, Column, Page, Row, Table, figure, listed, shown, text
+from onnx_bridge.report.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, layer_roles
+from onnx_bridge.report.error_profile import ErrorProfile, NodeError
+from onnx_bridge.report.graphs import fault_graphs
+from onnx_bridge.report.html import Cell, Column, Page, Row, Table, facts_of, number_cell, text_cell, unfolding
 
 if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisection import Bisection
     from onnx_bridge.parity.layer_report import Layer, Layers
 
 _PLOTTED = 400
-"""Tensors that can be plotted, at most; about 4 KB each."""
+"""The most tensors that can be plotted; each takes about 4 KB."""
 _LISTED = 200
-"""Lines that unfold under one title, at most."""
+"""The most lines that unfold under one title."""
 
 _FIGURES: tuple[tuple[str, str, str], ...] = (
     ("max_abs", "max abs", "largest |result − reference|"),
@@ -50,9 +50,9 @@ def write_report(
 
     Args:
         path: the file.
-        report: the verdict, and what was found of layers.
-        evidence: what the check saw; without it there are no graphs, no passes, and no plots of tensors.
-        bisection: who is to blame, if that was asked.
+        report: the result of the check.
+        evidence: what the check recorded; needed for graphs, passes, and plots of tensors.
+        bisection: the result of `bisect`, if there is one.
 
     Raises:
         InputError: the file cannot be written.
@@ -66,9 +66,9 @@ def page_of(
     evidence: Evidence | None = None,
     bisection: Bisection | None = None,
 ) -> Page:
-    """What `write_report` writes."""
+    """The page that `write_report` writes."""
     seen, layers = evidence or Evidence(), report.layers
-    plotted = _Sketches()
+    plotted = _Histograms()
     bisection = bisection or report.bisection
     tables = [_outputs(report, seen, plotted)]
     if layers is not None:
@@ -86,41 +86,41 @@ def page_of(
     failed = any(leg.failure is not None for leg in report.legs)
     headline = "Parity holds" if passed else "MIGraphX fails" if failed else "Parity fails"
     if report.passed and not passed:
-        headline = "Parity holds at the outputs, and not in all layers"
+        headline = "Parity holds at the outputs, but not in every layer"
     return Page(
         kind="parity",
         model=report.model,
         passed=report.passed,
         headline=headline,
         sentences=sentences,
-        facts=shown({"model": report.model, **facts}),
+        facts=facts_of({"model": report.model, **facts}),
         notes=list(notes),
         tables=tables,
-        course=_course(layers, plotted) if layers is not None else None,
+        error_profile=_error_profile(layers, plotted) if layers is not None else None,
         tensors=plotted.kept,
-        graphs=around_the_fault(report, seen, layers, bisection),
+        graphs=fault_graphs(report, seen, layers, bisection),
     )
 
 
-class _Sketches:
-    """What can be plotted, by key."""
+class _Histograms:
+    """The error histograms that can be plotted, by key."""
 
     def __init__(self) -> None:
         self.kept: dict[str, tuple[str, Sketch]] = {}
         self._keys: dict[str, str] = {}
 
     def add(self, title: str, sketch: Sketch | None) -> None:
-        """Keep a sketch, if there is one, and room for it."""
+        """Keep a histogram if there is one, up to the limit."""
         if sketch is not None and len(self.kept) < _PLOTTED:
             self._keys[title] = key = f"t{len(self.kept)}"
             self.kept[key] = (title, sketch)
 
     def find(self, title: str) -> str:
-        """The key of the sketch of this title; empty where there is none."""
+        """The key of a title; empty if it has no histogram."""
         return self._keys.get(title, "")
 
 
-def _outputs(report: Report, evidence: Evidence, sketches: _Sketches) -> Table:
+def _outputs(report: Report, evidence: Evidence, sketches: _Histograms) -> Table:
     columns = (
         Column("output", "name"),
         Column("leg", "text", "what was compared with the reference"),
@@ -132,7 +132,7 @@ def _outputs(report: Report, evidence: Evidence, sketches: _Sketches) -> Table:
         Column("tolerance", "code", "absolute + relative part"),
     )
     found = [(leg, sample, output) for leg in report.legs for sample, output in _compared(leg)]
-    # differences come first, and what is off most is what is plotted first
+    # differences first; the largest errors are the first to be plotted
     order = sorted(range(len(found)), key=lambda index: (found[index][2].passed, index))
     titles = [f"{output.name} · {leg.name} · sample {sample}" for leg, sample, output in found]
     for index in sorted(order, key=lambda index: (found[index][2].passed, -found[index][2].severity)):
@@ -142,21 +142,30 @@ def _outputs(report: Report, evidence: Evidence, sketches: _Sketches) -> Table:
     for index in order:
         leg, sample, output = found[index]
         key = sketches.find(titles[index])
-        cells = [text(output.name), text(leg.name), Cell(str(sample), sample), _verdict(output)]
+        cells = [text_cell(output.name), text_cell(leg.name), Cell(str(sample), sample), _verdict(output)]
         values = output.to_json()
         cells += [
-            *(figure(values[name]) for name, *_ in _FIGURES),
-            text(output.reason or ""),
-            text(f"{output.dtype}{list(output.shape)}"),
-            text("" if output.tolerance is None else f"{output.tolerance.atol:.3g} + {output.tolerance.rtol:.3g}·|x|"),
+            *(number_cell(values[name]) for name, *_ in _FIGURES),
+            text_cell(output.reason or ""),
+            text_cell(f"{output.dtype}{list(output.shape)}"),
+            text_cell(
+                "" if output.tolerance is None else f"{output.tolerance.atol:.3g} + {output.tolerance.rtol:.3g}·|x|"
+            ),
         ]
         rows.append(Row(cells, "agrees" if output.passed else "differs", key, "" if output.passed else BAD))
     for leg in report.legs:
         if leg.error is not None:
             blank = [Cell("")] * len(_FIGURES)
-            cells = [text("(the run)"), text(leg.name), Cell(""), Cell("failed", tone=BAD), *blank, text(leg.error)]
+            cells = [
+                text_cell("(the run)"),
+                text_cell(leg.name),
+                Cell(""),
+                Cell("failed", colour=BAD),
+                *blank,
+                text_cell(leg.error),
+            ]
             cells += [Cell(""), Cell("")]
-            rows.insert(0, Row(cells, "differs", tone=BAD))
+            rows.insert(0, Row(cells, "differs", colour=BAD))
     note = "Each against the original on ONNX Runtime with all optimizations off."
     return Table("outputs", "Outputs", columns, rows, note)
 
@@ -179,51 +188,51 @@ def _pair(evidence: Evidence, leg: str, sample: int, name: str) -> Sketch | None
 
 def _verdict(output: OutputComparison) -> Cell:
     if not output.passed:
-        return Cell("differs", tone=BAD)
+        return Cell("differs", colour=BAD)
     if output.nonfinite:
-        return Cell(f"agrees, {output.nonfinite} NaN or Inf", tone=WARN)
-    return Cell("agrees", tone=GOOD)
+        return Cell(f"agrees, {output.nonfinite} NaN or Inf", colour=WARN)
+    return Cell("agrees", colour=GOOD)
 
 
-def _layers(layers: Layers, drawn: Mapping[str, Sketch], sketches: _Sketches) -> Table:
+def _layers(layers: Layers, drawn: Mapping[str, Sketch], sketches: _Histograms) -> Table:
     columns = (
-        Column("#", "number", "in the order in which they are computed"),
+        Column("#", "number", "in the order of computation"),
         Column("node", "name"),
         Column("operator", "code"),
         Column("verdict", "verdict"),
-        Column("local", "number", "MIGraphX fed with the reference's own values: the error that the node makes"),
+        Column("local", "number", "MIGraphX fed with the values of the reference: the error of the node itself"),
         Column("× tol", "number", "the local error as a multiple of the tolerance"),
         Column("accumulated", "number", "MIGraphX from the model's inputs, against the cleaned model"),
         Column("× tol ", "number", "the accumulated error as a multiple of the tolerance"),
         Column("cleaning", "number", "the cleaned model against the original, both on ONNX Runtime"),
         Column("why", "text"),
-        Column("made by", "text", "the pass that made the node, and from what"),
+        Column("made by", "text", "the pass that created the node, and from which nodes"),
         Column("module", "text", "the PyTorch module that it comes from"),
         Column("runs on", "text"),
         Column("tensor", "name"),
     )
-    for row in sorted(layers.rows, key=lambda row: (row.passed, -row.severity)):  # the worst have their place first
+    for row in sorted(layers.rows, key=lambda row: (row.passed, -row.severity)):  # the largest errors get a plot first
         sketches.add(_title(row), drawn.get(row.tensor))
     rows = []
-    for index, (row, (name, tone)) in enumerate(zip(layers.rows, blame(layers), strict=True)):
+    for index, (row, (name, colour)) in enumerate(zip(layers.rows, layer_roles(layers), strict=True)):
         made = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
         reasons = [each.reason for each in (row.local, row.accumulated, row.cleaning) if each and each.reason]
         cells = [
             Cell(str(index), index),
-            text(row.node),
-            text(row.operator),
-            Cell(name, tone=tone),
+            text_cell(row.node),
+            text_cell(row.operator),
+            Cell(name, colour=colour),
             *_error(row.local),
             *_error(row.accumulated),
             _error(row.cleaning)[0],
-            text("; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))),
-            text(made),
-            text(row.module),
-            text(row.runs_on),
-            text(row.tensor),
+            text_cell("; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))),
+            text_cell(made),
+            text_cell(row.module),
+            text_cell(row.runs_on),
+            text_cell(row.tensor),
         ]
-        rows.append(Row(cells, name, sketches.find(_title(row)), tone if tone in (BAD, WARN) else ""))
-    note = f"Sample {layers.sample}. A node whose local error is small and whose accumulated one is large passes it on."
+        rows.append(Row(cells, name, sketches.find(_title(row)), colour if colour in (BAD, WARN) else ""))
+    note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
     return Table("layers", "Layers", columns, rows, note)
 
 
@@ -232,18 +241,18 @@ def _title(row: Layer) -> str:
 
 
 def _error(output: OutputComparison | None) -> list[Cell]:
-    """The largest error, and what share of the tolerance it is."""
+    """The largest error, absolute and as a multiple of the tolerance."""
     if output is None:
         return [Cell(""), Cell("")]
     values = output.to_json()
-    tone = "" if output.passed else BAD
-    return [figure(values["max_abs"], tone), figure(output.severity, tone)]
+    colour = "" if output.passed else BAD
+    return [number_cell(values["max_abs"], colour), number_cell(output.severity, colour)]
 
 
-def _course(layers: Layers, sketches: _Sketches) -> Course | None:
-    def measured(name: str) -> list[Measured]:
+def _error_profile(layers: Layers, sketches: _Histograms) -> ErrorProfile | None:
+    def measured(name: str) -> list[NodeError]:
         return [
-            Measured(
+            NodeError(
                 f"{row.operator} {row.node}",
                 None if found is None else found.severity,
                 found is not None and not found.passed,
@@ -254,7 +263,7 @@ def _course(layers: Layers, sketches: _Sketches) -> Course | None:
         ]
 
     kinds = [("local", FIRST, measured("local")), ("accumulated", SECOND, measured("accumulated"))]
-    return Course.of([*kinds, ("cleaning", THIRD, measured("cleaning"))])
+    return ErrorProfile.of([*kinds, ("cleaning", THIRD, measured("cleaning"))])
 
 
 def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
@@ -262,14 +271,14 @@ def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
         Column("#", "number"),
         Column("pass", "name"),
         Column("nodes", "code", "before → after"),
-        Column("fewer", "number", "nodes that it took out"),
-        Column("rewrites", "number", "its applications"),
-        Column("exactness", "text", "how far numbers may move"),
+        Column("fewer", "number", "nodes removed"),
+        Column("rewrites", "number", "applications of the pass"),
+        Column("exactness", "text", "how far results may change"),
         Column("seconds", "number"),
         Column("numbers", "verdict", "the model on ONNX Runtime before and after it"),
         Column("options", "code"),
-        Column("what it did", "text"),
-        Column("what it left alone, and why", "text"),
+        Column("rewrites in detail", "text"),
+        Column("skipped, and why", "text"),
     )
     rows = []
     for index, step in enumerate(passes):
@@ -281,24 +290,24 @@ def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
         checked = step.get("verified")
         verified = Cell("")
         if checked is not None:
-            verified = Cell("agree", tone=GOOD) if checked["passed"] else Cell("differ", tone=BAD)
+            verified = Cell("agree", colour=GOOD) if checked["passed"] else Cell("differ", colour=BAD)
         left = sum(len(each["nodes"]) for each in step.get("skips", ()))
         cells = [
             Cell(str(index), index),
-            text(step["name"]),
+            text_cell(step["name"]),
             Cell(f"{before} → {after}", after),
             Cell(str(before - after) if before != after else "", before - after),
             Cell(str(rewrites) if rewrites else "", rewrites),
-            text(step.get("exactness", "")),
-            figure(round(step["seconds"], 3) if "seconds" in step else None),
+            text_cell(step.get("exactness", "")),
+            number_cell(round(step["seconds"], 3) if "seconds" in step else None),
             verified,
-            text(options),
-            listed(trace[:_LISTED], f"{len(trace)} rewrites"),
-            listed(skips[:_LISTED], f"{left} skipped"),
+            text_cell(options),
+            unfolding(trace[:_LISTED], f"{len(trace)} rewrites"),
+            unfolding(skips[:_LISTED], f"{left} skipped"),
         ]
-        tone = BAD if verified.tone == BAD else ""
-        rows.append(Row(cells, "changed the model" if rewrites else "changed nothing", tone=tone))
-    return Table("passes", "Passes", columns, rows, "What cleaning did, in order.", place="last")
+        colour = BAD if verified.colour == BAD else ""
+        rows.append(Row(cells, "changed the model" if rewrites else "changed nothing", colour=colour))
+    return Table("passes", "Passes", columns, rows, "The passes of the pipeline, in order.", place="last")
 
 
 def _rewrite(rewrite: Mapping[str, Any]) -> str:

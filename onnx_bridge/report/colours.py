@@ -1,4 +1,4 @@
-"""What colours mean: the tones that the style sheet knows, and that of a layer."""
+"""The colours of the style sheet by meaning, and the role of each layer in an error."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
 
 GOOD, BAD, WARN, PLAIN = "good", "bad", "warn", "plain"
 RANK = (PLAIN, GOOD, WARN, BAD)
-"""The worse come later."""
+"""From best to worst."""
 FIRST, SECOND, THIRD = "first", "second", "third"
-"""Of series, which mean nothing by themselves."""
+"""Of series in a plot; they carry no meaning."""
 
 
-def blame(layers: Layers) -> list[tuple[str, str]]:
-    """What each layer does to the numbers, in words and as a tone, in their order.
+def layer_roles(layers: Layers) -> list[tuple[str, str]]:
+    """The role of each layer in an error, as text and colour, in order.
 
-    What cleaning did to a value is not known apart from what it did to those before: a layer that takes a value that
-    cleaning changed is taken to pass that on.
+    The error of cleaning is only known accumulated: a layer that reads a value that cleaning changed counts as
+    propagating that change.
     """
     changed: set[str] = set()
     found = []
     for row in layers.rows:
         if row.cleaning is not None and not row.cleaning.passed:
-            known = ("passes it on", WARN) if changed.intersection(row.takes) else ("changed by cleaning", BAD)
+            known = ("propagates", WARN) if changed.intersection(row.takes) else ("changed by cleaning", BAD)
             changed.add(row.tensor)
         else:
             known = ("agrees", GOOD)
@@ -34,16 +34,16 @@ def blame(layers: Layers) -> list[tuple[str, str]]:
 
 def _on_migraphx(row: Layer) -> tuple[str, str]:
     if row.local is not None and not row.local.passed:
-        return "makes the error", BAD
+        return "introduces the error", BAD
     if row.accumulated is not None and not row.accumulated.passed:
-        return "passes it on" if row.local is not None else "differs", WARN
+        return "propagates" if row.local is not None else "differs", WARN
     if row.accumulated is None and row.local is None:
         return "unknown", PLAIN
     return "agrees", GOOD
 
 
 def _worse(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
-    """Of what is known the worse; that nothing is known of MIGraphX is told where cleaning did nothing."""
+    """The worse of two; "unknown" only replaces "agrees"."""
     if second[1] == PLAIN:
         return first if first[1] != GOOD else second
     return max(first, second, key=lambda each: RANK.index(each[1]))

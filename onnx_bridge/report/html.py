@@ -1,6 +1,7 @@
-"""One page that holds everything: what is on it, and how it is written.
+"""The HTML page of a report: its content as dataclasses, and how it is rendered.
 
-The page is a single file: styles, script and data are within, and its policy forbids it to fetch anything.
+The page is one self-contained file: styles, script and data are inlined, and its content security policy forbids it
+to load anything.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.core.atomic_write import write_text
+from onnx_bridge.core.version import VERSION
 from onnx_bridge.parity.error_histogram import Sketch
 from onnx_bridge.report import neighbourhood
 from onnx_bridge.report.charts import Chart
-from onnx_bridge.report.error_along_graph import Course
+from onnx_bridge.report.error_profile import ErrorProfile
 from onnx_bridge.report.neighbourhood import Drawing
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class Column:
     Attributes:
         label: its heading.
         kind: ``name`` (of nodes and tensors), ``text``, ``number``, or ``verdict``.
-        hint: what its heading means.
+        hint: the tooltip of its heading.
     """
 
     label: str
@@ -44,15 +46,15 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: what is read; empty where there is nothing.
-        sort: the number it is sorted by; None for its text.
-        tone: its colour.
-        more: lines that unfold.
+        text: its text; may be empty.
+        sort: the sort key; None sorts by the text.
+        colour: its colour (`onnx_bridge.report.colours`).
+        more: lines that unfold on a click.
     """
 
     text: str
     sort: float | str | None = None
-    tone: str = ""
+    colour: str = ""
     more: Sequence[str] = ()
 
 
@@ -62,15 +64,15 @@ class Row:
 
     Attributes:
         cells: one a column.
-        choice: what the table's choice goes by.
-        tensor: the key of the tensor that it is about, of those that can be plotted.
-        tone: its colour.
+        choice: the value that the table's filter selects the row by.
+        tensor: the key of the tensor that it describes, if that can be plotted.
+        colour: its colour.
     """
 
     cells: Sequence[Cell]
     choice: str = ""
     tensor: str = ""
-    tone: str = ""
+    colour: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Table:
         title: its heading.
         columns: at least one.
         rows: in their natural order.
-        note: a sentence on how to read it.
+        note: how to read it, in one sentence.
         place: ``first``, above the plots, or ``last``, below.
     """
 
@@ -94,21 +96,21 @@ class Table:
     place: str = "first"
 
     def trimmed(self) -> Table:
-        """The table without columns in which there is nothing."""
+        """The table without its empty columns."""
         kept = [index for index in range(len(self.columns)) if any(row.cells[index].text for row in self.rows)]
         rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
         return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
 
     @property
     def choices(self) -> list[str]:
-        """What rows can be chosen by, where that tells some from others."""
+        """The values of the filter; none if all rows have the same."""
         found = dict.fromkeys(row.choice for row in self.rows if row.choice)
         return list(found) if len(found) > 1 else []
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graph around a node, before and after cleaning, and what its colours mean."""
+    """The graph around a node, before and after cleaning, with a legend of the colours."""
 
     title: str
     before: Drawing | None
@@ -118,11 +120,11 @@ class Graphs:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a bar, or a stage."""
+    """A segment of a bar, or a partition."""
 
     name: str
     count: int
-    tone: str
+    colour: str
 
 
 @dataclass
@@ -130,20 +132,20 @@ class Page:
     """What is on a page.
 
     Attributes:
-        kind: what it reports on ("parity").
-        model: for people.
-        passed: whether the answer is yes.
+        kind: of the report ("parity", "doctor", "benchmark").
+        model: the name of the model.
+        passed: whether the result is positive.
         headline: the verdict, in a few words.
         sentences: the verdict, in full.
-        facts: what took part, by name.
-        notes: what people should know besides.
+        facts: versions and settings, by name.
+        notes: remarks, in sentences.
         tables: in order.
-        course: the error along the graph.
-        tensors: what can be plotted, by key: a title and a sketch.
-        graphs: around the node to look at.
-        shares: of all nodes.
-        stages: of the bundle, in order.
-        charts: plots that need no script, above the tables.
+        error_profile: the error of each node, in graph order.
+        tensors: the tensors that can be plotted, by key: a title and an error histogram.
+        graphs: around the node in question.
+        shares: the nodes by planned action.
+        partitions: of the bundle, in order.
+        charts: static plots, above the tables.
     """
 
     kind: str
@@ -154,43 +156,41 @@ class Page:
     facts: Sequence[tuple[str, str]] = ()
     notes: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    course: Course | None = None
+    error_profile: ErrorProfile | None = None
     tensors: Mapping[str, tuple[str, Sketch]] = field(default_factory=dict)
     graphs: Graphs | None = None
     shares: Sequence[Share] = ()
-    stages: Sequence[Share] = ()
+    partitions: Sequence[Share] = ()
     charts: Sequence[Chart] = ()
 
     @property
     def sections(self) -> list[tuple[str, str]]:
-        """Anchor and title of each, in order."""
+        """The anchor and title of each section, in order."""
         found = [("shares", "Nodes at a glance")] if self.shares else []
         found += [(each.id, each.title) for each in self.charts]
         found += [(each.id, each.title) for each in self.tables if each.place == "first"]
-        found += [("plots", "Plots")] if self.course or self.tensors else []
+        found += [("plots", "Plots")] if self.error_profile or self.tensors else []
         found += [("graph", "Graph")] if self.graphs else []
         return found + [(each.id, each.title) for each in self.tables if each.place == "last"]
 
     @property
     def tensor_names(self) -> list[tuple[str, str]]:
-        """Key and title of what can be plotted."""
+        """The key and title of each tensor that can be plotted."""
         return [(key, title) for key, (title, _) in self.tensors.items()]
 
     @property
     def footer(self) -> str:
-        """Who made it."""
-        from onnx_bridge.core.version import VERSION
-
-        return f"Made by ONNX Bridge {VERSION}. This file is complete in itself and fetches nothing."
+        """The line at the bottom."""
+        return f"Made by ONNX Bridge {VERSION}. This file is self-contained."
 
     def data(self) -> str:
-        """The sketches as JSON that may stand within HTML."""
+        """The error histograms as JSON, escaped for use inside HTML."""
         tensors = {key: {"title": title, **sketch.to_json()} for key, (title, sketch) in self.tensors.items()}
         text = json.dumps({"tensors": tensors}, allow_nan=False, separators=(",", ":"))
         return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
     def html(self) -> str:
-        """The whole page."""
+        """The page as HTML."""
         from markupsafe import Markup
 
         return (
@@ -215,21 +215,21 @@ class Page:
         write_text(path, self.html())
 
 
-def figure(number: float | str | None, tone: str = "") -> Cell:
-    """A number as a cell; strings are those numbers that JSON lacks."""
+def number_cell(number: float | str | None, colour: str = "") -> Cell:
+    """A number as a cell; a string stands for a number that JSON lacks (``"inf"``, ``"nan"``)."""
     if number is None:
         return Cell("")
     value = float(number)
-    return Cell(f"{value:.4g}", value, tone)
+    return Cell(f"{value:.4g}", value, colour)
 
 
-def text(value: object, tone: str = "") -> Cell:
-    """Text as a cell."""
-    return Cell(str(value), tone=tone)
+def text_cell(value: object, colour: str = "") -> Cell:
+    """A value as a cell of text."""
+    return Cell(str(value), colour=colour)
 
 
-def listed(lines: Iterable[str], title: str) -> Cell:
-    """Lines that unfold under a title; an empty cell where there are none."""
+def unfolding(lines: Iterable[str], title: str) -> Cell:
+    """Lines that unfold under a title; an empty cell if there are none."""
     found = list(lines)
     return Cell(title, len(found), more=found) if found else Cell("")
 
@@ -247,6 +247,6 @@ def _text(name: str) -> str:
     return (resources.files("onnx_bridge.report") / "page" / name).read_text(encoding="utf-8")
 
 
-def shown(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values as text."""
+def facts_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts with their values as text."""
     return [(name, str(value)) for name, value in values.items()]

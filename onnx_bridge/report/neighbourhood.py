@@ -1,8 +1,8 @@
-"""The graph around a node, drawn: which nodes, where they stand, and the lines between them.
+"""A drawing of the graph around a node: which nodes, where they are placed, and the edges between them.
 
-The layout is Sugiyama's: each node stands in a layer below all that it takes from (longest path); lines that span
-several layers pass through invisible nodes; within the layers nodes are ordered by the mean place of their neighbours
-(barycenters), sweeping down and up; a line is a smooth curve from box to box.
+The layout is Sugiyama's: each node is placed in a layer below all of its producers (longest path); edges that span
+several layers pass through invisible nodes; within a layer, nodes are ordered by the mean position of their neighbours
+(barycentre), sweeping down and up; an edge is a smooth curve from box to box.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import pairwise
 from onnx_bridge.parity.evidence import Network, NetworkNode
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 168, 44, 18, 34, 10
-"""Of boxes and the room between them, in pixels."""
+"""Sizes of boxes and the gaps between them, in pixels."""
 _SWEEPS = 6
 _LETTERS = 22
-"""That a box has room for."""
+"""The characters that fit into a box."""
 
 
 @dataclass
 class Box:
-    """A node, or an input or output of the model, in its place (of the box's upper left corner)."""
+    """A node, or an input or output of the model; ``x`` and ``y`` are the upper left corner."""
 
     name: str
     title: str
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Boxes and lines (as the ``d`` of an SVG path, with the value's name), in a frame of this size."""
+    """Boxes and edges (the ``d`` of an SVG path, with the name of the value), in a frame of this size."""
 
     width: float
     height: float
@@ -46,7 +46,7 @@ class Drawing:
 
 
 def around(network: Network, names: Collection[str], *, radius: int = 4, limit: int = 24) -> list[NetworkNode]:
-    """The nodes within some steps of those that are named, nearest first, up to a limit; in the network's order."""
+    """The nodes within ``radius`` edges of the named ones, at most ``limit``, nearest first; in graph order."""
     makers = {value: node for node in network.nodes for value in node.outputs}
     users: dict[str, list[NetworkNode]] = {}
     for node in network.nodes:
@@ -67,7 +67,7 @@ def around(network: Network, names: Collection[str], *, radius: int = 4, limit: 
 
 
 def draw(network: Network, names: Collection[str], status: Mapping[str, str] | None = None) -> Drawing | None:
-    """Draw the graph around nodes; None where the network has none of them.
+    """Draw the graph around nodes; None if the network has none of them.
 
     Args:
         network: the model's.
@@ -112,7 +112,7 @@ def draw(network: Network, names: Collection[str], status: Mapping[str, str] | N
 
 
 def _cut(text: str) -> str:
-    """The end of a name tells more than its beginning, which is the module's path."""
+    """The end of a name says more than its beginning, which is the module path."""
     return text if len(text) <= _LETTERS else f"…{text[1 - _LETTERS :]}"
 
 
@@ -125,7 +125,7 @@ def _hint(node: NetworkNode) -> str:
 
 @dataclass
 class _Layout:
-    """Where boxes stand: ``count`` of them, and the edges from upper to lower ones, which make no cycle."""
+    """The positions of ``count`` boxes, given acyclic edges from upper to lower ones."""
 
     count: int
     edges: list[tuple[int, int]]
@@ -164,7 +164,7 @@ class _Layout:
         self.x = {box: place - left + MARGIN for box, place in self.x.items()}
 
     def places(self) -> list[tuple[float, float]]:
-        """The upper left corners of all boxes, and then those of the invisible ones."""
+        """The upper left corners of all boxes, followed by those of the invisible ones."""
         return [(self.x[box], self.y[box]) for box in sorted(self.x)]
 
     def path(self, edge: tuple[int, int]) -> str:
@@ -183,7 +183,7 @@ class _Layout:
         return "".join(parts)
 
     def _depths(self) -> list[int]:
-        """The layer of each box: one below the lowest that it takes from; inputs of the model just above their user."""
+        """The layer of each box: one below its lowest producer; inputs of the model just above their consumer."""
         above: dict[int, list[int]] = {}
         below: dict[int, list[int]] = {}
         for upper, lower in self.edges:
@@ -209,7 +209,7 @@ class _Layout:
                 self.y[box] = MARGIN + layer * (HEIGHT + GAP_Y)
 
     def _spread(self, layer: Sequence[int], neighbours: Mapping[int, list[int]]) -> None:
-        """Put each box of a layer, in its order, as near to its neighbours as the one before it lets it."""
+        """Move each box of a layer as close to its neighbours as the order and the gaps allow."""
         wanted = [_mean([self.x[each] for each in neighbours.get(box, [])], self.x[box]) for box in layer]
         step = WIDTH + GAP_X
         right = list(wanted)

@@ -61,7 +61,7 @@ def test_a_name_stays_text(page: Page) -> None:
 def test_without_a_script_the_tables_are_there_as_well(file: Path, tmp_path: Path) -> None:
     command = [chromium(), *options(str(tmp_path)), "--dump-dom", file.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    for words in ("Parity fails", "layer.4/Sigmoid", "makes the error", "passes it on", "remove-identity", "1.2.3"):
+    for words in ("Parity fails", "layer.4/Sigmoid", "introduces the error", "propagates", "remove-identity", "1.2.3"):
         assert words in dom
     assert dom.count("data-tensor=") > 10
 
@@ -99,7 +99,7 @@ class TestTables:
     def test_they_are_filtered_by_verdict(self, page: Page) -> None:
         page.evaluate(
             "(() => { const e = document.querySelector('select[data-table=layers]:not(.order)');"
-            "e.value = 'passes it on'; e.dispatchEvent(new Event('change')); })()"
+            "e.value = 'propagates'; e.dispatchEvent(new Event('change')); })()"
         )
         assert page.texts(NODES) == [HOSTILE, "layer.6/Mul", "layer.7/ReduceMax"]
 
@@ -184,12 +184,16 @@ class TestPlots:
         assert min(found) == pytest.approx(max(found), rel=1e-3)  # the fault is the same for each element
         assert min(found) > 0.1
 
-    def test_the_course_of_the_error(self, page: Page) -> None:
-        hints = page.evaluate("[...document.querySelectorAll('.course .beyond title')].map((e) => e.textContent)")
+    def test_the_error_profile(self, page: Page) -> None:
+        hints = page.evaluate(
+            "[...document.querySelectorAll('.error_profile .beyond title')].map((e) => e.textContent)"
+        )
         assert [each.splitlines()[0] for each in hints if "\nlocal" in each] == ["Sigmoid layer.4/Sigmoid"]
         assert len([each for each in hints if "\naccumulated" in each]) == 4
-        assert page.texts(".course text").count("tolerance") == 1
-        ends = page.evaluate("[...document.querySelectorAll('.course circle')].map((e) => +e.getAttribute('cy'))")
+        assert page.texts(".error_profile text").count("tolerance") == 1
+        ends = page.evaluate(
+            "[...document.querySelectorAll('.error_profile circle')].map((e) => +e.getAttribute('cy'))"
+        )
         assert 0 < min(ends) < max(ends) < 250
 
 

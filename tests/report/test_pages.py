@@ -77,7 +77,7 @@ def test_layers_that_differ_beneath_outputs_that_agree() -> None:
     good, bad = scene(fault=0), scene()
     page = page_of(replace(good.report, layers=bad.report.layers))
     assert page.passed
-    assert page.headline == "Parity holds at the outputs, and not in all layers"
+    assert page.headline == "Parity holds at the outputs, but not in every layer"
 
 
 def test_without_layers_the_graph_is_around_the_output() -> None:
@@ -129,7 +129,7 @@ def test_cleaning_is_blamed_where_it_began(worker: Worker) -> None:
     found = table(page, "layers")
     verdicts = dict(zip(column(found, "operator"), column(found, "verdict"), strict=True))
     assert verdicts["Add"] == "changed by cleaning"
-    assert verdicts["Relu"] == verdicts["Mul"] == "passes it on"
+    assert verdicts["Relu"] == verdicts["Mul"] == "propagates"
     assert verdicts["MatMul"] == "agrees"
     assert page.graphs is not None
     assert page.graphs.title == "Around Add layer.2/Add"
@@ -192,10 +192,10 @@ def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
     assert page.headline == "Everything will run, with ONNX Runtime on the host"
     nodes = table(page, "nodes")
     assert column(nodes, "operator") == ["Relu", "Cast", "Cast", "Neg"]
-    assert column(nodes, "what becomes of it")[1] == "host stage"
+    assert column(nodes, "planned action")[1] == "host stage"
     assert nodes.choices == ["as it is", "host stage"]
     assert sum(each.count for each in page.shares) == 4
-    assert [each.name.split(":")[0] for each in page.stages] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
+    assert [each.name.split(":")[0] for each in page.partitions] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
     path = tmp_path / "doctor.html"
     write_diagnosis(path, diagnosis)
     with browser() as window:

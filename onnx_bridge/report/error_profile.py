@@ -1,7 +1,7 @@
-"""Error along the graph: a point for each node, its height the error as a multiple of what is allowed.
+"""The error profile: a point for each node, its height the error as a multiple of the tolerance.
 
-Heights are logarithmic, so that an error of 10⁻³ of the tolerance and one of 10⁶ times it can both be seen; no error at
-all lies on the lowest line, and what is beyond all numbers (a NaN on one side) on the highest.
+Heights are logarithmic, so that errors of 10⁻³ and of 10⁶ times the tolerance are both visible. Zero is drawn on the
+lowest line, and a difference that is no number (a NaN on one side) on the highest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Series:
     """One kind of error."""
 
     name: str
-    tone: str
+    colour: str
     points: tuple[Point, ...]
 
     @property
@@ -43,7 +43,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Measured:
+class NodeError:
     """What is known of one node: a name for people, and its error as a multiple of the tolerance (None: unknown)."""
 
     title: str
@@ -53,7 +53,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Course:
+class ErrorProfile:
     """The plot: its series, its frame, and its horizontal lines with their labels."""
 
     measure: str
@@ -64,8 +64,8 @@ class Course:
     left: int = LEFT
 
     @classmethod
-    def of(cls, kinds: Sequence[tuple[str, str, Sequence[Measured]]]) -> Course | None:
-        """The plot of several kinds of errors (name, tone, and one `Measured` a node); None where nothing is known."""
+    def of(cls, kinds: Sequence[tuple[str, str, Sequence[NodeError]]]) -> ErrorProfile | None:
+        """The plot of several kinds of errors: name, colour, one `NodeError` a node; None if no error is known."""
         known = [each.error for *_, errors in kinds for each in errors if each.error is not None]
         if not known:
             return None
@@ -78,7 +78,7 @@ class Course:
             return round(TOP + ROOM * (high - power) / (high - low), 1)
 
         series = []
-        for name, tone, errors in kinds:
+        for name, colour, errors in kinds:
             points = [
                 Point(
                     round(LEFT + 8 + (width - LEFT - 16) * index / max(1, count - 1), 1),
@@ -91,7 +91,7 @@ class Course:
                 if each.error is not None
             ]
             if points:
-                series.append(Series(name, tone, tuple(points)))
+                series.append(Series(name, colour, tuple(points)))
         step = max(1, (high - low) // 7)
         marks = sorted({*range(low, high + 1, step), 0})
         ticks = tuple((height(power), "tolerance" if power == 0 else _label(power, low)) for power in marks)
