@@ -307,7 +307,7 @@ class _Batch:
             work.examined.digest,
             pipeline=settings.pipeline,
             dims=settings.dims,
-            inputs=settings.inputs,
+            shapes=settings.shapes,
             freeze=settings.freeze,
             runtime=site,
             precision=precision.to_json(),
@@ -457,7 +457,7 @@ class _Batch:
         examined = [each.examined for each in self._works if each.examined.problem is None]
         symbols = {name for each in examined for name in each.symbols}
         inputs = {name for each in examined for name in each.inputs}
-        for kind, known in (("dims", symbols), ("inputs", inputs), ("freeze", inputs)):
+        for kind, known in (("dims", symbols), ("shapes", inputs), ("freeze", inputs)):
             given = {name for each in self._works for name in getattr(each.job.settings, kind)}
             for name in sorted(given - known) if examined else ():
                 hint = nearest(name, known)

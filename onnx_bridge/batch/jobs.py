@@ -13,7 +13,7 @@ file (``.toml``, ``.yaml``) with settings for each model; each a path, or a URL 
     dims = {batch = 8}
 
 What is nearer to the model counts: a job's setting before the file's defaults, these before the command line. Settings
-by name (``dims``, ``inputs``, ``freeze``, ``buckets``, ``pad``) add up, and those that come from afar hold for the
+by name (``dims``, ``shapes``, ``freeze``, ``buckets``, ``pad``) add up, and those that come from afar hold for the
 models that have such a dimension or input; only a job's own must fit.
 """
 
@@ -36,7 +36,7 @@ from onnx_bridge.core.locations import Location, RemotePath, parse_location
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")
-_BY_NAME = ("dims", "inputs", "freeze", "buckets", "pad", "options")
+_BY_NAME = ("dims", "shapes", "freeze", "buckets", "pad", "options")
 _PATHS = ("data", "calibration")
 
 
@@ -47,13 +47,13 @@ class Settings:
     Attributes:
         check: whether to compare with the reference after converting.
         data: a file or folder of samples to compare on (their ``inputs``); None generates them.
-        own: the names in ``dims``, ``inputs``, … that were said of this very model.
+        own: the names in ``dims``, ``shapes``, … that were said of this very model.
     """
 
     target: str = "auto"
     pipeline: str = "default"
     dims: Mapping[str, int] = field(default_factory=dict)
-    inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     freeze: Mapping[str, str] = field(default_factory=dict)
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pad: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Settings:
 
     def fitting(self, symbols: Sequence[str], inputs: Sequence[str]) -> Settings:
         """Without what came from afar and names a dimension or an input that a model does not have."""
-        known = {"dims": symbols, "buckets": symbols, "inputs": inputs, "freeze": inputs, "pad": inputs}
+        known = {"dims": symbols, "buckets": symbols, "shapes": inputs, "freeze": inputs, "pad": inputs}
         kept: dict[str, Any] = {
             kind: {name: value for name, value in getattr(self, kind).items() if name in names or name in self.own}
             for kind, names in known.items()
@@ -85,7 +85,7 @@ class Settings:
 
     def conversion(self) -> dict[str, Any]:
         """The arguments of `convert`."""
-        names = ("target", "pipeline", "dims", "inputs", "freeze", "host", "cache", "timeout", "memory")
+        names = ("target", "pipeline", "dims", "shapes", "freeze", "host", "cache", "timeout", "memory")
         precision = ("precision", "calibration", "keep_fp32", "options")
         return {name: getattr(self, name) for name in (*names, *precision)}
 
@@ -318,7 +318,7 @@ def _changed(base: Settings, values: Mapping[str, Any], where: str, file: Locati
 
 _EXAMPLES = {
     "dims": "dims = {batch = 1}",
-    "inputs": "inputs = {x = [1, 3, 224, 224]}",
+    "shapes": "shapes = {x = [1, 3, 224, 224]}",
     "freeze": "freeze = {k = [5]}",
     "buckets": "buckets = {batch = [1, 4, 16]}",
     "pad": 'pad = {mask = "0"}',
@@ -334,7 +334,7 @@ def _typed(name: str, value: Any, where: str) -> Any:
     match name:
         case "dims" | "seed" | "samples":
             fits = whole
-        case "inputs" | "buckets":
+        case "shapes" | "buckets":
             fits = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
             value = tuple(value) if fits else value
         case "keep_fp32":

@@ -26,7 +26,7 @@ def clean(
     out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The cleaned model.")] = None,
     pipeline: Pipeline = "default",
     dim: Dims = None,
-    input_: Shapes = None,
+    shape: Shapes = None,
     freeze: Freeze = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     verify: Annotated[
@@ -45,7 +45,7 @@ def clean(
             out,
             pipeline=pipeline,
             dims=dims(dim),
-            inputs=shapes(input_),
+            shapes=shapes(shape),
             freeze=values(freeze),
             verify=verify.value,
             max_rewrites=max_rewrites,

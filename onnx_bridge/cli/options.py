@@ -34,7 +34,7 @@ Dims = Annotated[
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--input", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
+    typer.Option("--shape", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
 ]
 Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
 Freeze = Annotated[
@@ -138,7 +138,7 @@ def shapes(texts: list[str] | None) -> dict[str, list[int]]:
         name, _, sizes = text.rpartition(":")
         parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
         if not name or not all(each.isdecimal() for each in parts):
-            hint = "for example --input x:[1,3,224,224]"
-            raise InputError(f"{text!r} is not NAME:[SIZES]", where="--input", hint=hint)
+            hint = "for example --shape x:[1,3,224,224]"
+            raise InputError(f"{text!r} is not NAME:[SIZES]", where="--shape", hint=hint)
         found[name] = [int(each) for each in parts]
     return found

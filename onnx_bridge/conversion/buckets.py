@@ -28,14 +28,16 @@ from onnx_bridge.bundle.buckets import (
 )
 from onnx_bridge.bundle.bundle import Bundle, manifest_path
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, sealed
-from onnx_bridge.conversion.clean import as_json, clean
+from onnx_bridge.conversion.clean import clean
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.conversion.publish import keep_off
+from onnx_bridge.conversion.request import as_json
 from onnx_bridge.conversion.weight_sharing import SharedWeights
 from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -88,7 +90,7 @@ def convert_buckets(
     combined.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
     written = [name, f"{name}.data", *(f"{label(each)}.onnx" for each in combined)]
     keep_off([out / each for each in (*written, "manifest.json")], path, out)
-    tell("clean")
+    tell(Stage.CLEAN)
     options = {"pipeline": rest.get("pipeline", "default"), "dims": fixed, "freeze": rest.get("freeze")}
     cleaned = clean(source, progress=progress, **options).model
     infer(cleaned)
@@ -111,7 +113,7 @@ def convert_buckets(
             weights.gather([cleaned, mine])
         weights.share(folder, mine)
         made.append((BucketInfo(each, folder.name, digest(folder / "manifest.json")), Bundle(folder, **limits)))
-    tell("finish")
+    tell(Stage.FINISH)
     if not weights.save(cleaned, out / name):
         models.save(cleaned, out / name)
     manifest = _manifest(
@@ -195,7 +197,7 @@ def _keys(source: str, rest: Mapping[str, Any]) -> Callable[..., str | None]:
                 source,
                 pipeline=rest.get("pipeline", "default"),
                 dims=dims,
-                inputs=rest.get("inputs") or {},
+                shapes=rest.get("shapes") or {},
                 freeze=as_json(rest.get("freeze") or {}),
                 runtime=runtime,
                 precision=precision.to_json(),

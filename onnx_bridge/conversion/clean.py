@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from onnx_bridge.conversion.explain import rewrite_line
+from onnx_bridge.conversion.request import as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
@@ -105,7 +105,7 @@ def clean(
     *,
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     freeze: Mapping[str, Array | str] | None = None,
     default_dim: int | None = None,
     target: Target | None = None,
@@ -121,7 +121,7 @@ def clean(
         pipeline: the passes, as a specification (``fold-constants{max-bytes=1MiB},remove-dead``) or the name of a
             pipeline (``default``, ``minimal``, ``none``).
         dims: sizes of symbolic dimensions by name.
-        inputs: whole shapes by input name.
+        shapes: whole shapes by input name.
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         default_dim: the size of every dimension of an input that is still open; None leaves it open.
         target: the runtime that the model is meant for, which passes may ask; None where there is none.
@@ -137,12 +137,12 @@ def clean(
     notes = []
     if freeze:
         passes = Pipeline([FreezeInputs(values=as_json(freeze))]) + passes
-    if dims or inputs or default_dim is not None:
-        shapes = {name: tuple(shape) for name, shape in (inputs or {}).items()}
-        passes = Pipeline([FreezeShapes(dims=dict(dims or {}), shapes=shapes, default=default_dim)]) + passes
+    if dims or shapes or default_dim is not None:
+        sizes = FreezeShapes(dims=dict(dims or {}), shapes=as_shapes(shapes), default=default_dim)
+        passes = Pipeline([sizes]) + passes
         if default_dim is not None:
-            notes = _left_open(loaded, dims or {}, {*(inputs or ()), *(freeze or ())}, default_dim)
-    verifier = Verifier(loaded, dims, inputs) if verify == "each" else None
+            notes = _left_open(loaded, dims or {}, {*(shapes or ()), *(freeze or ())}, default_dim)
+    verifier = Verifier(loaded, dims, shapes) if verify == "each" else None
     context = Context(target, budget=Budget(max_rewrites), progress=progress)
     steps = passes.run(loaded, context, between=verifier)
     cleaned = steps[-1].result.model if steps else loaded
@@ -150,11 +150,6 @@ def clean(
         models.save(cleaned, out)
     checked = verifier.found if verifier else []
     return Cleaned(cleaned, passes, steps, notes, Path(out) if out is not None else None, checked)
-
-
-def as_json(values: Mapping[str, Array | str]) -> dict[str, str]:
-    """Values of inputs as `passes.specialize.freeze_inputs` takes them; texts are taken to be that already."""
-    return {name: each if isinstance(each, str) else json.dumps(each.tolist()) for name, each in values.items()}
 
 
 def _checked(comparison: Comparison | None) -> str:
@@ -180,5 +175,5 @@ def _left_open(model: ir.Model, dims: Mapping[str, int], given: Collection[str],
     if not names:
         return []
     first = next(iter(names))
-    how = f"--dim {first}=N" if "[" not in first else f"--input {first.split('[')[0]}:[…]"
+    how = f"--dim {first}=N" if "[" not in first else f"--shape {first.split('[')[0]}:[…]"
     return [f"left open, and so given the size {size}: {', '.join(names)}; choose with {how}"]

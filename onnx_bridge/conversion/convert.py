@@ -7,7 +7,7 @@ import datetime
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,17 +17,19 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, manifest_path
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo
-from onnx_bridge.conversion.clean import as_json, clean
+from onnx_bridge.conversion.clean import clean
 from onnx_bridge.conversion.describe import output_infos, program_names, required_inputs, stage_infos, versions
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.partition import completed, stage
 from onnx_bridge.conversion.precision import KEPT, Precision, Quantizer, loads_back
 from onnx_bridge.conversion.precision import recorded as calibration_of
 from onnx_bridge.conversion.publish import aside, keep_off, publish
+from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.retry import Ladder
 from onnx_bridge.conversion.reuse import CleanModel, earlier, recorded
 from onnx_bridge.conversion.tuning_results import ENDING, Origin, TuningResults
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -39,7 +41,8 @@ from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.samples.files import Given
 from onnx_bridge.verdicts.verdicts import SECONDS, Verdicts
 from passes.analysis.quantization import is_quantized
-from passes.target.partition import Side, Stage
+from passes.target.partition import Side
+from passes.target.partition import Stage as Partition
 
 
 def convert(
@@ -49,7 +52,7 @@ def convert(
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
     cache: bool = True,
@@ -61,7 +64,7 @@ def convert(
     memory: float | None = None,
     runtime: str | None = None,
     reuse: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Bundle:
     """Clean a model, compile it with MIGraphX, and write the bundle.
 
@@ -74,7 +77,7 @@ def convert(
         target: ``gpu``, ``ref``, or ``auto``: gpu where there is one.
         pipeline: the passes, as a specification or the name of a pipeline.
         dims: sizes of symbolic dimensions by name; those left open become 1, as MIGraphX reads them.
-        inputs: whole shapes by input name.
+        shapes: whole shapes by input name.
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on ONNX Runtime; if not, one that would have to is an error.
         cache: whether to use what MIGraphX said of nodes in earlier runs.
@@ -96,17 +99,40 @@ def convert(
         RuntimeFailure: there is no MIGraphX, or it ran into a limit; or a node can be run neither by it nor, if that
             is allowed, by ONNX Runtime.
     """
-    out = Path(out)
-    found = runtimes.find(runtime)
-    target = runtimes.resolve_target(target, found)
-    wanted = Precision(precision, tuple(keep_fp32), calibration)
-    settings = Options.of(options, found, target)
+    request = ConvertRequest(
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        shapes=as_shapes(shapes),
+        freeze=as_json(freeze),
+        host=host,
+        cache=cache,
+        precision=precision,
+        calibration=calibration,
+        keep_fp32=tuple(keep_fp32),
+        options=dict(options or {}),
+        timeout=timeout,
+        memory=memory,
+        runtime=runtime,
+        reuse=reuse,
+    )
+    return run(model, Path(out), request, progress)
+
+
+def run(
+    model: str | os.PathLike[str] | ir.Model, out: Path, request: ConvertRequest, progress: Progress | None = None
+) -> Bundle:
+    """Convert a model as a request says; errors are those of `convert`."""
+    found = runtimes.find(request.runtime)
+    target = runtimes.resolve_target(request.target, found)
+    wanted = Precision(request.precision, request.keep_fp32, request.calibration)
+    settings = Options.of(request.options, found, target)
     tuned = TuningResults(settings.tuning, Origin(target, runtimes.gpu() if target == "gpu" else None, found.version))
     given_environment = settings.environment
     settings = replace(settings, environment={**given_environment, **tuned.environment})
     worker = workers.shared(found, settings.environment)
     worker.launch()  # it gets ready while the model is cleaned
-    limits = Limits.of(timeout, memory)
+    limits = Limits.of(request.timeout, request.memory)
     timed = _Clock(progress)
     name, alone = _name(model), out.suffix == ".mxr"
     files = [out] if alone else [out / f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
@@ -119,46 +145,46 @@ def convert(
         ThreadPoolExecutor(1) as beside,  # hashing goes on beside MIGraphX's work
     ):
         keep_off([*files, manifest_path(out)], model, out)
-        if precision != "fp32":
+        if request.precision != "fp32":
             wanted.check_runtime(worker)
         source = beside.submit(_source, model)
-        patience = {} if timeout is None or timeout >= SECONDS else {"timeout": timeout}
-        verdicts = Verdicts(found, cache=cache, progress=progress, compile_for=target, **patience)
+        patience = {} if request.timeout is None or request.timeout >= SECONDS else {"timeout": request.timeout}
+        verdicts = Verdicts(found, cache=request.cache, progress=progress, compile_for=target, **patience)
 
         def cleaning() -> str | None:
             return cleaning_key(
                 source.result()["sha256"],
-                pipeline=pipeline,
-                dims=dims or {},
-                inputs=inputs or {},
-                freeze=as_json(freeze or {}),
+                pipeline=request.pipeline,
+                dims=request.dims,
+                shapes=request.shapes,
+                freeze=request.freeze,
                 runtime=found,
                 precision=wanted.to_json(),
             )
 
         cleaned = None
-        if reuse and cache and recorded(out) is not None:
-            with timed("reuse"):
+        if request.reuse and request.cache and recorded(out) is not None:
+            with timed(Stage.REUSE):
                 cleaned = earlier(out, name, cleaning())
         if cleaned is None:
-            timed.seconds.pop("reuse", None)
-            with timed("clean"):
+            timed.seconds.pop(Stage.REUSE.value, None)
+            with timed(Stage.CLEAN):
                 made = clean(
                     model,
-                    pipeline=_with_precision(pipeline, wanted, model),
-                    dims=dims,
-                    inputs=inputs,
-                    freeze=freeze,
+                    pipeline=_with_precision(request.pipeline, wanted, model),
+                    dims=request.dims,
+                    shapes=request.shapes,
+                    freeze=request.freeze,
                     default_dim=1,
                     target=verdicts,
                     progress=progress,
                 )
-                cleaned = CleanModel.of(made, precision)
+                cleaned = CleanModel.of(made, request.precision)
                 _check_ranks(cleaned.model)
         products = wanted.quantized_products(cleaned.model)
         if products is not None:
             cleaned = replace(cleaned, model=products.model, files=(), notes=[*cleaned.notes, *products.notes])
-        with timed("write"):
+        with timed(Stage.WRITE):
             onnx_path = folder / f"{name}.onnx"
             completed(cleaned.model)
             try:
@@ -167,14 +193,14 @@ def convert(
                 raise InputError(error.what, where=str(out), hint=error.hint) from error
             onnx_files = sorted(folder.iterdir())  # the model sorts before its data
             infos = [beside.submit(FileInfo.of, each) for each in onnx_files if not alone]
-        with timed("start"):
+        with timed(Stage.START):
             worker.start()
         quantizer = None if products else wanted.quantizer(cleaned.model, target)
         calibrated = products or quantizer
         staged = stage(
             cleaned.model,
             verdicts,
-            host=host,
+            host=request.host,
             compile_for=target,
             path=onnx_path,
             timed=timed,
@@ -191,16 +217,16 @@ def convert(
         names = [out.name] if alone else program_names(name, staged.plan.stages)
         archive = f"{out.stem if alone else name}{ENDING}"
         keep_off([(out.parent if alone else out) / each for each in (*names, archive)], model, out)
-        with timed("save"):
+        with timed(Stage.SAVE):
             for program, file in zip(filter(None, staged.programs), names, strict=True):
                 program.save(folder / file)
             programs = [FileInfo.of(folder / file) for file in names]
             kept = _kept(quantizer, staged.plan.stages, folder, names, worker, alone)
             results = tuned.keep(folder / archive)
-        timed.tell("finish")
+        timed.tell(Stage.FINISH)
         key = conversion_key(
             cleaning(),
-            host=host,
+            host=request.host,
             target=target,
             runtime=found,
             precision=wanted.to_key(calibrated.calibration if calibrated else None),
@@ -217,15 +243,15 @@ def convert(
             architecture=runtimes.gpu() if target == "gpu" else None,
             options={
                 "pipeline": cleaned.pipeline,
-                "dims": dict(dims or {}),
-                "inputs": {key: list(value) for key, value in (inputs or {}).items()},
-                **({"freeze": as_json(freeze)} if freeze else {}),
-                "timeout": timeout,
-                "memory": memory,
+                "dims": dict(request.dims),
+                "shapes": {key: list(value) for key, value in request.shapes.items()},
+                **({"freeze": dict(request.freeze)} if request.freeze else {}),
+                "timeout": request.timeout,
+                "memory": request.memory,
                 **({"environment": environment} if environment else {}),
                 **({"compile": dict(settings.given)} if settings.given else {}),
                 **({"tuning": results} if results else {}),
-                **(wanted.to_json() if precision != "fp32" else {}),
+                **(wanted.to_json() if request.precision != "fp32" else {}),
                 **({"calibration": {**calibration_of(calibrated.calibration), **kept}} if calibrated else {}),
                 **({"key": key} if key else {}),
                 # with quantized products it is no cleaned model to begin with again
@@ -247,7 +273,7 @@ def convert(
             forecast=forecast(cleaned.model).as_dict() if is_quantized(cleaned.model) else {},
         )
         publish(out, folder, manifest)
-    return Bundle(out, runtime=runtime, timeout=timeout, memory=memory)
+    return Bundle(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
 
 class _Clock:
@@ -257,16 +283,16 @@ class _Clock:
         seconds: by stage.
     """
 
-    def __init__(self, progress: Callable[[str], None] | None) -> None:
-        self.tell = progress or (lambda _stage: None)
+    def __init__(self, progress: Progress | None) -> None:
+        self.tell = progress or silent
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
+    def __call__(self, name: Stage) -> Iterator[None]:
         self.tell(name)
         started = time.perf_counter()
         yield
-        self.seconds[name] = round(self.seconds.get(name, 0) + time.perf_counter() - started, 4)
+        self.seconds[name.value] = round(self.seconds.get(name.value, 0) + time.perf_counter() - started, 4)
 
 
 def _with_precision(pipeline: str, wanted: Precision, model: str | os.PathLike[str] | ir.Model) -> str:
@@ -278,7 +304,7 @@ def _with_precision(pipeline: str, wanted: Precision, model: str | os.PathLike[s
 
 def _kept(
     quantizer: Quantizer | None,
-    stages: Sequence[Stage],
+    stages: Sequence[Partition],
     folder: Path,
     names: Sequence[str],
     worker: Worker,
@@ -318,7 +344,7 @@ def _check_ranks(model: ir.Model) -> None:
     """MIGraphX needs to know every size of what it takes."""
     for value in required_inputs(model):
         if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
-            hint = f"give its shape with --input {value.name}:[…]"
+            hint = f"give its shape with --shape {value.name}:[…]"
             raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
 
 

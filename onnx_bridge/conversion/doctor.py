@@ -163,7 +163,7 @@ def doctor(
     *,
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
     cache: bool = True,
@@ -177,7 +177,7 @@ def doctor(
         out: where to write the rewritten model; None writes nothing.
         pipeline: the passes that `convert` would run.
         dims: sizes of symbolic dimensions by name; those left open become 1.
-        inputs: whole shapes by input name.
+        shapes: whole shapes by input name.
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on the host; if not, the first of them is a problem.
         cache: whether to use verdicts of earlier runs.
@@ -196,7 +196,7 @@ def doctor(
     facts = _facts(loaded)
     for scope in graphs.scopes(loaded):
         graphs.name_nodes(scope)  # so that both of the following know the nodes by the same names
-    before = clean(loaded, pipeline="infer-shapes", dims=dims, inputs=inputs, freeze=freeze, default_dim=1)
+    before = clean(loaded, pipeline="infer-shapes", dims=dims, shapes=shapes, freeze=freeze, default_dim=1)
     tell("ask about every node")
     verdicts = _verdicts(before.model, target)
     after = clean(
@@ -204,7 +204,7 @@ def doctor(
         out,
         pipeline=pipeline,
         dims=dims,
-        inputs=inputs,
+        shapes=shapes,
         freeze=freeze,
         default_dim=1,
         target=target,

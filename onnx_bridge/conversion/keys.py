@@ -60,7 +60,7 @@ def cleaning_key(
     *,
     pipeline: str,
     dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
+    shapes: Mapping[str, Sequence[int]],
     freeze: Mapping[str, str],
     runtime: Runtime | Site,
     precision: Mapping[str, Any] | None = None,
@@ -71,7 +71,7 @@ def cleaning_key(
         source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
         pipeline: its specification or name.
         dims: sizes of symbolic dimensions.
-        inputs: whole shapes.
+        shapes: whole shapes of inputs.
         freeze: values of inputs, as JSON.
         runtime: the MIGraphX, whose verdicts legalization follows; or the machine with it, where that is another one.
         precision: what is computed in, with what decides on it; only one that passes make has a part in this.
@@ -91,7 +91,7 @@ def cleaning_key(
             "pipeline": str(passes),
             "files": [_digest(path) for path in _foreign(passes)],
             "dims": dict(dims),
-            "inputs": {name: list(shape) for name, shape in inputs.items()},
+            "shapes": {name: list(shape) for name, shape in shapes.items()},
             "freeze": dict(freeze),
             "precision": dict(precision) if precision and precision["precision"] in BY_PASS else None,
             "onnx_bridge": VERSION,

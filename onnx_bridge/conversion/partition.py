@@ -29,6 +29,7 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
+from onnx_bridge.core.progress import Stage as Phase
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import NO_OPTIONS, Options
 from onnx_bridge.migraphx.worker import RemoteProgram, Worker
@@ -42,7 +43,7 @@ from passes.target.judge import Finding, Judge
 from passes.target.partition import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
 from passes.target.probes import Probe
 
-Timed = Callable[[str], contextlib.AbstractContextManager[None]]
+Timed = Callable[[Phase], contextlib.AbstractContextManager[None]]
 
 _SAYS = {
     Status.REJECTED: "MIGraphX rejects it",
@@ -255,14 +256,14 @@ class _Builder:
         whole = self.path if (list(stage.inputs), list(stage.outputs)) == ends else None
         started, compiling = time.perf_counter(), False
         try:
-            with self.timed("parse"):
+            with self.timed(Phase.PARSE):
                 program = self._parse(stage.inputs, stage.outputs, whole)
             if self.quantize is not None and self.compile_for is not None:
-                with self.timed("quantize"):
+                with self.timed(Phase.QUANTIZE):
                     self.quantize(program, stage)
             compiling = True
             if self.compile_for is not None:
-                with self.timed("compile"):
+                with self.timed(Phase.COMPILE):
                     program.compile(self.compile_for, **self.options)
         except RuntimeFailure as error:
             if isinstance(error, QuantizationError) or (
@@ -384,5 +385,5 @@ def _named(nodes: Sequence[ir.Node]) -> str:
 
 
 @contextlib.contextmanager
-def _untimed(_stage: str) -> Iterator[None]:
+def _untimed(_stage: Phase) -> Iterator[None]:
     yield

@@ -100,7 +100,7 @@ def check(
         target: as for `convert`, for a model; with ``as_target``, ``ref`` for ``auto``.
         pipeline: likewise.
         dims: likewise.
-        input_shapes: likewise (its ``inputs``).
+        input_shapes: likewise (its ``shapes``).
         freeze: likewise; given inputs are without them.
         host: likewise.
         cache: likewise.
@@ -141,7 +141,7 @@ def check(
                     target=target,
                     pipeline=pipeline,
                     dims=dims,
-                    inputs=input_shapes,
+                    shapes=input_shapes,
                     freeze=freeze,
                     host=host,
                     cache=cache,

@@ -137,7 +137,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
         """The bundle for these shapes, made and loaded where it is not there yet."""
         if shapes not in self._bundles:
             out = Path(self._folder.name) / str(len(self._bundles))
-            bundle = convert(self._convertible, out, inputs=dict(shapes), **self._options)
+            bundle = convert(self._convertible, out, shapes=dict(shapes), **self._options)
             for note in bundle.manifest.notes:
                 G_LOGGER.warning(f"{self.name:35} | {note}")
             bundle.open()

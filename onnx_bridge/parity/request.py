@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.clean import as_json
+from onnx_bridge.conversion.request import as_json
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx.limits import Limits

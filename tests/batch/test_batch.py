@@ -109,7 +109,7 @@ class TestGather:
             name = "large/a8"
             dims = {batch = 8}
             freeze = {k = [5], s = "7"}
-            inputs = {x = [1, 2]}
+            shapes = {x = [1, 2]}
             check = true
             rtol = 0.5
             timeout = 3
@@ -119,7 +119,7 @@ class TestGather:
             defaults: {target: ref, dims: {batch: 1, seq: 8}}
             jobs:
             - model: a.onnx
-            - {model: a.onnx, name: large/a8, dims: {batch: 8}, freeze: {k: [5], s: '7'}, inputs: {x: [1, 2]},
+            - {model: a.onnx, name: large/a8, dims: {batch: 8}, freeze: {k: [5], s: '7'}, shapes: {x: [1, 2]},
                check: true, rtol: 0.5, timeout: 3, data: x.npz}
         """
         (folder / f"jobs.{kind}").write_text(toml if kind == "toml" else yaml)
@@ -132,7 +132,7 @@ class TestGather:
             pipeline="none",
             dims={"batch": 8, "seq": 8},
             freeze={"k": "[5]", "s": "7"},
-            inputs={"x": (1, 2)},
+            shapes={"x": (1, 2)},
             check=True,
             rtol=0.5,
             timeout=3,

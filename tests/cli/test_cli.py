@@ -101,7 +101,7 @@ class TestVerbs:
 
     def test_clean_dry_run(self, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
         before = sorted(tmp_path.iterdir())
-        outcome = bridge("clean", relu, "--dry-run", "--input", "x:[5,3]")
+        outcome = bridge("clean", relu, "--dry-run", "--shape", "x:[5,3]")
         assert outcome.code == 0
         assert "freeze-shapes" in outcome.out
         assert sorted(tmp_path.iterdir()) == before
@@ -191,9 +191,9 @@ class TestUsage:
             (["clean", "MODEL", "--dry-run", "--pipeline", "fold-constants{max-byte=1}"], ["max-byte", "max-bytes"]),
             (["clean", "MODEL", "--dry-run", "--dim", "batch"], ["--dim", "batch=1"]),
             (["clean", "MODEL", "--dry-run", "--dim", "batches=2"], ["batches", "batch"]),
-            (["clean", "MODEL", "--dry-run", "--input", "x"], ["--input"]),
-            (["clean", "MODEL", "--dry-run", "--input", "y:[1,3]"], ["y", "x"]),
-            (["clean", "MODEL", "--dry-run", "--input", "x:[1,2,3]"], ["x"]),
+            (["clean", "MODEL", "--dry-run", "--shape", "x"], ["--shape"]),
+            (["clean", "MODEL", "--dry-run", "--shape", "y:[1,3]"], ["y", "x"]),
+            (["clean", "MODEL", "--dry-run", "--shape", "x:[1,2,3]"], ["x"]),
             (["convert", "MODEL", "-o", "OUT", "--target", "rfe"], ["rfe", "ref"]),
             (["check", "MODEL", "--target", "ref", "--inputs", "absent.npz"], ["absent.npz"]),
         ],
@@ -301,9 +301,9 @@ class TestBadModels:
         value.graph.input[0].type.tensor_type.ClearField("shape")
         value.graph.output[0].type.tensor_type.ClearField("shape")
         onnx.save(value, model)
-        one_message(bridge("convert", model, "-o", out), 2, "'x'", "--input")
+        one_message(bridge("convert", model, "-o", out), 2, "'x'", "--shape")
         assert not out.exists()
-        assert bridge("convert", model, "-o", out, "--input", "x:[2,3]", "--target", "ref").code == 0
+        assert bridge("convert", model, "-o", out, "--shape", "x:[2,3]", "--target", "ref").code == 0
 
     def test_an_unknown_domain(self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
         model = RELU.replace('["": 17]', '["": 17, "acme": 1]').replace("y = Relu(x)", "[odd] y = acme.Frobnicate(x)")

@@ -112,7 +112,7 @@ def converted(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]],
     with tempfile.TemporaryDirectory() as folder:
         shapes = {name: shape for name, shape in open_shapes(case, samples[0][0]).items() if name not in freeze}
         bundle = onnx_bridge.convert(
-            case.model, Path(folder) / "bundle", target="ref", inputs=shapes, freeze=freeze, timeout=TIMEOUT
+            case.model, Path(folder) / "bundle", target="ref", shapes=shapes, freeze=freeze, timeout=TIMEOUT
         )
         bundle = onnx_bridge.load(bundle.path, timeout=TIMEOUT)
         for inputs, expected in samples:

@@ -65,7 +65,7 @@ class TestVerify:
             assert found is None or [each.name for each in found.outputs] == ["y"]
 
     def test_whole_shapes(self, model: Path) -> None:
-        cleaned = onnx_bridge.clean(model, inputs={"x": [2, 4]}, verify="each")
+        cleaned = onnx_bridge.clean(model, shapes={"x": [2, 4]}, verify="each")
         assert cleaned.passed
         first = cleaned.checked[0]
         assert first is not None

@@ -26,7 +26,7 @@ SETTINGS = st.fixed_dictionaries(
     {
         "pipeline": st.sampled_from(["none", "minimal", "remove-dead", "fold-constants{max-bytes=1}"]),
         "dims": st.dictionaries(NAMES, st.integers(1, 3), max_size=2),
-        "inputs": st.dictionaries(NAMES, st.lists(st.integers(0, 3), max_size=2), max_size=2),
+        "shapes": st.dictionaries(NAMES, st.lists(st.integers(0, 3), max_size=2), max_size=2),
         "freeze": st.dictionaries(NAMES, st.text(max_size=3), max_size=2),
         "host": st.booleans(),
         "buckets": st.dictionaries(NAMES, st.lists(st.integers(1, 3), max_size=2), max_size=2),
@@ -38,10 +38,10 @@ SETTINGS = st.fixed_dictionaries(
         ),
     }
 )
-CLEANING = ("pipeline", "dims", "inputs", "freeze")
+CLEANING = ("pipeline", "dims", "shapes", "freeze")
 """What cleaning depends on, beside the precisions that passes make."""
 RUNTIME = Runtime("private", Path("/"), "here", "2.14.0", ("ref",), "2.14.0-abc")
-PLAIN: dict[str, Any] = {"pipeline": "none", "dims": {}, "inputs": {}, "freeze": {}, "host": True}
+PLAIN: dict[str, Any] = {"pipeline": "none", "dims": {}, "shapes": {}, "freeze": {}, "host": True}
 
 
 def strictly(value: Any) -> Any:
@@ -117,7 +117,7 @@ class TestConversionKey:
             self.key(target="gpu"),
             self.key(runtime=dataclasses.replace(RUNTIME, identity="2.14.0-def")),
             self.key(dims={"batch": 1}),
-            self.key(inputs={"batch": [1]}),
+            self.key(shapes={"batch": [1]}),
             self.key(freeze={"batch": "1"}),
             self.key(host=False),
         ]

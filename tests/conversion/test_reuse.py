@@ -65,7 +65,7 @@ class TestConvert:
             ({"precision": "int8"}, [*AGAIN[:4], "quantize", *AGAIN[4:]]),
             ({"precision": "fp16"}, ["clean", *AGAIN[1:]]),
             ({"dims": {"n": 3}}, ["clean", *AGAIN[1:]]),
-            ({"inputs": {"x": [1, 8]}}, ["clean", *AGAIN[1:]]),
+            ({"shapes": {"x": [1, 8]}}, ["clean", *AGAIN[1:]]),
             ({"pipeline": "minimal", "host": True}, ["clean", *AGAIN[1:]]),
             ({"freeze": {"x": "[[1, 1, 1, 1, 1, 1, 1, 1]]"}}, ["clean", *AGAIN[1:]]),
             ({"reuse": False}, ["clean", *AGAIN[1:]]),

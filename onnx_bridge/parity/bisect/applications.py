@@ -55,7 +55,7 @@ class Applications:
         *,
         pipeline: str,
         dims: Mapping[str, int] | None,
-        inputs: Mapping[str, Sequence[int]] | None,
+        shapes: Mapping[str, Sequence[int]] | None,
         freeze: Mapping[str, Array | str] | None,
         progress: Callable[[str], None] | None,
     ) -> None:
@@ -64,7 +64,7 @@ class Applications:
             model,
             pipeline=pipeline,
             dims=dims,
-            inputs=inputs,
+            shapes=shapes,
             freeze=freeze,
             default_dim=1,
             target=target,

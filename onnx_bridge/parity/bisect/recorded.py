@@ -89,7 +89,7 @@ class Recorded:
             **given,
             "pipeline": str(rest) or "none",
             "dims": options["dims"],
-            "input_shapes": options["inputs"],
+            "input_shapes": options["shapes"],
             "freeze": options.get("freeze", {}),
             "target": self.manifest.target,
         }

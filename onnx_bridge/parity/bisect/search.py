@@ -10,8 +10,8 @@ from typing import TypedDict, Unpack
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import as_json
 from onnx_bridge.conversion.partition import completed, judged, stage
+from onnx_bridge.conversion.request import as_json
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, WorkerTimeout
 from onnx_bridge.core.values import Array, Value
@@ -120,7 +120,7 @@ class Search:
             self._verdicts,
             pipeline=how.get("pipeline", "default"),
             dims=how.get("dims"),
-            inputs=how.get("input_shapes"),
+            shapes=how.get("input_shapes"),
             freeze=freeze,
             progress=progress,
         )

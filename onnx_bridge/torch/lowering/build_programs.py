@@ -167,7 +167,7 @@ class _Request:
             made_of,
             pipeline="default",
             dims={},
-            inputs={name: list(each.shape) for name, each in self.tensors.items() if name not in self.dims},
+            shapes={name: list(each.shape) for name, each in self.tensors.items() if name not in self.dims},
             freeze={},
             runtime=runtime,
         )

@@ -1,0 +1,126 @@
+"""What `convert`, `clean` and `doctor` are asked to do: one frozen dataclass a verb."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from onnx_bridge.core import requests
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples.files import Given
+
+Dims = Mapping[str, int]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class ConvertRequest:
+    """How to convert a model; which model, and where to, is not part of it.
+
+    Attributes:
+        target: ``gpu``, ``ref``, or ``auto``: gpu if there is one.
+        pipeline: the passes, as a specification or the name of a pipeline.
+        dims: sizes of symbolic dimensions by name.
+        shapes: whole shapes by input name.
+        freeze: values, as JSON text, of inputs that become constant.
+        buckets: sizes of the symbolic dimensions that get several programs.
+        pad: by input, what fills it up to the size of its bucket: a number, or ``edge``.
+        host: whether nodes may run on ONNX Runtime.
+        cache: whether to use verdicts of earlier runs.
+        precision: what to compute in: fp32, fp16, bf16, int8 or fp8.
+        calibration: samples for int8 and fp8; None generates them.
+        keep_fp32: operators and nodes that stay in float32.
+        options: compile options by name (`onnx_bridge.migraphx.compile_options`).
+        timeout: limit in seconds for each of parsing, compiling and saving.
+        memory: limit in GiB for MIGraphX's process.
+        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
+        reuse: whether to take the cleaned model of an earlier bundle in the same folder if it is up to date.
+
+    Raises:
+        InputError: a limit is not positive.
+    """
+
+    target: str = "auto"
+    pipeline: str = "default"
+    dims: Dims = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    buckets: Shapes = field(default_factory=dict)
+    pad: Mapping[str, str] = field(default_factory=dict)
+    host: bool = True
+    cache: bool = True
+    precision: str = "fp32"
+    calibration: Path | Given | None = None
+    keep_fp32: tuple[str, ...] = ()
+    options: Mapping[str, bool | str] = field(default_factory=dict)
+    timeout: float | None = None
+    memory: float | None = None
+    runtime: str | None = None
+    reuse: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "memory"):
+            limit = getattr(self, name)
+            if limit is not None and limit <= 0:
+                raise InputError(f"it cannot be {limit}", where=name, hint="give a positive number")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; calibration samples in memory are left out."""
+        on_disk = self.calibration is None or isinstance(self.calibration, (str, os.PathLike))
+        return requests.to_json(self if on_disk else replace(self, calibration=None))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str = "conversion request") -> ConvertRequest:
+        """What `to_json` returned; raises InputError for unknown fields and wrong types."""
+        return requests.from_json(cls, values, where)
+
+
+@dataclass(frozen=True)
+class CleanRequest:
+    """How to rewrite a model with passes.
+
+    Attributes:
+        pipeline: the passes, as a specification or the name of a pipeline.
+        dims: sizes of symbolic dimensions by name.
+        shapes: whole shapes by input name.
+        freeze: values, as JSON text, of inputs that become constant.
+        default_dim: the size of every input dimension that is still open; None leaves it open.
+        verify: ``each`` compares the model on ONNX Runtime before and after each pass that changes it.
+        max_rewrites: how many rewrites all passes together may commit; None is no limit.
+    """
+
+    pipeline: str = "default"
+    dims: Dims = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    default_dim: int | None = None
+    verify: Literal["none", "each"] = "none"
+    max_rewrites: int | None = None
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """Which conversion to examine without compiling; the attributes are those of `ConvertRequest`."""
+
+    pipeline: str = "default"
+    dims: Dims = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    host: bool = True
+    cache: bool = True
+    runtime: str | None = None
+
+
+def as_shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Shapes, or sizes of buckets, as a request holds them."""
+    return {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
+
+
+def as_json(values: Mapping[str, Array | str] | None) -> dict[str, str]:
+    """Values of frozen inputs as JSON text; a string is JSON already."""
+    return {name: each if isinstance(each, str) else json.dumps(each.tolist()) for name, each in (values or {}).items()}
