@@ -5,9 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.core.graphs import Scope, ints
+from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
-UNKNOWN_SHAPE = "the shape of its input is unknown: freeze the dimensions that are open"
-UNKNOWN_DTYPE = "the dtype of its input is unknown"
+__all__ = [
+    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "not_constant", "scalar", "sizes_of", "too_old", "wanted",
+]  # fmt: skip
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
@@ -25,11 +27,7 @@ def wanted(node: ir.Node, index: int) -> bool:
 
 def sizes_of(value: ir.Value | None, scope: Scope) -> tuple[int, ...] | None:
     """The shape of a value, where all of it is known."""
-    shape = scope.shape(value)
-    if shape is None:
-        return None
-    known = tuple(size for size in shape if isinstance(size, int))
-    return known if len(known) == len(shape) else None
+    return scope.static_shape(value)
 
 
 def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str | None:
@@ -59,7 +57,7 @@ def not_constant(value: ir.Value, what: str) -> str:
 def too_old(scope: Scope, since: int = 7) -> str | None:
     """Why a rule stops before the opset of what it writes; 7 is the first that broadcasts as numpy does."""
     return (
-        f"its opset is {scope.opset()}, and opset {since} is the first to write it in"
+        f"it needs opset {since}, and the model has {scope.opset()}: convert-opset comes first"
         if scope.opset() < since
         else None
     )

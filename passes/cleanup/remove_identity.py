@@ -161,13 +161,13 @@ class RemoveIdentity(NodeRewrite[_Found]):
 
     name = "remove-identity"
     operators = frozenset(("", operator) for operator in _TESTS)
+    tensors_only = False
+    allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Ask the test of the operator, then whether the output may be named after something else."""
         scope = context.scope
-        if node.op_identifier() in scope.model.functions or not node.inputs:
-            return None
-        value, output = node.inputs[0], node.outputs[0]
+        value, output = (node.inputs[0] if node.inputs else None), node.outputs[0]
         if value is None or not _TESTS[node.op_type](node, scope):
             return None
         mask = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())

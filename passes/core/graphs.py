@@ -115,6 +115,11 @@ class Scope:
             return ir.Shape(tensor.shape.numpy())
         return value.shape if value is not None and self._is_reliable(value) else None
 
+    def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape that may be relied on, if all its dimensions are numbers."""
+        shape = self.shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The dtype that may be relied on, likewise."""
         tensor = self.constant(value)

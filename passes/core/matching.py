@@ -84,11 +84,24 @@ def wanted_elsewhere(nodes: Iterable[ir.Node], last: ir.Node) -> ir.Value | None
     return None
 
 
+def is_op(node: ir.Node, *operators: str, domain: str = "") -> bool:
+    """Whether a node is one of ``operators`` of ``domain``."""
+    return node.domain == domain and node.op_type in operators
+
+
+def is_redefined(node: ir.Node, scope: Scope) -> bool:
+    """Whether a function of the model defines the node's operator, so that its name says nothing about it."""
+    return node.op_identifier() in scope.model.functions
+
+
+def has_references(node: ir.Node) -> bool:
+    """Whether the caller of a function supplies some of the node's attributes."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
 def is_plain(node: ir.Node, scope: Scope) -> bool:
     """Whether a node is what the standard says: no function of the model has its name, and all attributes are given."""
-    return node.op_identifier() not in scope.model.functions and not any(
-        attribute.is_ref() for attribute in node.attributes.values()
-    )
+    return not is_redefined(node, scope) and not has_references(node)
 
 
 def operand(node: ir.Node, index: int, name: str, scope: Scope) -> list[int] | None:

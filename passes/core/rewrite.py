@@ -1,12 +1,19 @@
-"""The driver of passes that look at one node at a time: it walks, budgets and commits; they match and propose."""
+"""The driver of passes that look at one node at a time: it walks, checks, budgets and commits; they match and propose.
+
+What every rewrite must respect is checked here and not by its author: operators are compared with their domain, a
+function of the model may define an operator of a standard name, values may be sequences, and an outer graph may have a
+value of the same name. What a rewrite needs to know of its operands it declares, as class attributes of `NodeRewrite`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import onnx_ir as ir
 
@@ -15,7 +22,13 @@ from passes.core.base import Context, Pass, Result, Skip
 from passes.core.edit import Edit, Proposal
 from passes.core.errors import PassError
 from passes.core.graphs import Scope
-from passes.core.visibility import can_stand_for
+from passes.core.matching import has_references, is_op, is_redefined
+from passes.core.visibility import can_stand_for, is_visible
+
+EVERY_INPUT = range(sys.maxsize)
+"""For `NodeRewrite.needs_shape` and `NodeRewrite.needs_dtype`: all inputs of the node."""
+UNKNOWN_SHAPE = "the shape of its input is unknown: freeze the dimensions that are open"
+UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 
 @dataclass(frozen=True)
@@ -44,16 +57,61 @@ class NodeContext(Context):
 
     scope: Scope = field(kw_only=True)
 
+    @classmethod
+    def within(cls, scope: Scope, context: Context) -> Self:
+        """``context``, for the nodes of ``scope``."""
+        return cls(**{each.name: getattr(context, each.name) for each in dataclasses.fields(Context)}, scope=scope)
+
+    def producer(self, node: ir.Node, index: int, *operators: str, domain: str = "") -> ir.Node | None:
+        """The node that computes input ``index`` of ``node``, if it is one of ``operators`` of ``domain``.
+
+        None for a node of another graph, and where a function of the model defines the operator.
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        found = value.producer() if value is not None else None
+        if found is None or found.graph is not node.graph or is_redefined(found, self.scope):
+            return None
+        return found if is_op(found, *operators, domain=domain) else None
+
+    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """The shape of an input that `NodeRewrite.needs_shape` lists."""
+        shape = self.scope.static_shape(node.inputs[index])
+        if shape is None:
+            raise PassError(f"input {index} of {node.op_type} has no static shape: needs_shape must list it")
+        return shape
+
+    def dtype(self, node: ir.Node, index: int = 0) -> ir.DataType:
+        """The dtype of an input that `NodeRewrite.needs_dtype` lists."""
+        dtype = self.scope.dtype(node.inputs[index])
+        if dtype is None:
+            raise PassError(f"input {index} of {node.op_type} has no known dtype: needs_dtype must list it")
+        return dtype
+
 
 @dataclass(frozen=True)
 class NodeRewrite(Pass, Generic[M]):
     """A pass that rewrites nodes one by one, wherever they are, until nothing matches any more.
 
+    `match` is called for a node only if it is one of ``operators``, no function of the model defines that operator, and
+    all that the class needs is known. A match may absorb nodes of the same graph only, and only of ``absorbs``.
+
     Attributes:
-        operators: the (domain, operator) pairs that `match` is asked about.
+        operators: the (domain, operator) pairs of the nodes that `match` is given.
+        absorbs: those of the other nodes that a match may cover; None for the same ones.
+        since_opset: the first opset of the standard operators that the replacement can be written in.
+        needs_shape: the inputs whose static shape must be known, where they are given; or `EVERY_INPUT`.
+        needs_dtype: the inputs whose dtype must be known, likewise.
+        tensors_only: leave nodes alone that take or give sequences, optionals or sparse tensors.
+        allows_references: also nodes in functions with attributes that the caller supplies.
     """
 
     operators: ClassVar[frozenset[tuple[str, str]]]
+    absorbs: ClassVar[frozenset[tuple[str, str]] | None] = None
+    since_opset: ClassVar[int] = 1
+    needs_shape: ClassVar[Container[int]] = ()
+    needs_dtype: ClassVar[Container[int]] = ()
+    tensors_only: ClassVar[bool] = True
+    allows_references: ClassVar[bool] = False
 
     @abstractmethod
     def match(self, node: ir.Node, context: NodeContext) -> M | Skip | None:
@@ -65,11 +123,12 @@ class NodeRewrite(Pass, Generic[M]):
 
     @abstractmethod
     def rewrite(self, match: M, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Propose what stands in the place of the matched node.
+        """Propose the replacement of the matched node.
 
         Returns:
-            A value for each of its outputs, None where nothing uses it; or a Skip, and the proposal is discarded.
-            Values that are there already may be returned; those that ``edit`` makes take the names of the outputs.
+            A value for each of its outputs, None where nothing uses it, which may be left out at the end; or a Skip,
+            and the proposal is discarded. Values that are there already may be returned; those that ``edit`` makes take
+            the names of the outputs.
         """
 
     def run(self, model: ir.Model, context: Context) -> Result:
@@ -80,28 +139,97 @@ class NodeRewrite(Pass, Generic[M]):
             self._run_scope(scope, context, result)
         return result
 
-    def propose(self, match: M, scope: Scope) -> Proposal | Skip:
-        """The replacement of a match, outside of the graph: to be probed, then committed or discarded."""
-        edit = Edit(scope, match.node)
-        outputs = self.rewrite(match, edit)
-        if not isinstance(outputs, Skip) and _hidden(match.node, outputs, edit):
-            outputs = Skip("a subgraph calls another value by the same name: unshadow-names comes first")
-        if isinstance(outputs, Skip):
-            Proposal(scope, match.node, (), edit.nodes).discard()
-            return outputs
-        return Proposal(scope, match.node, outputs, edit.nodes, edit.constants, match.absorbed)
+    def find(self, node: ir.Node, context: NodeContext) -> M | Skip | None:
+        """What `match` says of a node that fulfils the needs of the class.
+
+        Raises:
+            PassError: the match absorbs an operator that the class does not declare.
+        """
+        if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, context.scope):
+            return None
+        reason = self._unmet_need(node, context.scope)
+        found = Skip(reason) if reason is not None else self.match(node, context)
+        return self._checked_match(found, node, context.scope) if isinstance(found, Match) else found
+
+    def propose(self, node: ir.Node, context: NodeContext) -> Proposal | Skip | None:
+        """The replacement of ``node``, outside of the graph: to be committed or discarded."""
+        found = self.find(node, context)
+        if found is None or isinstance(found, Skip):
+            return found
+        edit = Edit(context.scope, found.node)
+        outputs = self.rewrite(found, edit)
+        checked = outputs if isinstance(outputs, Skip) else self._checked_outputs(found, outputs, edit)
+        if isinstance(checked, Skip):
+            Proposal(context.scope, found.node, (), edit.nodes).discard()
+            return checked
+        return Proposal(context.scope, found.node, checked, edit.nodes, edit.constants, found.absorbed)
+
+    def _is_plain(self, node: ir.Node, scope: Scope) -> bool:
+        return not is_redefined(node, scope) and (self.allows_references or not has_references(node))
+
+    def _unmet_need(self, node: ir.Node, scope: Scope) -> str | None:
+        """What the class needs and this node does not have."""
+        if scope.opset() < self.since_opset:
+            return f"it needs opset {self.since_opset}, and the model has {scope.opset()}: convert-opset comes first"
+        if self.tensors_only:
+            for each in (*node.inputs, *node.outputs):
+                if each is not None and each.type is not None and not isinstance(each.type, ir.TensorType):
+                    return f"{each.name} is not a tensor"
+        for index, value in enumerate(node.inputs):
+            if value is not None and index in self.needs_shape and scope.static_shape(value) is None:
+                return UNKNOWN_SHAPE
+            if value is not None and index in self.needs_dtype and scope.dtype(value) is None:
+                return UNKNOWN_DTYPE
+        return None
+
+    def _checked_match(self, found: M, node: ir.Node, scope: Scope) -> M | Skip | None:
+        declared = self.operators if self.absorbs is None else self.absorbs
+        for each in (found.node, *found.absorbed):
+            if each is node:
+                continue
+            if (each.domain, each.op_type) not in declared:
+                operator = f"{each.domain}.{each.op_type}" if each.domain else each.op_type
+                raise PassError(
+                    f"it absorbs {each.name}, a node of {operator}, which it does not declare",
+                    where=f"pass {self.name}",
+                    hint="find nodes with context.producer, and list their operators in `absorbs`",
+                )
+            if not self._is_plain(each, scope):
+                return None
+            if each.graph is not node.graph and node.graph is not None:
+                return Skip(f"{each.name} is in an outer graph")
+        return found
+
+    def _checked_outputs(
+        self, found: M, outputs: Sequence[ir.Value | None], edit: Edit
+    ) -> Sequence[ir.Value | None] | Skip:
+        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name."""
+        node, scope = found.node, edit.scope
+        if len(outputs) > len(node.outputs):
+            message = f"it returns {len(outputs)} values for {len(node.outputs)} outputs of {node.name}"
+            raise PassError(message, where=f"pass {self.name}")
+        outputs = [*outputs, *[None] * (len(node.outputs) - len(outputs))]
+        made = {*edit.constants, *(value for each in edit.nodes for value in each.outputs)}
+        for old, new in zip(node.outputs, outputs, strict=True):
+            if new is None and old.name and (old.uses() or old.is_graph_output()):
+                return Skip(f"its output {old.name} is used, and nothing replaces it")
+            if new is not None and new not in made and not can_stand_for(new, old, node.graph, scope):
+                return Skip(_HIDDEN)
+        taken = {value for each in edit.nodes for value in each.inputs} - made - {None, *node.inputs}
+        if not all(is_visible(value, node.graph, scope) for value in taken if value is not None):
+            return Skip(_HIDDEN)
+        return outputs
 
     def _run_scope(self, scope: Scope, context: Context, result: Result) -> None:
-        where = NodeContext(context.target, context.budget, context.progress, scope=scope)
+        node_context = NodeContext.within(scope, context)
         work = _Worklist(self.operators, scope.nodes())
         limit = 100 * len(work) + 100
         skips: dict[ir.Node, Skip] = {}
         while (node := work.take()) is not None:
-            found = self.match(node, where)
+            proposal = self.propose(node, node_context)
             skips.pop(node, None)
-            if found is None:
+            if proposal is None:
                 continue
-            proposal = found if isinstance(found, Skip) else self.propose(found, scope)
             if isinstance(proposal, Skip):
                 skips[node] = Skip(proposal.reason, proposal.node or node.name or "")
                 continue
@@ -109,7 +237,8 @@ class NodeRewrite(Pass, Generic[M]):
                 proposal.discard()
                 break
             if (limit := limit - 1) < 0:
-                raise PassError("it goes on for ever: what it makes, it matches again", where=f"pass {self.name}")
+                message = "it does not terminate: it matches what it makes"
+                raise PassError(message, where=f"pass {self.name}")
             before = [producer for value in node.inputs if value is not None and (producer := value.producer())]
             after = [use.node for value in node.outputs for use in value.uses()]
             result.rewrites.append(proposal.commit(self.name))
@@ -121,13 +250,7 @@ class NodeRewrite(Pass, Generic[M]):
         result.skips.extend(skips.values())
 
 
-def _hidden(node: ir.Node, outputs: Sequence[ir.Value | None], edit: Edit) -> bool:
-    """Whether a value that was there before would, by its name, mean another one where the node's output is used."""
-    made = {*edit.constants, *(value for each in edit.nodes for value in each.outputs)}
-    return any(
-        new is not None and new not in made and not can_stand_for(new, old, node.graph, edit.scope)
-        for old, new in zip(node.outputs, outputs, strict=False)
-    )
+_HIDDEN = "a subgraph calls another value by the same name: unshadow-names comes first"
 
 
 class _Worklist:

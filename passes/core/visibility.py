@@ -27,10 +27,19 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
     uses = [*old.uses(), *(new.uses() if old.is_graph_output() else ())]
     if all(use.node.graph is graph for use in uses):
         return True
+    names = [new.name, old.name] if old.is_graph_output() else [new.name]
+    return all(_is_unique(name, scope) for name in names)
+
+
+def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Scope) -> bool:
+    """Whether ``value``, by its name, means itself in ``graph``, which is its own or a subgraph of it."""
+    return value.graph is graph or _is_unique(value.name, scope)
+
+
+def _is_unique(name: str | None, scope: Scope) -> bool:
     if scope not in _bearers:
         _bearers[scope] = Counter(name for each in scope.graphs() for name in _names(each))
-    names = [new.name, old.name] if old.is_graph_output() else [new.name]
-    return all(_bearers[scope][str(name)] < 2 for name in names)
+    return _bearers[scope][str(name)] < 2
 
 
 def _names(graph: ir.Graph) -> set[str]:

@@ -49,6 +49,7 @@ class FoldBatchNorm(NodeRewrite[_Found]):
     name = "fold-batch-norm"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "BatchNormalization")})
+    absorbs = frozenset(("", each) for each in _LINEAR)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Look whether all that would be computed with is constant; nothing is read yet."""

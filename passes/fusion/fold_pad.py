@@ -43,6 +43,7 @@ class FoldPad(NodeRewrite[_Found]):
     name = "fold-pad"
     exactness = Exactness.ROUNDING
     operators = frozenset(("", each) for each in ("AveragePool", "Conv", "ConvInteger", "MaxPool", "QLinearConv"))
+    absorbs = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Read the pads of both, and whether both fill in the same."""

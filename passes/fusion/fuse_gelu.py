@@ -51,6 +51,7 @@ class FuseGelu(NodeRewrite[_Found]):
     name = "fuse-gelu"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Erf"), ("", "Tanh")})
+    absorbs = frozenset(("", each) for each in ("Add", "Div", "Erf", "Mul", "Pow", "Tanh"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Follow the result of Erf or Tanh through the sum with 1 and the products, until they are x · ½ of it."""

@@ -43,6 +43,10 @@ class FuseLayerNorm(NodeRewrite[_Found]):
     name = "fuse-layer-norm"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Sqrt")})
+    absorbs = frozenset(
+        ("", each)
+        for each in ("Add", "Div", "Mul", "Pow", "ReduceMean", "Reciprocal", "Reshape", "Sqrt", "Sub", "Unsqueeze")
+    )
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Go from the square root back to x, then on to the division, the scale and the bias."""

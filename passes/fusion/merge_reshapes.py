@@ -54,6 +54,7 @@ class MergeReshapes(NodeRewrite[_Chain]):
 
     name = "merge-reshapes"
     operators = frozenset({("", "Flatten"), ("", "Reshape"), ("", "Squeeze"), ("", "Unsqueeze")})
+    allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Chain | Skip | None:
         """Find the shape that x must take for the same result, whatever the open dimensions turn out to be."""

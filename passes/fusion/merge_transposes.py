@@ -32,6 +32,7 @@ class MergeTransposes(NodeRewrite[_Pair]):
 
     name = "merge-transposes"
     operators = frozenset({("", "Transpose")})
+    allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
         """Compose the two permutations, and see whether anything is gained."""

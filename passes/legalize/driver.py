@@ -90,8 +90,7 @@ class _Legalizer:
     node_context: NodeContext = field(init=False)
 
     def __post_init__(self) -> None:
-        given = self.context
-        self.node_context = NodeContext(given.target, given.budget, given.progress, scope=self.scope)
+        self.node_context = NodeContext.within(self.scope, self.context)
 
     def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
@@ -151,10 +150,9 @@ class _Legalizer:
             link = (rule.name, node.op_type)
             if link in chain or len(chain) >= _MAX_DEPTH:
                 continue
-            found = rule.match(node, self.node_context)
-            if found is None:
+            proposal = rule.propose(node, self.node_context)
+            if proposal is None:
                 continue
-            proposal = found if isinstance(found, Skip) else rule.propose(found, self.scope)
             if isinstance(proposal, Skip):
                 reasons.append(f"{rule.name}: {proposal.reason}")
                 continue

@@ -43,6 +43,7 @@ class JoinBranches(NodeRewrite[_Found]):
 
     name = "join-branches"
     operators = frozenset({("", "If")})
+    tensors_only = False
     max_nodes: int = 64
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

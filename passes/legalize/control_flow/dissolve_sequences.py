@@ -299,9 +299,7 @@ class _Walk:
         ]
         if unknown or not any(_is_about_sequences(each) for each in graphs.with_nested([node]) if each is not node):
             return None
-        given = self.context
-        found = rule.match(node, NodeContext(given.target, given.budget, given.progress, scope=self.scope))
-        return found if found is None or isinstance(found, Skip) else rule.propose(found, self.scope)
+        return rule.propose(node, NodeContext.within(self.scope, self.context))
 
 
 def _is_about_sequences(node: ir.Node) -> bool:

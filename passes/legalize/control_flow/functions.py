@@ -77,6 +77,7 @@ class ExpandFunctions(NodeRewrite[Match]):
     exactness = Exactness.ROUNDING
     # without an annotation of its own, which would have the dataclass look at it
     operators = cast("frozenset[tuple[str, str]]", _Expandable())
+    tensors_only = False
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Whether the operator has a body in the model's opset, and all that it is built from is known."""

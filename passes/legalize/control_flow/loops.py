@@ -98,6 +98,7 @@ class UnrollLoop(NodeRewrite[_Loop]):
 
     name = "unroll-loop"
     operators = frozenset({("", "Loop")})
+    tensors_only = False
     max_nodes: int = 4096
 
     def match(self, node: ir.Node, context: NodeContext) -> _Loop | Skip | None:
@@ -153,6 +154,7 @@ class MaskLoop(NodeRewrite[_Loop]):
 
     name = "mask-loop"
     operators = frozenset({("", "Loop")})
+    tensors_only = False
     max_turns: int = 32
     max_nodes: int = 4096
 

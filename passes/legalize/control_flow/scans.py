@@ -62,6 +62,7 @@ class UnrollScan(NodeRewrite[_Scan]):
 
     name = "unroll-scan"
     operators = frozenset({("", "Scan")})
+    tensors_only = False
     max_nodes: int = 4096
 
     def match(self, node: ir.Node, context: NodeContext) -> _Scan | Skip | None:

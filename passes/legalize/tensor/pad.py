@@ -201,6 +201,7 @@ class SeparatePad(NodeRewrite[Padding]):
     name = "separate-pad"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"))
+    absorbs = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
         """Look for a constant Pad in front."""

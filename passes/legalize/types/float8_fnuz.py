@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, is_quantize, plain, quantized_dtype
+from passes.analysis.quantization import DOMAINS, Array, is_quantize, plain, quantized_dtype
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -41,6 +41,7 @@ class Float8ToFnuz(NodeRewrite[Match]):
     name = "float8-to-fnuz"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "DequantizeLinear")})
+    absorbs = frozenset(("", each) for each in _MOVING) | {(domain, "QuantizeLinear") for domain in DOMAINS}
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Follow the numbers back to a QuantizeLinear, or to a constant."""

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from passes.analysis.quantization import is_quantize
 from passes.build.grids import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
 from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
+from passes.core.matching import is_op, is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _MOVING = {
@@ -35,6 +36,8 @@ _MOVING = {
     "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
 """Operators whose outputs hold elements of their inputs (and zeros)."""
+_MAKING = ("Cast", "CastLike", "QuantizeLinear")
+"""Operators that convert to a small dtype."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class CarrySmallTypes(NodeRewrite[_Found]):
     name = "carry-small-types"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
+    absorbs = frozenset(("", each) for each in (*_MOVING, *_MAKING)) | {("com.microsoft", "QuantizeLinear")}
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Whether its input is of a small dtype, and made of what can be carried."""
@@ -109,9 +113,9 @@ def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | N
     if not is_plain(node, scope):
         return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
     moving = node.domain == "" and node.op_type in _MOVING
-    if node.op_type == "Pad":
+    if moving and node.op_type == "Pad":
         moving = node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3
-    if not moving and node.op_type not in ("Cast", "CastLike", "QuantizeLinear"):
+    if not moving and not is_op(node, *_MAKING) and not is_quantize(node):
         return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
     if node.op_type == "QuantizeLinear" and (problem := unsupported_reason(node, scope)) is not None:
         return problem

@@ -30,6 +30,7 @@ class CancelQdq(NodeRewrite[Match]):
     name = "cancel-qdq"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
+    absorbs = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Look for the DequantizeLinear before it."""

@@ -42,6 +42,7 @@ class LiftDequantize(NodeRewrite[_Found]):
     name = "lift-dequantize"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    absorbs = frozenset(("", each) for each in _DELETED)
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """The forecast wants shapes."""

@@ -103,6 +103,7 @@ class _Pairs(NodeRewrite[_Found]):
     name = "decompose-quark"
     exactness = Exactness.BITWISE
     operators = _operators(*_DEQUANTIZE)
+    absorbs = _operators(*_QUANTIZE)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Look for the quantization before it, or a constant."""

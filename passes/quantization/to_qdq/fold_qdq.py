@@ -149,6 +149,7 @@ class _FoldPairs(NodeRewrite[_Pair]):
     name = "fold-qdq"
     exactness = Exactness.QUANTIZATION_STEP
     operators = frozenset((domain, "DequantizeLinear") for domain in _DOMAINS)
+    absorbs = frozenset((domain, "QuantizeLinear") for domain in _DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
         """Look for the QuantizeLinear before it."""

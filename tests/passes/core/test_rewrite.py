@@ -12,10 +12,10 @@ import pytest
 
 from passes.core import graphs
 from passes.core.base import Budget, Context, Exactness, Skip
-from passes.core.edit import Edit
+from passes.core.edit import Edit, Proposal
 from passes.core.errors import PassError
 from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 from tests.passes.rewriting import all_nodes, apply, model, operators, reasons, stops
 
 
@@ -133,7 +133,7 @@ def test_a_rewrite_that_makes_what_it_matches() -> None:
         def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
             return [edit.op("Abs", [match.node.inputs[0]])]
 
-    with pytest.raises(PassError, match="loop: it goes on for ever"):
+    with pytest.raises(PassError, match="loop: it does not terminate"):
         Loop().run(model("(float[2] x) => (float[2] y) { y = Abs(x) }"), Context())
 
 
@@ -168,38 +168,143 @@ def test_an_output_without_a_replacement() -> None:
     Doubled(both=False).run(source, Context())
     assert operators(source) == ["Abs"]
     source = model(text % ", float[1] z")
-    with pytest.raises(PassError, match="s: double has nothing for the output z, which is used"):
-        Doubled(both=False).run(source, Context())
+    assert reasons(Doubled(both=False).run(source, Context())) == ["its output z is used, and nothing replaces it"]
     assert len(source.graph.inputs[0].uses()) == 1
+    node = source.graph[0]
+    with pytest.raises(PassError, match="s: double has nothing for the output z, which is used"):
+        Proposal(Scope(source, source.graph), node, [node.inputs[0], None]).commit("double")
 
 
-def test_what_a_rewrite_absorbs_goes_where_nothing_else_uses_it() -> None:
+@dataclass(frozen=True)
+class MergeNeg(NodeRewrite[Match]):
+    """Remove a negation of a negation, whose author did not think of domains and graphs."""
+
+    name = "merge-neg"
+    operators = frozenset({("", "Neg")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        before = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return Match(node, absorbed=(before,)) if before is not None and before.op_type == "Neg" else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        return [match.absorbed[0].inputs[0]]
+
+
+@dataclass(frozen=True)
+class MergeNegSafely(MergeNeg):
+    """Do the same with the context's help."""
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+        before = context.producer(node, 0, "Neg")
+        return Match(node, absorbed=(before,)) if before is not None else None
+
+
+both_authors = pytest.mark.parametrize("step", [MergeNeg(), MergeNegSafely()], ids=["careless", "careful"])
+
+
+class TestAbsorbedNodes:
+    @both_authors
+    def test_they_are_removed_where_nothing_else_uses_them(self, step: MergeNeg) -> None:
+        text = "(float[2] x) => (float[2] y%s) { o = Abs(x) [a] h = Neg(o) [b] i = Neg(h) y = Exp(i) }"
+        source = model(text % "")
+        result = apply(step, source)
+        assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]
+        assert operators(source) == ["Abs", "Exp"]
+        source = model(text % ", float[2] h")
+        result = apply(step, source)
+        assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
+
+    @both_authors
+    def test_a_node_of_an_outer_graph_is_left_alone(self, step: MergeNeg) -> None:
+        source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
+            y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
+                        else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
+        result = apply(step, source, inputs={"x": np.ones(2, np.float32), "c": np.array(True)})
+        assert not result.rewrites
+        assert reasons(result) == (["a is in an outer graph"] if type(step) is MergeNeg else [])
+
+    def test_an_operator_of_the_same_name_in_another_domain(self) -> None:
+        """The function computes Exp, so removing both nodes would change the numbers."""
+        text = "(float[2] x) => (float[2] y) { [a] h = local.Neg(x) [b] i = Neg(h) y = Abs(i) }"
+        functions = '<domain: "local", opset_import: ["": 17]> Neg (p) => (q) { q = Exp(p) }'
+        assert not apply(MergeNegSafely(), model(text, functions=functions)).rewrites
+        with pytest.raises(
+            PassError, match=r"merge-neg: it absorbs a, a node of local\.Neg"
+        ):
+            MergeNeg().run(model(text, functions=functions), Context())
+
+    @both_authors
+    def test_a_function_of_the_model_that_redefines_the_operator(self, step: MergeNeg) -> None:
+        source = model("(float[2] x) => (float[2] y) { h = Neg(x) i = Neg(h) y = Abs(i) }")
+        function = model("(float[2] p) => (float[2] q) { q = Exp(p) }").graph
+        source.functions["", "Neg", ""] = ir.Function("", "Neg", graph=function, attributes=[])
+        assert not step.run(source, Context()).rewrites
+
+
+class TestNeeds:
+    """What the class says it needs, `match` need not check."""
+
     @dataclass(frozen=True)
-    class Twice(NodeRewrite[Match]):
-        name = "merge-neg"
-        operators = frozenset({("", "Neg")})
+    class Halve(NodeRewrite[Match]):
+        name = "halve"
+        operators = frozenset({("", "Split"), ("", "Identity"), ("", "Add")})
 
         def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-            before = node.inputs[0].producer() if node.inputs[0] is not None else None
-            return Match(node, absorbed=(before,)) if before is not None and before.op_type == "Neg" else None
+            return Match(node)
 
         def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-            return [match.absorbed[0].inputs[0]]
+            return [edit.op("Abs", [match.node.inputs[0]])]
 
-    text = "(float[2] x) => (float[2] y%s) { o = Abs(x) [a] h = Neg(o) [b] i = Neg(h) y = Exp(i) }"
-    source = model(text % "")
-    result = apply(Twice(), source)
-    assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]
-    assert operators(source) == ["Abs", "Exp"]
-    source = model(text % ", float[2] h")
-    result = apply(Twice(), source)
-    assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
-    source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
-        y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
-                    else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
-    result = apply(Twice(), source, inputs={"x": np.ones(2, np.float32), "c": np.array(True)})
-    assert [rewrite.before for rewrite in result.rewrites] == [("b", "a")]  # which is in the outer graph
-    assert operators(source)[:2] == ["Abs", "If"]
+    def reasons(self, source: ir.Model, **needs: object) -> list[str]:
+        step: NodeRewrite[Match] = type("Needy", (self.Halve,), needs)()
+        result = step.run(source, Context())
+        assert bool(result.rewrites) != bool(result.skips)
+        return reasons(result)
+
+    def test_an_opset(self) -> None:
+        text = "(float[2] x) => (float[2] y) { y = Identity(x) }"
+        (reason,) = self.reasons(model(text, opset=12), since_opset=13)
+        assert reason == "it needs opset 13, and the model has 12: convert-opset comes first"
+        assert not self.reasons(model(text, opset=13), since_opset=13)
+
+    def test_shapes(self) -> None:
+        text = "(float[n] x, float[2] z) => (float[n] y) { y = Add(x, z) }"
+        assert self.reasons(model(text), needs_shape=(0,)) == [UNKNOWN_SHAPE]
+        assert self.reasons(model(text), needs_shape=EVERY_INPUT) == [UNKNOWN_SHAPE]
+        assert not self.reasons(model(text), needs_shape=(1, 2))  # of which the third is not given
+
+    def test_dtypes(self) -> None:
+        text = "(float[2] x) => (float[2] y) { h = local.unknown(x) i = Identity(h) y = Abs(i) }"
+        assert self.reasons(model(text), needs_dtype=(0,)) == [UNKNOWN_DTYPE]
+        assert not self.reasons(model(text))
+
+    def test_a_fact_that_the_class_does_not_need(self) -> None:
+        source = model("(float[n] x) => (float[n] y) { y = Identity(x) }")
+        context = NodeContext(scope=Scope(source, source.graph))
+        assert context.dtype(source.graph[0]) == ir.DataType.FLOAT
+        with pytest.raises(PassError, match="needs_shape must list it"):
+            context.shape(source.graph[0])
+
+    def test_sequences_are_no_tensors(self) -> None:
+        text = "(seq(float[2]) x) => (seq(float[2]) y) { y = Identity(x) }"
+        assert self.reasons(model(text)) == ["x is not a tensor"]
+        assert not self.reasons(model(text), tensors_only=False)
+
+    def test_attributes_that_the_caller_supplies(self) -> None:
+        text = "(float[4] x) => (float[2] y, float[2] z) { y, z = local.f <a=0> (x) }"
+        functions = """<domain: "local", opset_import: ["": 17]> f <a> (p) => (q, r) {
+            q, r = Split <axis: int = @a> (p) }"""
+        result = self.Halve().run(model(text, functions=functions), Context())
+        assert not result.rewrites and not result.skips
+
+    def test_outputs_that_are_not_used_need_no_value(self) -> None:
+        source = model("(float[4] x) => (float[2] y) { y, z = Split <axis=0> (x) }")
+        assert self.Halve().run(source, Context()).rewrites
+
+    def test_more_values_than_outputs(self) -> None:
+        step = type("Generous", (self.Halve,), {"rewrite": lambda self, match, edit: [None, None]})()
+        with pytest.raises(PassError, match="halve: it returns 2 values for 1 outputs of n"):
+            step.run(model("(float[4] x) => (float[4] y) { [n] y = Identity(x) }"), Context())
 
 
 class TestEdit:

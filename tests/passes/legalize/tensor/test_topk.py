@@ -72,7 +72,7 @@ def test_opset_9(worker: Worker) -> None:
     x, outputs = few_values((4, 6)), "float[4,2] y, int64[4,2] i"
     legal(SortRowByRow(), worker, "y, i = TopK<k=2>(x)", {"x": x}, outputs, opset=9)
     (reason,) = left(RankByComparison(), "(float[4,6] x) => (y, i) { y, i = TopK<k=2>(x) }", opset=9)
-    assert reason == "its opset is 9, and opset 11 is the first to write it in"
+    assert reason == "it needs opset 11, and the model has 9: convert-opset comes first"
 
 
 @RULES
