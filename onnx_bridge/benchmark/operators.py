@@ -132,7 +132,7 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
     said: list[str] = []
     runtime = runtimes.find()
     environment = {**(bundle.manifest.options.get("environment") or {}), **_TRACE}
-    worker = Worker(runtime, environment, bundle.limits, told=said.append)
+    worker = Worker(runtime, environment, bundle.limits, on_output=said.append)
     runs: list[list[Instruction]] = []
     silent = False
     try:

@@ -17,7 +17,8 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from passes.target.partition import extract
 

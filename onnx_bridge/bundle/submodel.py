@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.program import OnnxOptions
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from passes.target.partition import extract
 

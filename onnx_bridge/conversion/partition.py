@@ -32,7 +32,8 @@ from onnx_bridge.core.errors import (
 from onnx_bridge.core.progress import Stage as Phase
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import NO_OPTIONS, Options
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.verdicts import Verdicts
 from passes.analysis.structural_inputs import structural_inputs

@@ -1,85 +1,79 @@
-"""The worker process: holds MIGraphX, answers one request after the other, and ends when its parent does.
+"""What runs in the worker process: holds MIGraphX and answers one request after the other.
 
-It imports numpy and nothing else that is heavy. Standard output and standard error are one memory file that the
-parent made: MIGraphX prints its error messages there, and what it printed last is there even after a crash.
+It imports numpy and nothing else that is heavy. MIGraphX prints its error messages to standard error, which is a memory
+file of the parent's.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import re
-import resource
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx import wire
-from onnx_bridge.migraphx.forks import in_fork
-from onnx_bridge.migraphx.program import DynamicDimension, Library, OnnxOptions, Program, Shape, Tensor
-
-_LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
-"""Source file, line and function, which MIGraphX puts in front of a message."""
-
-Tensors = dict[str, Tensor]
-Answer = tuple[dict[str, Any], Tensors]
+from onnx_bridge.core.child import serve
+from onnx_bridge.core.messages import Array, Message
+from onnx_bridge.migraphx.c_api import CLibrary, StatusError
+from onnx_bridge.migraphx.forked import run_in_fork
+from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
+from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
+from onnx_bridge.migraphx.python_module import ModuleLibrary
+from onnx_bridge.migraphx.runtime_messages import RuntimeMessage
 
 
 class Server:
-    """The programs that this process holds, by number, and the requests that it understands."""
+    """The programs that this process holds, by number; each method ``_do_<name>`` carries out requests of that name."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._programs: dict[int, Program] = {}
         self._next = 1
 
-    def answer(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
+    def answer(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         """Carry out one request."""
-        action: Callable[[Mapping[str, Any], Tensors], Answer] = getattr(self, f"_do_{request['do']}")
+        action: Callable[[Mapping[str, Any], Tensors], TensorMessage] = getattr(self, f"_do_{request['do']}")
         return action(request, tensors)
 
-    def _do_hello(self, _request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_hello(self, _request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         return {"version": self._library.version, "features": sorted(self._library.features)}, {}
 
-    def _do_has_target(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_has_target(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         return {"value": self._library.has_target(request["target"])}, {}
 
-    def _do_parse_onnx(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
-        options = _onnx_options(request["options"])
+    def _do_parse_onnx(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
+        options = options_from_json(request["options"])
         if "model" in tensors:
             return self._keep(self._library.parse_onnx_buffer(tensors["model"].data.tobytes(), options))
         return self._keep(self._library.parse_onnx(Path(request["path"]), options))
 
-    def _do_load(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_load(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         return self._keep(self._library.load(Path(request["path"])))
 
-    def _do_drop(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_drop(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         for number in request["programs"]:
             self._programs.pop(number, None)
-        _give_back()
+        _trim_heap()
         return {}, {}
 
-    def _do_compile(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_compile(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         program = self._programs[request["program"]]
         program.compile(request["target"], **request["options"])
         return _describe(program), {}
 
-    def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
+    def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         outputs = self._programs[request["program"]].run(tensors)
         return {}, {str(index): output for index, output in enumerate(outputs)}
 
-    def _do_save(self, request: Mapping[str, Any], _tensors: Tensors) -> Answer:
+    def _do_save(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         self._programs[request["program"]].save(Path(request["path"]))
-        _give_back()
+        _trim_heap()
         return {}, {}
 
-    def _do_quantize(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
+    def _do_quantize(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         program = self._programs[request["program"]]
         quantize = getattr(program, f"quantize_{request['precision']}")
         arguments: dict[str, Any] = {}
@@ -94,36 +88,36 @@ class Server:
         quantize(**arguments)
         return _describe(program), {}
 
-    def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> Answer:
-        """Many small models in a fork, or each in its own; those after one that ends a common fork go unanswered."""
-        work = []
+    def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
+        """Probe small models in one fork, or each in its own; those after one that ends a common fork get no answer."""
+        tasks = []
         for index, (target, reload, empty, samples) in enumerate(request["probes"]):
             given = [
                 {name: tensors[f"{index}:{sample}:{name}"] for name in names} for sample, names in enumerate(samples)
             ]
             options = OnnxOptions(map_input_dims=empty)
-            work.append(partial(self._probe, tensors[str(index)].data.tobytes(), options, target, reload, given))
+            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), options, target, reload, given))
             if target is not None:
                 self._library.has_target(target)  # loaded once, not in every fork
-        groups = [[each] for each in work] if request["alone"] else [work]
+        groups = [[task] for task in tasks] if request["alone"] else [tasks]
         answers: list[dict[str, Any]] = []
         outputs: Tensors = {}
         for group in groups:
-            for answer, found in in_fork(group, request["timeout"]):
+            for answer, found in run_in_fork(group, request["timeout"]):
                 outputs |= {f"{len(answers)}:{name}": tensor for name, tensor in found.items()}
                 answers.append({"printed": _printed(), **answer} if "died" in answer else answer)
         return {"answers": answers}, outputs
 
     def _probe(
         self, model: bytes, options: OnnxOptions, target: str | None, reload: bool, samples: Sequence[Tensors]
-    ) -> Answer:
+    ) -> TensorMessage:
         """Parse a model, compile it if there is a target, perhaps save and load it, and run it on samples.
 
         Returns:
             The outputs' shapes after parsing, and the outputs as ``sample:output``; or the error.
         """
 
-        def work() -> Answer:
+        def work() -> TensorMessage:
             program = self._library.parse_onnx_buffer(model, options)
             shapes = _describe(program)["outputs"]
             if target is not None:
@@ -138,7 +132,7 @@ class Server:
             return {"outputs": shapes}, outputs
 
         os.ftruncate(2, 0)
-        return _answered(work)
+        return _result_or_error(work)
 
     def _reloaded(self, program: Program) -> Program:
         """A program as it comes back from its file."""
@@ -150,104 +144,41 @@ class Server:
         finally:
             os.close(file)
 
-    def _keep(self, program: Program) -> Answer:
+    def _keep(self, program: Program) -> TensorMessage:
         number, self._next = self._next, self._next + 1
         self._programs[number] = program
         return {"program": number, **_describe(program)}, {}
 
 
-def _give_back() -> None:
-    """Return what was freed to the system; the allocator is told to keep it (`worker._MALLOC`)."""
+def _trim_heap() -> None:
+    """Return freed memory to the system, which the allocator keeps otherwise (`worker._MALLOC`)."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def _describe(program: Program) -> dict[str, Any]:
     return {
-        "parameters": {name: _to_json(shape) for name, shape in program.get_parameter_shapes().items()},
-        "outputs": [_to_json(shape) for shape in program.get_output_shapes()],
+        "parameters": {name: shape_to_json(shape) for name, shape in program.get_parameter_shapes().items()},
+        "outputs": [shape_to_json(shape) for shape in program.get_output_shapes()],
     }
 
 
-def _to_json(shape: Shape) -> list[Any]:
-    return [shape.type, shape.lens, shape.strides, [(each.min, each.max) for each in shape.dyn_dims]]
-
-
-def _onnx_options(values: Mapping[str, Any]) -> OnnxOptions:
-    options = dict(values)
-    if options.get("default_dyn_dim_value"):
-        options["default_dyn_dim_value"] = DynamicDimension(*options["default_dyn_dim_value"])
-    options["map_dyn_input_dims"] = {
-        name: [DynamicDimension(*each) for each in dims] for name, dims in options.get("map_dyn_input_dims", {}).items()
-    }
-    if options.get("external_data_path"):
-        options["external_data_path"] = Path(options["external_data_path"])
-    return OnnxOptions(**options)
-
-
-def clean(text: str) -> str:
-    """MIGraphX's message without the function, source file and line that it puts in front of it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("migraphx_") or "Error:" in line] or lines[-1:]
-    if not errors:
-        return ""
-    message = re.sub(r"^migraphx_\w+: ", "", errors[-1])
-    return _LOCATION.sub("", message.removeprefix("Error: ")).strip()
-
-
-def _die_with_parent(lifeline: int, parent: int) -> None:
-    """End this process once the other end of ``lifeline``, which only the parent holds, is closed.
-
-    The kernel does it (SIGIO, whose default action ends a process), so that it works in the middle of a long call
-    that holds the interpreter's lock. A fork of the parent may hold the end open too: a thread watches for that.
-    """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-    def watch() -> None:
-        pause = threading.Event()
-        while os.getppid() == parent:
-            pause.wait(1.0)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _load_library(kind: str, path: Path) -> Library:
-    if kind == "module":
-        from onnx_bridge.migraphx.python_module import ModuleLibrary
-
-        return ModuleLibrary(path)
-    from onnx_bridge.migraphx.c_api import CLibrary
-
-    return CLibrary(path)
-
-
-def main(connection_fd: int, lifeline: int, parent: int, kind: str, path: str) -> None:
-    """Serve requests from the socket ``connection_fd`` until the parent closes it."""
-    _die_with_parent(lifeline, parent)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    connection = socket.socket(fileno=connection_fd)
+def main(connection: socket.socket, kind: str, path: str) -> None:
+    """Serve requests; the library is loaded with the first, so that a failure to load is an answer."""
     server: Server | None = None
-    while True:
-        try:
-            request, tensors = wire.receive(connection)
-        except EOFError:
-            return
-        os.ftruncate(2, 0)
 
-        def work(request: Mapping[str, Any] = request, tensors: Tensors = tensors) -> Answer:
+    def answer(message: dict[str, Any], arrays: dict[str, Array]) -> Message:
+        def work() -> TensorMessage:
             nonlocal server
             if server is None:
-                server = Server(_load_library(kind, Path(path)))
-            return server.answer(request, tensors)
+                server = Server(ModuleLibrary(Path(path)) if kind == "module" else CLibrary(Path(path)))
+            return server.answer(*unpack(message, arrays))
 
-        answer, outputs = _answered(work)
-        wire.send(connection, answer, outputs)
-        del request, tensors, outputs, work
+        return pack(*_result_or_error(work))
+
+    serve(connection, answer)
 
 
-def _answered(work: Callable[[], Answer]) -> Answer:
+def _result_or_error(work: Callable[[], TensorMessage]) -> TensorMessage:
     """What ``work`` returns as ``ok``, or the error that it raises."""
     try:
         message, outputs = work()
@@ -255,14 +186,13 @@ def _answered(work: Callable[[], Answer]) -> Answer:
     except Exception as error:
         sys.stdout.flush()
         ctypes.CDLL(None).fflush(None)
-        return {"error": _describe_error(error), "printed": _printed() or str(error)}, {}
-
-
-def _describe_error(error: Exception) -> dict[str, str]:
-    kind = type(error).__name__
-    said = _printed() if kind == "StatusError" else str(error)
-    memory = isinstance(error, MemoryError) or "std::bad_alloc" in said
-    return {"kind": kind, "what": clean(said) or str(error), "memory": "yes" if memory else ""}
+        printed = _printed()
+        found = RuntimeMessage.parse(printed if isinstance(error, StatusError) else str(error))
+        described = {
+            "what": found.text or str(error),
+            "out_of_memory": isinstance(error, MemoryError) or found.out_of_memory,
+        }
+        return {"error": described, "printed": printed or str(error)}, {}
 
 
 def _printed() -> str:

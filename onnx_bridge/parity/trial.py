@@ -18,8 +18,9 @@ from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import RemoteProgram, Worker
+from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.pieces import Piece, Runs
 from onnx_bridge.reference.compare import Comparison, compare

@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.reference.compare import DEFAULTS, Tolerance, compare, default_tolerance
-from onnx_bridge.verdicts.oracle import Oracle, Values
 from onnx_bridge.verdicts.probe_samples import samples
+from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
 from passes.core.base import Status, Verdict
 from passes.core.graphs import subgraphs
 from passes.target.probes import Probe
@@ -84,12 +84,12 @@ class Question:
         return found
 
 
-def ask(probe: Probe, oracle: Oracle, *, run: bool, full: bool = False, by_onnx: bool = False) -> Question:
+def ask(probe: Probe, reference: ReferenceWorker, *, run: bool, full: bool = False, by_onnx: bool = False) -> Question:
     """The question for a probe.
 
     Args:
         probe: without a problem.
-        oracle: knows what is right.
+        reference: computes the expected outputs.
         run: compile it and, where that is cheap and there is a reference, run it.
         full: with all constants, whatever their size.
         by_onnx: what the probe replaces is computed by ONNX's own evaluator.
@@ -102,13 +102,13 @@ def ask(probe: Probe, oracle: Oracle, *, run: bool, full: bool = False, by_onnx:
     question = Question(probe, proto.SerializeToString(), True, target)
     if not _is_determined(probe) or not all(_can_be_fed(value) for value in proto.graph.input):
         return question
-    if not _take_from_original(question, proto, oracle, by_onnx):
+    if not _take_from_original(question, proto, reference, by_onnx):
         given = samples(ir.from_proto(proto))
-        _take(question, given, oracle.ask(question.model, given))
+        _take(question, given, reference.run(question.model, given))
     return question
 
 
-def _take_from_original(question: Question, proto: onnx.ModelProto, oracle: Oracle, by_onnx: bool) -> bool:
+def _take_from_original(question: Question, proto: onnx.ModelProto, reference: ReferenceWorker, by_onnx: bool) -> bool:
     """Let what the probe replaces say what is right, if there is a reference for that; samples are what suits it."""
     original, places = question.probe.instead_of, question.probe.full_places
     if original is None or original.problem is not None or places is None:
@@ -120,7 +120,7 @@ def _take_from_original(question: Question, proto: onnx.ModelProto, oracle: Orac
     theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
     inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
     outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))
-    answers = oracle.ask(before.SerializeToString(), given, by_onnx=by_onnx)
+    answers = reference.run(before.SerializeToString(), given, by_onnx=by_onnx)
     _take(
         question,
         [{ours: sample[name] for ours, name in inputs.items()} for sample in given],

@@ -24,8 +24,8 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime, cache_dir
 from onnx_bridge.verdicts.cache import Known, VerdictCache, shared
 from onnx_bridge.verdicts.hazards import hazard
-from onnx_bridge.verdicts.oracle import Oracle
 from onnx_bridge.verdicts.probing import TARGET, Question, ask, judge
+from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from passes.core.base import Status, Verdict
 from passes.target.probes import Probe
 
@@ -40,8 +40,8 @@ _CHECKER = "libc_malloc_debug.so.0"
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = (
     "passes/target/probes.py passes/analysis/randomness.py passes/analysis/cost.py onnx_bridge/verdicts/probing.py "
-    "onnx_bridge/verdicts/probe_samples.py onnx_bridge/verdicts/oracle.py onnx_bridge/migraphx/server.py "
-    "onnx_bridge/migraphx/forks.py "
+    "onnx_bridge/verdicts/probe_samples.py onnx_bridge/verdicts/reference_server.py onnx_bridge/migraphx/server.py "
+    "onnx_bridge/migraphx/forked.py onnx_bridge/migraphx/runtime_messages.py "
     "onnx_bridge/samples/inputs.py onnx_bridge/samples/roles.py onnx_bridge/samples/generated.py "
     "onnx_bridge/reference/compare.py onnx_bridge/reference/metrics.py onnx_bridge/reference/tolerances.py"
 )
@@ -120,11 +120,11 @@ class Verdicts:
         return {signature: verdict for signature, verdict in found.items() if verdict is not None}
 
     def _probe(self, probes: Sequence[Probe], run: bool) -> dict[str, Verdict]:
-        worker, oracle = checked_worker(self.runtime), _oracle()
+        worker, reference = checked_worker(self.runtime), _reference_worker()
         worker.launch()  # it loads MIGraphX while the reference computes
         if run:
-            oracle.launch()
-        questions = [ask(probe, oracle, run=run) for probe in probes]
+            reference.launch()
+        questions = [ask(probe, reference, run=run) for probe in probes]
         together = self._put(questions, alone=False)
         found = dict(zip(probes, together, strict=False))
         # in the company of others the others may be to blame; refusals are clear where all of them were answered
@@ -136,10 +136,10 @@ class Verdicts:
             probe = question.probe
             failed = found[probe].status is not Status.OK
             if failed and not question.whole and probe.data_bytes <= _WHOLE_BYTES:
-                (found[probe],) = self._put([ask(probe, oracle, run=run, full=True)], alone=True)
+                (found[probe],) = self._put([ask(probe, reference, run=run, full=True)], alone=True)
             if found[probe].status is Status.WRONG and probe.instead_of is not None and run:
                 # ONNX Runtime can be the one that errs, or the coarser of the two: its DFT is off by 1e-4
-                (second,) = self._put([ask(probe, oracle, run=run, by_onnx=True)], alone=True)
+                (second,) = self._put([ask(probe, reference, run=run, by_onnx=True)], alone=True)
                 found[probe] = second if second.status is Status.OK else found[probe]
         return {probe.signature: verdict for probe, verdict in found.items()}
 
@@ -194,8 +194,8 @@ def checked_worker(runtime: Runtime) -> workers.Worker:
 
 
 @functools.cache
-def _oracle() -> Oracle:
-    return Oracle()
+def _reference_worker() -> ReferenceWorker:
+    return ReferenceWorker()
 
 
 def _cache_file(runtime: Runtime, timeout: float) -> Path:

@@ -332,7 +332,7 @@ class TestDeaths:
         program = worker.parse_onnx_buffer(matmul_model(512, 8))
         program.compile("ref")
         pid = worker.pid
-        with worker.limited(Limits(timeout=0.3)), pytest.raises(WorkerTimeout, match="its limit of 0.3 s"):
+        with worker.limited(Limits(timeout=0.3)), pytest.raises(WorkerTimeout, match="time limit of 0.3 s"):
             program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
         assert pid is not None
         with pytest.raises(ProcessLookupError):
@@ -448,8 +448,8 @@ class TestParents:
         """The official module holds the interpreter's lock while it compiles: no thread of ours would run."""
         code = textwrap.dedent("""
             import ctypes, os, sys
-            from onnx_bridge.migraphx.server import _die_with_parent
-            _die_with_parent(int(sys.argv[1]), os.getppid())
+            from onnx_bridge.core.child import end_with_parent
+            end_with_parent(int(sys.argv[1]), os.getppid())
             print("ready", flush=True)
             ctypes.PyDLL(None).sleep(60)
         """)

@@ -1,0 +1,62 @@
+"""The child's side of `onnx_bridge.core.process`; imports nothing heavy but numpy, since start-up time counts."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from onnx_bridge.core import messages
+from onnx_bridge.core.messages import Array, Message
+
+
+def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:
+    """All that a child does: prepare the process, import the module, and run its ``main``."""
+    end_with_parent(lifeline, parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for descriptor in (connection, lifeline):
+        os.set_inheritable(descriptor, False)
+    importlib.import_module(module).main(socket.socket(fileno=connection), *arguments)
+
+
+def end_with_parent(lifeline: int, parent: int) -> None:
+    """End this process once the write end of ``lifeline``, which only the parent holds, is closed.
+
+    The kernel does it (SIGIO, whose default action ends a process), so that it works in the middle of a long call
+    that holds the interpreter's lock. A fork of the parent may hold the end open, too: a thread watches for that.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def watch() -> None:
+        pause = threading.Event()
+        while os.getppid() == parent:
+            pause.wait(1.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str, Array]], Message]) -> None:
+    """Answer requests in a child until the parent closes the connection; ``printed`` begins anew with each.
+
+    Args:
+        connection: to the parent.
+        answer: from a request to its answer; what it raises ends the process.
+    """
+    while True:
+        try:
+            request = messages.receive(connection)
+        except EOFError:
+            return
+        os.ftruncate(2, 0)
+        found = answer(*request)
+        messages.send(connection, *found)
+        del request, found  # or two requests' arrays would be mapped at a time

@@ -1,0 +1,33 @@
+"""What MIGraphX prints, read into fields: its C library has no other way to say what went wrong.
+
+This is the only place that looks at its words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
+"""Source file, line and function, which MIGraphX puts in front of a message."""
+
+
+@dataclass(frozen=True)
+class RuntimeMessage:
+    """An error as MIGraphX words it.
+
+    Attributes:
+        text: its message, without source locations; empty where there is none.
+        out_of_memory: whether an allocation failed.
+    """
+
+    text: str
+    out_of_memory: bool
+
+    @classmethod
+    def parse(cls, printed: str) -> RuntimeMessage:
+        """Read the last error in what was printed."""
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("migraphx_") or "Error:" in line] or lines[-1:]
+        text = re.sub(r"^migraphx_\w+: ", "", errors[-1]) if errors else ""
+        return cls(_LOCATION.sub("", text.removeprefix("Error: ")).strip(), "bad_alloc" in printed)

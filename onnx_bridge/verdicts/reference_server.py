@@ -1,0 +1,68 @@
+"""What runs in the process of a `ReferenceWorker`: ONNX Runtime and ONNX's own evaluator."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from onnx_bridge.core.child import serve
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.messages import Message
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.verdicts.reference_worker import Values, flatten, nest
+
+
+def main(connection: socket.socket) -> None:
+    """Answer requests."""
+
+    def answer(request: dict[str, Any], arrays: Values) -> Message:
+        samples = [_writable(sample or {}) for sample in nest(arrays, request["samples"])]
+        evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
+        found = evaluate(arrays["model"].tobytes(), samples)
+        names = [None if outputs is None else list(outputs) for outputs in found]
+        return {"samples": names}, flatten([outputs or {} for outputs in found])
+
+    serve(connection, answer)
+
+
+def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
+    """By ONNX Runtime where it takes the model, else by ONNX's evaluator."""
+    try:
+        reference = Reference(model)
+    except InputError:
+        return _evaluate_by_onnx(model, samples)
+    found: list[Values | None] = []
+    for sample in samples:
+        try:
+            found.append(_numeric(reference.run(sample)))
+        except InputError:
+            found.append(None)
+    return found
+
+
+def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
+    found: list[Values | None] = []
+    try:
+        evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(model))
+        for sample in samples:
+            outputs = evaluator.run(None, dict(sample))
+            found.append(_numeric(dict(zip(evaluator.output_names, outputs, strict=True))))
+    except Exception:  # it raises whatever numpy and its own operators raise
+        found += [None] * (len(samples) - len(found))
+    return found
+
+
+def _numeric(outputs: Mapping[str, Any]) -> Values | None:
+    """The outputs, if all of them are arrays of numbers; MIGraphX has no others to compare with."""
+    arrays = {name: np.asarray(each) for name, each in outputs.items() if isinstance(each, np.ndarray | np.generic)}
+    numeric = all(array.dtype.kind not in "OUST" for array in arrays.values())
+    return arrays if arrays and numeric and len(arrays) == len(outputs) else None
+
+
+def _writable(arrays: Mapping[str, Any]) -> Values:
+    return {name: array.copy() for name, array in arrays.items()}

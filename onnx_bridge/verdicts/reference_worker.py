@@ -1,0 +1,79 @@
+"""The expected outputs of probes: ONNX Runtime, or ONNX's own evaluator, in a process of its own.
+
+Probes are run on generated values, and ONNX Runtime ends the process on some (an integer division by zero, an index
+that it does not check). Here that costs one answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from onnx_bridge.core.messages import Array
+from onnx_bridge.core.process import Child, ChildFailure
+
+Values = dict[str, Array]
+
+_SECONDS = 30.0
+_MEMORY = 4 << 30
+
+
+class ReferenceWorker:
+    """One process at a time, started when it is needed; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._process: Child | None = None
+        self._lock = threading.Lock()
+
+    def launch(self) -> None:
+        """Start the process unless it runs, without waiting for it."""
+        if self._process is not None and self._process.ended:
+            self.close()
+        if self._process is None:
+            self._process = Child("onnx_bridge.verdicts.reference_server")
+
+    def run(
+        self, model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: bool = False
+    ) -> list[Values | None]:
+        """The outputs of a serialized model for each sample, by name; None where there is no reference for it.
+
+        Args:
+            model: the model.
+            samples: inputs by name.
+            by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
+        """
+        arrays: Values = {"model": np.frombuffer(model, np.uint8), **flatten(samples)}
+        request = {"by_onnx": by_onnx, "samples": [list(sample) for sample in samples]}
+        with self._lock:
+            self.launch()
+            assert self._process is not None
+            try:
+                answer, outputs = self._process.exchange(request, arrays, timeout=_SECONDS, memory=_MEMORY)
+            except ChildFailure:
+                self.close()
+                return [None] * len(samples)
+            except BaseException:  # also Ctrl-C: nobody would receive the answer to this request
+                self.close()
+                raise
+        return nest(outputs, answer["samples"])
+
+    def close(self) -> None:
+        """End the process; the next request starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+
+def flatten(samples: Sequence[Mapping[str, Array]]) -> Values:
+    """Arrays by sample and name, as ``sample:name``."""
+    return {f"{index}:{name}": array for index, sample in enumerate(samples) for name, array in sample.items()}
+
+
+def nest(arrays: Mapping[str, Array], samples: Sequence[Sequence[str] | None]) -> list[Values | None]:
+    """The inverse of `flatten`, by the names in each sample; None for a sample that is None."""
+    return [
+        None if names is None else {name: arrays[f"{index}:{name}"] for name in names}
+        for index, names in enumerate(samples)
+    ]
