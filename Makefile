@@ -49,13 +49,13 @@ faults: setup
 	@$(BIN)/python -m fixtures.faults
 
 quantized: quark
-	@$(BIN)/python -m fixtures.quantized
+	@$(BIN)/python -m fixtures.quantized.run
 
 accuracy: setup
 	@$(BIN)/python -m fixtures.accuracy
 
 zoo: setup
-	@$(BIN)/python -m fixtures.zoo
+	@$(BIN)/python -m fixtures.zoo.run
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

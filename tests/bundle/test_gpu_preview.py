@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import onnx_bridge
-from fixtures import quantized
+from fixtures.quantized import run
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.migraphx.install import gpu_view
@@ -21,7 +21,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    ((_, _, path),) = quantized.generate(folder, ["residual"], ["qdq-uint8-int8"])
+    ((_, _, path),) = run.generate(folder, ["residual"], ["qdq-uint8-int8"])
     return path
 
 
@@ -31,7 +31,7 @@ def bundle(model: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_numbers_and_kernels(model: Path, bundle: onnx_bridge.Bundle) -> None:
-    sample = quantized.sample("residual", 9)
+    sample = run.sample("residual", 9)
     seen = onnx_bridge.as_gpu(bundle)
     assert [each.kernel for each in seen.products] == ["int8"] * 3
     gpu, ref = seen(sample)["y"], bundle(sample)["y"]
@@ -90,5 +90,5 @@ def test_the_forecast_in_inspect_and_in_the_manifest(model: Path, bundle: onnx_b
     shown = CliRunner().invoke(app, ["inspect", str(model)])
     assert "in float: 3 for dtype" in shown.output
     plain = tmp_path / "plain.onnx"
-    onnx.save(quantized.network("residual"), plain)
+    onnx.save(run.network("residual"), plain)
     assert onnx_bridge.inspect(plain).to_json()["forecast"] == {}

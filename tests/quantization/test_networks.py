@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fixtures import quantized
+from fixtures.quantized import run as quantized_run
 from onnx_bridge.migraphx.install.gpu_view import GpuView, gpu_view
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
@@ -70,10 +70,10 @@ class Seen:
     """A quantized network, cleaned; what it computes in every way, and what was said in advance."""
 
     def __init__(self, path: Path, network: str, runtime: Runtime, worker: Worker) -> None:
-        self.worker, self.inputs = worker, quantized.sample(network, seed=9)
+        self.worker, self.inputs = worker, quantized_run.sample(network, seed=9)
         source = onnx.load(path)
         self.expected: Outputs = list(run(source, self.inputs).values())
-        self.plain: Outputs = list(run(quantized.network(network, opset=21), self.inputs).values())
+        self.plain: Outputs = list(run(quantized_run.network(network, opset=21), self.inputs).values())
         model = ir.from_proto(source)
         Pipeline.parse("quantized").run(model)
         self.cleaned = ir.to_proto(model)
@@ -105,9 +105,9 @@ class Seen:
         return [each.numpy() for each in program.run(given)]
 
 
-@pytest.mark.parametrize("network", list(quantized.TEXTS))
+@pytest.mark.parametrize("network", list(quantized_run.TEXTS))
 def test_networks(network: str, tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
-    made = list(quantized.generate(tmp_path, [network], SCHEMES))
+    made = list(quantized_run.generate(tmp_path, [network], SCHEMES))
     assert len(made) == len(SCHEMES)
     for _, scheme, path in made:
         seen = Seen(path, network, runtime, worker)
@@ -132,14 +132,14 @@ def test_without_it_uint8_runs_in_float_and_loses_its_saturation(
     tmp_path: Path, runtime: Runtime, worker: Worker
 ) -> None:
     """What all this is for: the same model as the quantizer left it."""
-    ((_, _, path),) = quantized.generate(tmp_path, ["residual"], ["qdq-uint8-int8"])
+    ((_, _, path),) = quantized_run.generate(tmp_path, ["residual"], ["qdq-uint8-int8"])
     view = gpu_view(path, tmp_path / "program.mxr", runtime)
     found = forecast(path)
     assert found.kernels() == Counter(each.kernel for each in view.products) == {"float": 3}
     assert {each.condition for each in found.products} == {"dtype"}
     assert found.lost
     assert "saturation lost" in found.summary()
-    inputs = quantized.sample("residual", seed=9)
+    inputs = quantized_run.sample("residual", seed=9)
     program = worker.load(view.program)
     program.compile("ref")
     actual = [each.numpy() for each in program.run({name: Tensor.of(array) for name, array in inputs.items()})]
@@ -155,8 +155,8 @@ def test_weights_of_few_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -
     from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits
 
     schemes = ["nbits-4-symmetric-qoperator", "nbits-4-asymmetric-qoperator", "nbits-8-asymmetric-qoperator"]
-    for _, scheme, path in quantized.generate(tmp_path, ["attention"], schemes):
-        source, inputs = onnx.load(path), quantized.sample("attention", seed=9)
+    for _, scheme, path in quantized_run.generate(tmp_path, ["attention"], schemes):
+        source, inputs = onnx.load(path), quantized_run.sample("attention", seed=9)
         model = ir.from_proto(source)
         Pipeline.parse("quantized").run(model)
         infer(model)

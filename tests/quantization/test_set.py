@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fixtures import quantized
-from fixtures.quantized_judging import Outcome, distance, judge
-from fixtures.quantized_sources import MODULES, NETWORKS, Source
+from fixtures.quantized import run
+from fixtures.quantized.judge import Outcome, distance, judge
+from fixtures.quantized.sources import MODULES, NETWORKS, Source
 from onnx_bridge.migraphx.runtime import Runtime
 
 CASES = [
@@ -49,54 +49,54 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("network", "scheme"), CASES, ids=[" ".join(case) for case in CASES])
 def test_a_part(network: str, scheme: str, folder: Path, runtime: Runtime) -> None:
     target = folder / f"{network}-{scheme}.onnx"
-    quantized.make(network, scheme, target)
+    run.make(network, scheme, target)
     found = judge(target, Source(network, folder))
     assert found.verdict == "right", found
     assert found.agrees, found
 
 
 def test_there_are_enough() -> None:
-    cases = {(network, name) for name, (_, networks) in quantized.schemes().items() for network in networks}
+    cases = {(network, name) for name, (_, networks) in run.schemes().items() for network in networks}
     assert len(cases) > 400
     assert set(CASES) <= cases
     assert {network for network, _ in CASES} == {*NETWORKS, *MODULES}
 
 
 def test_what_a_quantizer_leaves_in_float(tmp_path: Path) -> None:
-    with pytest.raises(quantized.Refused, match="leaves it in float"):
-        quantized.make("residual", "nbits-4-hqq", tmp_path / "m.onnx")
+    with pytest.raises(run.Refused, match="leaves it in float"):
+        run.make("residual", "nbits-4-hqq", tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
 
 
 def test_the_last_line() -> None:
     right, refused = Outcome("right", agrees=True), Outcome("refused", "no")
     rows = [
-        quantized.Row("a", "s", "", right, 1.0),
-        quantized.Row("b", "s", "", refused, 1.0),
-        quantized.Row("c", "s", "the quantizer fails", None, 1.0),
+        run.Row("a", "s", "", right, 1.0),
+        run.Row("b", "s", "", refused, 1.0),
+        run.Row("c", "s", "the quantizer fails", None, 1.0),
     ]
-    assert quantized.summary(rows) == "quantized: right 1, wrong 0, refused 1, forecast agrees 1, of 2"
-    assert "the quantizer fails" in quantized.line(rows[2])
+    assert run.summary(rows) == "quantized: right 1, wrong 0, refused 1, forecast agrees 1, of 2"
+    assert "the quantizer fails" in run.line(rows[2])
 
 
 def test_what_is_right_is_kept(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is not is looked at again: it may have come by chance."""
     right = Outcome("right", "", 1e-7, 0, 0.01, 0.02, 0.03, {"int8": 2}, {"int8": 2}, True)
     found = [
-        quantized.Row("a", "s", "the quantizer fails", None, 1.0),
-        quantized.Row("a", "s", "", Outcome("refused", "MIGraphX did not end in time"), 1.0),
-        quantized.Row("a", "s", "", Outcome("right", agrees=False), 1.0),
-        quantized.Row("a", "s", "", right, 1.0),
+        run.Row("a", "s", "the quantizer fails", None, 1.0),
+        run.Row("a", "s", "", Outcome("refused", "MIGraphX did not end in time"), 1.0),
+        run.Row("a", "s", "", Outcome("right", agrees=False), 1.0),
+        run.Row("a", "s", "", right, 1.0),
     ]
     told = iter(found)
-    folder = tmp_path / "quantized" / quantized._key()
+    folder = tmp_path / "quantized" / run._key()
     folder.mkdir(parents=True)
-    monkeypatch.setattr(quantized, "BUILD", tmp_path)
-    monkeypatch.setattr(quantized, "run", lambda *_: next(told))
-    assert [quantized._kept("a", "s") for _ in range(6)] == [*found, found[-1], found[-1]]
-    monkeypatch.setattr(quantized, "_code", lambda: "other")
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    monkeypatch.setattr(run, "run", lambda *_: next(told))
+    assert [run._kept("a", "s") for _ in range(6)] == [*found, found[-1], found[-1]]
+    monkeypatch.setattr(run, "_code", lambda: "other")
     with pytest.raises(StopIteration):
-        quantized._kept("a", "s")
+        run._kept("a", "s")
 
 
 def test_distance_is_in_parts_of_the_largest() -> None:

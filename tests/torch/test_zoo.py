@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from fixtures import zoo
-from fixtures.zoo_registry import ZOO
+from fixtures.zoo import run
+from fixtures.zoo.registry import ZOO
 from onnx_bridge.migraphx.runtime import Runtime
 
-ALL = zoo.load(optional=False)
+ALL = run.load(optional=False)
 CHOSEN = [each.name for each in ALL.values() if each.in_tests]
 NOT_EXPORTED = {(name, "torchscript"): "dynamo-optimized function" for name in ("conditional", "while-loop")}
 """What an exporter cannot, and a part of what it says."""
@@ -43,7 +43,7 @@ def test_the_zoo_is_large_and_of_many_kinds() -> None:
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", CHOSEN)
 def test_what_migraphx_gives_is_what_pytorch_gives(runtime: Runtime, name: str, exporter: str) -> None:
-    row = zoo.run(name, exporter, beside_stock=False)
+    row = run.run(name, exporter, beside_stock=False)
     if row.ours is None:
         assert NOT_EXPORTED[name, exporter] in row.refusal
         return
@@ -53,12 +53,12 @@ def test_what_migraphx_gives_is_what_pytorch_gives(runtime: Runtime, name: str, 
 
 
 def test_lines_and_sums() -> None:
-    right, wrong = zoo.Outcome("right", 1e-7), zoo.Outcome("wrong", 2.0, "y: differs")
-    row = zoo.Row("net", "vision", "dynamo", True, 12, "", right, wrong, 1.0)
-    assert " ".join(zoo.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
-    lost = zoo.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
-    assert "not exported: no" in zoo.line(lost)
-    assert zoo.helped([row, lost]) == "MIGraphX does all of the work but for 0 exports"
-    partly = dataclasses.replace(row, ours=zoo.Outcome("right", share=0.97))
-    assert zoo.helped([row, partly]).endswith("but for 1 exports: at least 97.00% of the work, for net")
-    assert zoo.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"
+    right, wrong = run.Outcome("right", 1e-7), run.Outcome("wrong", 2.0, "y: differs")
+    row = run.Row("net", "vision", "dynamo", True, 12, "", right, wrong, 1.0)
+    assert " ".join(run.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
+    lost = run.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
+    assert "not exported: no" in run.line(lost)
+    assert run.helped([row, lost]) == "MIGraphX does all of the work but for 0 exports"
+    partly = dataclasses.replace(row, ours=run.Outcome("right", share=0.97))
+    assert run.helped([row, partly]).endswith("but for 1 exports: at least 97.00% of the work, for net")
+    assert run.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"
