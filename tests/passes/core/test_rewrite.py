@@ -228,9 +228,7 @@ class TestAbsorbedNodes:
         text = "(float[2] x) => (float[2] y) { [a] h = local.Neg(x) [b] i = Neg(h) y = Abs(i) }"
         functions = '<domain: "local", opset_import: ["": 17]> Neg (p) => (q) { q = Exp(p) }'
         assert not apply(MergeNegSafely(), model(text, functions=functions)).rewrites
-        with pytest.raises(
-            PassError, match=r"merge-neg: it absorbs a, a node of local\.Neg"
-        ):
+        with pytest.raises(PassError, match=r"merge-neg: it absorbs a, a node of local\.Neg"):
             MergeNeg().run(model(text, functions=functions), Context())
 
     @both_authors
