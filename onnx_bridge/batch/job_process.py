@@ -122,7 +122,7 @@ def perform(task: Mapping[str, Any], tell: Tell) -> None:
                 transfer.lay_down(out, parse_location(task["aside"]), parse_location(task["source"]))
             manifest = bundle.manifest
             said = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
-            tell({"event": "converted", "seconds": _since(started), **said, "stages": manifest.stage_line})
+            tell({"event": "converted", "seconds": _since(started), **said, "partitions": manifest.partition_line})
         if task["check"]:
             stage = "check"
             progress("check")

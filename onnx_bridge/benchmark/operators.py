@@ -12,8 +12,8 @@ is printed around those of the subgraph, whose time is taken off its own.
 
 The names are MIGraphX's. They are followed back to operators of ONNX by name alone, among those that the cleaned model
 has: ``dot`` is MatMul or Gemm, ``mlir_convolution_add_relu`` is Conv, Add and Relu. What MIGraphX adds by itself
-(``contiguous``, ``convert``) belongs to none. A stage on ONNX Runtime is one row, with the operators for which it is
-there.
+(``contiguous``, ``convert``) belongs to none. A partition on ONNX Runtime is one row, with the operators for which it
+is there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.loaded_partitions import HostStage
+from onnx_bridge.bundle.loaded_partitions import HostPartition
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.worker import Worker
@@ -75,7 +75,7 @@ class Instruction:
 
     Attributes:
         name: within the program ("@2").
-        operator: MIGraphX's ("dot", "gpu::gemm"); of a compiled kernel, its name; of a stage on the host, `HOST`.
+        operator: MIGraphX's ("dot", "gpu::gemm"); of a compiled kernel, its name; of a partition on the host, `HOST`.
         seconds: without those of its subgraphs.
     """
 
@@ -117,7 +117,7 @@ class OperatorTime:
 
 
 def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
-    """The time of each operator of a bundle's programs, and of its stages on ONNX Runtime, the slowest first.
+    """The time of each operator of a bundle's programs, and of its partitions on ONNX Runtime, the slowest first.
 
     Args:
         bundle: left as it is.
@@ -151,13 +151,17 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
         what = f"MIGraphX {runtime.version} says nothing of its instructions"
         raise InputError(what, where="per-operator", hint="leave it out, or choose another runtime")
     names = {node.op_type for node in models.load(bundle.model_path).graph.all_nodes()} if bundle.model_path else set()
-    there = tuple(dict.fromkeys(node.operator for info in bundle.manifest.stages for node in info.host))
+    there = tuple(dict.fromkeys(node.operator for info in bundle.manifest.partitions for node in info.host))
     return summarize(runs[1:], names, there)  # the first call is slower than those that follow
 
 
 def _host(bundle: Bundle) -> list[Instruction]:
-    stages = enumerate(bundle.loaded)
-    return [Instruction(f"stage {index}", HOST, each.seconds) for index, each in stages if isinstance(each, HostStage)]
+    partitions = enumerate(bundle.loaded)
+    return [
+        Instruction(f"partition {index}", HOST, each.seconds)
+        for index, each in partitions
+        if isinstance(each, HostPartition)
+    ]
 
 
 def instructions(text: str) -> list[Instruction]:
@@ -192,7 +196,7 @@ def summarize(
     Args:
         runs: the instructions of calls of the same program.
         model: the operators that the ONNX model has.
-        host: those for which there are stages on ONNX Runtime.
+        host: those for which there are partitions on ONNX Runtime.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:

@@ -103,7 +103,7 @@ class BucketsManifest:
     files: tuple[FileInfo, ...] = ()
 
     @property
-    def stage_line(self) -> str:
+    def partition_line(self) -> str:
         """The buckets in a line."""
         return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
 
@@ -211,7 +211,7 @@ class Buckets:
         ]
         target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
         notes = [f"note: {note}" for note in self.manifest.notes]
-        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.stage_line, *shapes, *notes]))
+        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, *notes]))
 
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""

@@ -2,8 +2,8 @@
 
 A bundle is a folder (``NAME.mxr``, the cleaned ``NAME.onnx``, ``manifest.json``), or a program alone (``NAME.mxr``)
 with its manifest beside it (``NAME.manifest.json``). Where a part of the model runs on the host, it is a list of
-stages: those of MIGraphX have a program each, those of ONNX Runtime are cut out of the cleaned ONNX, whose weights stay
-in it.
+partitions: those of MIGraphX have a program each, those of ONNX Runtime are cut out of the cleaned ONNX, whose weights
+stay in it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_bridge.bundle.loaded_partitions import CutModel, DeviceStage, HostStage, LoadedStage
-from onnx_bridge.bundle.manifest import FileInfo, Manifest, StageInfo, TensorInfo
+from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, PartitionInfo, TensorInfo
 from onnx_bridge.bundle.pack import home, is_packed
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.conversion.precision import quantize_again
@@ -76,7 +76,7 @@ class Bundle:
     """A converted model: call it with named arrays to run it.
 
     Programs live in a worker process, which it shares with other bundles; they are loaded with the first call (`load`
-    does it at once), and again after the process was lost. Stages on the host run in this process.
+    does it at once), and again after the process was lost. Partitions on the host run in this process.
 
     Attributes:
         path: its folder, or its program; of a packed bundle the folder that it was unpacked into.
@@ -101,8 +101,8 @@ class Bundle:
         self.manifest = Manifest.read(where)
         self.runtime_name = runtime
         self._limits = Limits.of(timeout, memory)
-        self._stages: list[LoadedStage] = []
-        self._hosts: dict[int, HostStage] = {}
+        self._partitions: list[LoadedPartition] = []
+        self._hosts: dict[int, HostPartition] = {}
         self._worker: Worker | None = None
         self.notes: list[str] = []
 
@@ -124,7 +124,7 @@ class Bundle:
     @property
     def wholly_on_migraphx(self) -> bool:
         """Whether nothing of it runs on ONNX Runtime."""
-        return not self.manifest.stages
+        return not self.manifest.partitions
 
     @property
     def worker(self) -> Worker | None:
@@ -153,12 +153,12 @@ class Bundle:
         return Path(os.path.normpath(manifest_path(self.path).parent / files[0].file)) if files else None
 
     @property
-    def loaded(self) -> tuple[LoadedStage, ...]:
-        """Its stages in order, as they run; none before they are loaded."""
-        return tuple(self._stages)
+    def loaded(self) -> tuple[LoadedPartition, ...]:
+        """Its partitions in order, as they run; none before they are loaded."""
+        return tuple(self._partitions)
 
     def open(self, worker: Worker | None = None) -> None:
-        """Load the programs into a worker, and the stages on the host into ONNX Runtime; raises like `load`.
+        """Load the programs into a worker, and the partitions on the host into ONNX Runtime; raises like `load`.
 
         Args:
             worker: the process for the programs; default: one that bundles share.
@@ -171,7 +171,7 @@ class Bundle:
         self.notes = []
         cleaned = CutModel(self.model_path)
         with self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
-            self._stages = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
+            self._partitions = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.
@@ -189,7 +189,7 @@ class Bundle:
             RuntimeFailure: MIGraphX failed, or its process ended.
         """
         sample = samplers.validate(arrays, self.specs)
-        if not self._stages:
+        if not self._partitions:
             self.open()
         try:
             return self._run(sample)
@@ -199,21 +199,21 @@ class Bundle:
 
     def close(self) -> None:
         """Let go of all that was loaded; the next call loads it again."""
-        self._stages, self._hosts, self._worker = [], {}, None
+        self._partitions, self._hosts, self._worker = [], {}, None
 
     def __repr__(self) -> str:
         return f"Bundle({str(self.path)!r}, target={self.manifest.target!r})"
 
-    def _parts(self) -> tuple[StageInfo, ...]:
+    def _parts(self) -> tuple[PartitionInfo, ...]:
         manifest = self.manifest
-        return manifest.stages or (StageInfo(self.inputs, self.outputs, 0, 0, manifest.program),)
+        return manifest.partitions or (PartitionInfo(self.inputs, self.outputs, 0, 0, manifest.program),)
 
-    def _open(self, index: int, info: StageInfo, cleaned: CutModel) -> LoadedStage:
+    def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
-            from onnx_bridge.reference.reference import Reference  # bundles without such stages do not wait for it
+            from onnx_bridge.reference.reference import Reference  # bundles without such partitions do not wait for it
 
             if index not in self._hosts:
-                self._hosts[index] = HostStage(info, Reference(cleaned.part(info)))
+                self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)))
             return self._hosts[index]
         assert self._worker is not None
         try:
@@ -224,7 +224,7 @@ class Bundle:
             self._check_file(*self.manifest.model, what="model")
             # Some operators (ref::quant_dot in 2.14) can be saved and not read back.
             shapes = {each.name: each.shape for each in info.inputs}
-            with cleaned.file(info) if self.manifest.stages else contextlib.nullcontext(self.model_path) as path:
+            with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
                 program = parse(self._worker, path, shapes)
             options, target = self.manifest.options, self.manifest.target
             quantize_again(program, index, options, target, manifest_path(self.path).parent)
@@ -233,21 +233,21 @@ class Bundle:
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
             )
-        return DeviceStage(info, program, self._worker, self._limits)
+        return DevicePartition(info, program, self._worker, self._limits)
 
     def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         wanted = [info.name for info in self.outputs]
         values = dict(sample)
-        for index, stage in enumerate(self._stages):
-            values |= stage.run({info.name: values[info.name] for info in stage.info.inputs})
-            later = {info.name for each in self._stages[index + 1 :] for info in each.info.inputs}
+        for index, partition in enumerate(self._partitions):
+            values |= partition.run({info.name: values[info.name] for info in partition.info.inputs})
+            later = {info.name for each in self._partitions[index + 1 :] for info in each.info.inputs}
             values = {name: value for name, value in values.items() if name in later or name in wanted}
         return {name: values[name] for name in wanted}
 
     def _check_files(self) -> None:
         """Whether what is to be loaded is what the manifest describes."""
         self._check_file(*self.manifest.programs, what="program")
-        if self.manifest.stages:
+        if self.manifest.partitions:
             self._check_file(*self.manifest.model, what="model")
 
     def _check_file(self, *files: FileInfo, what: str) -> None:

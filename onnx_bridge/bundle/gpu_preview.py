@@ -18,15 +18,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.loaded_partitions import CutModel, DeviceStage, LoadedStage
-from onnx_bridge.bundle.manifest import StageInfo
+from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
+from onnx_bridge.bundle.manifest import PartitionInfo
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.install.gpu_view import Operator, gpu_view
 
 
 class AsGpu(Bundle):
-    """A bundle, run on ``ref`` as a GPU would compute it; stages on the host run as ever."""
+    """A bundle, run on ``ref`` as a GPU would compute it; partitions on the host run as ever."""
 
     def __init__(self, bundle: Bundle) -> None:
         """Look at a bundle in another way.
@@ -51,7 +51,7 @@ class AsGpu(Bundle):
         Raises:
             RuntimeFailure: as for a call.
         """
-        if not self._stages:
+        if not self._partitions:
             self.open()
         return tuple(each for _, view in sorted(self._views.items()) for each in view)
 
@@ -73,19 +73,19 @@ class AsGpu(Bundle):
         """
         return super().__call__(arrays)
 
-    def _open(self, index: int, info: StageInfo, cleaned: CutModel) -> LoadedStage:
+    def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
             return super()._open(index, info, cleaned)
         assert self._worker is not None
         assert self.model_path is not None
         whole = contextlib.nullcontext(self.model_path)
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-            with cleaned.file(info) if self.manifest.stages else whole as path:
+            with cleaned.file(info) if self.manifest.partitions else whole as path:
                 view = gpu_view(path, Path(folder) / "program.mxr", self._worker.runtime)
             self._views[index] = view.products
             program = self._worker.load(view.program)
         program.compile("ref")
-        return DeviceStage(info, program, self._worker, self._limits)
+        return DevicePartition(info, program, self._worker, self._limits)
 
 
 def as_gpu(bundle: Bundle) -> AsGpu:

@@ -116,7 +116,7 @@ class BundleView:
             "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
             "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
         }
-        facts |= {"stages": manifest.stage_line} if manifest.stages else {}
+        facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
         facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
         facts |= {"note": "\n".join(manifest.notes)} if manifest.notes else {}
         return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))

@@ -1,4 +1,4 @@
-"""The stages of a bundle that is loaded: programs in a worker, and models on ONNX Runtime."""
+"""The partitions of a bundle that is loaded: programs in a worker, and models on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import StageInfo, TensorInfo
+from onnx_bridge.bundle.manifest import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class HostStage:
-    """A stage that ONNX Runtime runs, all optimizations off.
+class HostPartition:
+    """A partition that ONNX Runtime runs, all optimizations off.
 
     Attributes:
         info: what it takes and gives.
@@ -36,7 +36,7 @@ class HostStage:
         seconds: that the last run took.
     """
 
-    info: StageInfo
+    info: PartitionInfo
     session: Reference
     seconds: float = 0.0
 
@@ -49,10 +49,10 @@ class HostStage:
 
 
 @dataclass
-class DeviceStage:
-    """A stage that MIGraphX runs."""
+class DevicePartition:
+    """A partition that MIGraphX runs."""
 
-    info: StageInfo
+    info: PartitionInfo
     program: RemoteProgram
     worker: Worker
     limits: Limits
@@ -73,22 +73,22 @@ class DeviceStage:
         return {info.name: _as_declared(result.numpy(), info) for info, result in pairs}
 
 
-LoadedStage = HostStage | DeviceStage
+LoadedPartition = HostPartition | DevicePartition
 
 
 class CutModel:
-    """The cleaned model, read when a stage is first cut out of it."""
+    """The cleaned model, read when a partition is first cut out of it."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._model: ir.Model | None = None
 
-    def part(self, info: StageInfo) -> ir.Model:
-        """A stage as a model."""
+    def part(self, info: PartitionInfo) -> ir.Model:
+        """A partition as a model."""
         return extract(self._loaded(), *_ends(info))
 
-    def file(self, info: StageInfo) -> contextlib.AbstractContextManager[Path]:
-        """A stage as a file, for a while."""
+    def file(self, info: PartitionInfo) -> contextlib.AbstractContextManager[Path]:
+        """A partition as a file, for a while."""
         return part_file(self._loaded(), *_ends(info))
 
     def _loaded(self) -> ir.Model:
@@ -98,12 +98,12 @@ class CutModel:
         return self._model
 
 
-def _ends(info: StageInfo) -> tuple[Sequence[str], Sequence[str]]:
+def _ends(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
     return [each.name for each in info.inputs], [each.name for each in info.outputs]
 
 
 def _fitting(value: Value, info: TensorInfo) -> Array:
-    """What comes from a stage before, which must be what the model declares it to be."""
+    """What comes from a partition before, which must be what the model declares it to be."""
     assert value is not None
     assert not isinstance(value, list)
     if value.shape != info.shape or value.dtype != info.numpy:

@@ -18,8 +18,8 @@ from onnx_bridge.conversion.keys import key_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Kind
 
-ONE_PROGRAM, STAGES, BUCKETS = 1, 2, 3
-"""The formats: one program that is the whole model; stages, of which readers of the first know nothing; or buckets,
+ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
+"""The formats: one program that is the whole model; partitions, of which readers of the first know nothing; or buckets,
 each a bundle of its own (`onnx_bridge.bundle.buckets`)."""
 SHARED = "../"
 """Before the name of a model that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
@@ -155,7 +155,7 @@ class HostNode:
 
 
 @dataclass(frozen=True)
-class StageInfo:
+class PartitionInfo:
     """A part of the model that runs as a whole: what computes the outputs from the inputs.
 
     Attributes:
@@ -163,8 +163,8 @@ class StageInfo:
         outputs: in order.
         nodes: how many it has.
         work: what they do, estimated, in multiply-adds.
-        program: the ``.mxr``; None for a stage on the host, which is cut out of the cleaned ONNX when it is loaded.
-        host: the nodes of a stage on the host.
+        program: the ``.mxr``; None for a partition on the host, which is cut out of the cleaned ONNX when it is loaded.
+        host: the nodes of a partition on the host.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -183,7 +183,7 @@ class StageInfo:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> StageInfo:
+    def from_json(cls, values: Mapping[str, Any]) -> PartitionInfo:
         """What `to_json` gave."""
         return cls(
             inputs=_tensors(values["inputs"]),
@@ -207,7 +207,7 @@ class Manifest:
         name: the model's.
         created: date and time, UTC, ISO 8601.
         source: path and sha256 of the model that was converted (None for a model in memory).
-        program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in stages.
+        program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in partitions.
         model: the files of the cleaned ONNX, the model first; empty where only the program was kept.
         target: what programs were compiled for.
         architecture: the GPU's ("gfx942"); None for ``ref``.
@@ -219,7 +219,7 @@ class Manifest:
         outputs: in the model's order.
         timings: seconds by stage.
         notes: what the user should know, in sentences.
-        stages: in the order in which they run; empty for a model that runs wholly on MIGraphX.
+        partitions: in the order in which they run; empty for a model that runs wholly on MIGraphX.
         forecast: of a quantized model, what its convolutions and matrix products will run as on a GPU
             (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
     """
@@ -238,13 +238,13 @@ class Manifest:
     outputs: tuple[TensorInfo, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
-    stages: tuple[StageInfo, ...] = ()
+    partitions: tuple[PartitionInfo, ...] = ()
     forecast: dict[str, Any] = field(default_factory=dict)
 
     @property
     def format(self) -> int:
         """Another where an older reader would misunderstand it."""
-        return STAGES if self.stages else ONE_PROGRAM
+        return PARTITIONS if self.partitions else ONE_PROGRAM
 
     @property
     def key(self) -> str | None:
@@ -255,7 +255,9 @@ class Manifest:
     @property
     def programs(self) -> tuple[FileInfo, ...]:
         """All of them."""
-        return tuple(each for each in (self.program, *(stage.program for stage in self.stages)) if each is not None)
+        return tuple(
+            each for each in (self.program, *(partition.program for partition in self.partitions)) if each is not None
+        )
 
     @property
     def kept(self) -> FileInfo | None:
@@ -274,32 +276,36 @@ class Manifest:
     @property
     def node_share(self) -> float:
         """Of the nodes, how many run on MIGraphX."""
-        total = sum(stage.nodes for stage in self.stages)
+        total = sum(partition.nodes for partition in self.partitions)
         if not total:
             return float(bool(self.programs))
-        return sum(stage.nodes for stage in self.stages if stage.program) / total
+        return sum(partition.nodes for partition in self.partitions if partition.program) / total
 
     @property
     def work_share(self) -> float:
         """Of the estimated work, how much is done on MIGraphX; of the nodes, where nothing is estimated to be work."""
-        total = sum(stage.work for stage in self.stages)
-        return sum(stage.work for stage in self.stages if stage.program) / total if total else self.node_share
+        total = sum(partition.work for partition in self.partitions)
+        return (
+            sum(partition.work for partition in self.partitions if partition.program) / total
+            if total
+            else self.node_share
+        )
 
     @property
-    def stage_line(self) -> str:
-        """The stages in a line, with the shares; empty for a model that runs wholly on MIGraphX."""
-        if not self.stages:
+    def partition_line(self) -> str:
+        """The partitions in a line, with the shares; empty for a model that runs wholly on MIGraphX."""
+        if not self.partitions:
             return ""
         parts = " → ".join(
-            f"{'MIGraphX' if stage.program else 'ONNX Runtime'} ({stage.nodes} node{'s' * (stage.nodes != 1)})"
-            for stage in self.stages
+            f"{'MIGraphX' if part.program else 'ONNX Runtime'} ({part.nodes} node{'s' * (part.nodes != 1)})"
+            for part in self.partitions
         )
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 
     def host_reasons(self) -> str:
         """Why nodes run on the host, each reason once with the nodes that it goes for."""
         nodes: dict[str, list[str]] = {}
-        for each in (node for stage in self.stages for node in stage.host):
+        for each in (node for partition in self.partitions for node in partition.host):
             nodes.setdefault(each.reason, []).append(f"{each.operator} {each.node}")
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in nodes.items())
 
@@ -309,13 +315,13 @@ class Manifest:
             **dataclasses.asdict(self),
             "inputs": [each.to_json() for each in self.inputs],
             "outputs": [each.to_json() for each in self.outputs],
-            "stages": [each.to_json() for each in self.stages],
+            "partitions": [each.to_json() for each in self.partitions],
             "format": self.format,
         }
         if not self.forecast:
             del values["forecast"]
-        if not self.stages:
-            del values["stages"]
+        if not self.partitions:
+            del values["partitions"]
             return values
         return {**values, "share": {"nodes": round(self.node_share, 6), "work": round(self.work_share, 6)}}
 
@@ -346,7 +352,7 @@ class Manifest:
         if found == BUCKETS:
             what = "the bundle has buckets, each of which is a bundle in a folder of its own"
             raise InputError(what, where=where, hint="open it with onnx_bridge.load, or name one of those folders")
-        if found not in (ONE_PROGRAM, STAGES):
+        if found not in (ONE_PROGRAM, PARTITIONS):
             raise InputError(
                 f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {BUCKETS}",
                 where=where,
@@ -369,13 +375,13 @@ class Manifest:
                 "model": tuple(FileInfo(**each) for each in values["model"]),
                 "inputs": _tensors(values["inputs"]),
                 "outputs": _tensors(values["outputs"]),
-                "stages": tuple(map(StageInfo.from_json, values.get("stages", ()))),
+                "partitions": tuple(map(PartitionInfo.from_json, values.get("partitions", ()))),
             }
         )
         shared = {each.file.removeprefix(SHARED) for each in manifest.model}
         for name in {*(each.file for each in manifest.files if each not in manifest.model), *shared}:
             if not name or name == ".." or Path(name).name != name:  # the next conversion would remove it
                 raise TypeError(f"{name!r} is no file in the bundle")
-        if (manifest.program is None) != bool(manifest.stages) or (manifest.stages and not manifest.model):
-            raise TypeError("it has neither a program nor stages and the model that they are cut from")
+        if (manifest.program is None) != bool(manifest.partitions) or (manifest.partitions and not manifest.model):
+            raise TypeError("it has neither a program nor partitions and the model that they are cut from")
         return manifest

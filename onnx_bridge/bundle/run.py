@@ -26,24 +26,24 @@ class RunResult:
         path: where the outputs were written.
         outputs: dtype and shape of each array there.
         seconds: how long it took, without loading.
-        stages: the stages that ran and the share of MIGraphX; empty where it ran the whole.
+        partitions: the partitions that ran and the share of MIGraphX; empty where it ran the whole.
     """
 
     path: Path
     outputs: dict[str, tuple[str, tuple[int, ...]]]
     seconds: float
-    stages: str = ""
+    partitions: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         outputs = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.outputs.items()}
         values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
-        return {**values, "stages": self.stages} if self.stages else values
+        return {**values, "partitions": self.partitions} if self.partitions else values
 
     def render(self) -> str:
         """One line an output."""
         lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in self.outputs.items()]
-        lines += [f"stages: {self.stages}"] if self.stages else []
+        lines += [f"partitions: {self.partitions}"] if self.partitions else []
         return "\n".join([*lines, f"written to {self.path} ({self.seconds:.3g} s)"])
 
 
@@ -82,7 +82,7 @@ def run_files(
     outputs = {
         name: ("string" if each.dtype.kind == "U" else each.dtype.name, each.shape) for name, each in results.items()
     }
-    return RunResult(out, outputs, seconds, loaded.manifest.stage_line)
+    return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
 
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -27,6 +27,6 @@ def parse(worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] 
 def part_file(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Path]:
     """The part of a model between some of its values, by their names, as a file, for a while."""
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        path = Path(folder) / "stage.onnx"
+        path = Path(folder) / "partition.onnx"
         models.save(extract(model, inputs, outputs), path)
         yield path

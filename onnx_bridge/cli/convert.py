@@ -96,8 +96,8 @@ def convert(
 ) -> None:
     """Clean a model, compile it with MIGraphX, and write the bundle; many models, a bundle for each.
 
-    What MIGraphX cannot run becomes stages that ONNX Runtime runs, unless --no-host forbids it. Of many, each gets a
-    folder in OUT; the same command again does what is not done yet, or has changed. Exit code 1 where one failed, or
+    What MIGraphX cannot run becomes partitions that ONNX Runtime runs, unless --no-host forbids it. Of many, each gets
+    a folder in OUT; the same command again does what is not done yet, or has changed. Exit code 1 where one failed, or
     where --check finds a difference.
     """
     from onnx_bridge.batch.jobs import Settings, is_batch

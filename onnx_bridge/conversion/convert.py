@@ -18,9 +18,9 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle, manifest_path
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo
 from onnx_bridge.conversion.clean import clean
-from onnx_bridge.conversion.describe import output_infos, program_names, required_inputs, stage_infos, versions
+from onnx_bridge.conversion.describe import output_infos, partition_infos, program_names, required_inputs, versions
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.partition import completed, stage
+from onnx_bridge.conversion.partition import completed, partition
 from onnx_bridge.conversion.precision import KEPT, Precision, Quantizer, loads_back
 from onnx_bridge.conversion.precision import recorded as calibration_of
 from onnx_bridge.conversion.publish import aside, keep_off, publish
@@ -41,8 +41,7 @@ from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.samples.files import Given
 from onnx_bridge.verdicts.verdicts import SECONDS, Verdicts
 from passes.analysis.quantization import is_quantized
-from passes.target.partition import Side
-from passes.target.partition import Stage as Partition
+from passes.target.partition import Partition, Side
 
 
 def convert(
@@ -68,7 +67,7 @@ def convert(
 ) -> Bundle:
     """Clean a model, compile it with MIGraphX, and write the bundle.
 
-    What MIGraphX cannot run becomes stages of the bundle that ONNX Runtime runs; a note says which nodes and why.
+    What MIGraphX cannot run becomes partitions of the bundle that ONNX Runtime runs; a note says which nodes and why.
     What is in ``out`` changes only once everything is there; an earlier bundle there is replaced as a whole.
 
     Args:
@@ -197,7 +196,7 @@ def run(
             worker.start()
         quantizer = None if products else wanted.quantizer(cleaned.model, target)
         calibrated = products or quantizer
-        staged = stage(
+        partitioned = partition(
             cleaned.model,
             verdicts,
             host=request.host,
@@ -208,20 +207,20 @@ def run(
             quantize=quantizer,
             options=settings,
         )
-        if staged.error is not None:
-            raise staged.error
-        whole = staged.plan.wholly_on_device
+        if partitioned.error is not None:
+            raise partitioned.error
+        whole = partitioned.plan.wholly_on_device
         if not whole and alone:
-            what = f"the model does not fit into a program alone: {staged.notes[0]}"
+            what = f"the model does not fit into a program alone: {partitioned.notes[0]}"
             raise InputError(what, where=str(out), hint="give a folder, or --no-host")
-        names = [out.name] if alone else program_names(name, staged.plan.stages)
+        names = [out.name] if alone else program_names(name, partitioned.plan.partitions)
         archive = f"{out.stem if alone else name}{ENDING}"
         keep_off([(out.parent if alone else out) / each for each in (*names, archive)], model, out)
         with timed(Stage.SAVE):
-            for program, file in zip(filter(None, staged.programs), names, strict=True):
+            for program, file in zip(filter(None, partitioned.programs), names, strict=True):
                 program.save(folder / file)
             programs = [FileInfo.of(folder / file) for file in names]
-            kept = _kept(quantizer, staged.plan.stages, folder, names, worker, alone)
+            kept = _kept(quantizer, partitioned.plan.partitions, folder, names, worker, alone)
             results = tuned.keep(folder / archive)
         timed.tell(Stage.FINISH)
         key = conversion_key(
@@ -232,7 +231,7 @@ def run(
             precision=wanted.to_key(calibrated.calibration if calibrated else None),
             options=dict(settings.given),
         )
-        environment = {**given_environment, **staged.environment}
+        environment = {**given_environment, **partitioned.environment}
         manifest = Manifest(
             name=name,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -260,16 +259,16 @@ def run(
             versions=versions(worker),
             passes=cleaned.passes,
             inputs=tuple(map(TensorInfo.of, required_inputs(cleaned.model))),
-            outputs=output_infos(cleaned.model.graph.outputs, staged),
+            outputs=output_infos(cleaned.model.graph.outputs, partitioned),
             timings=timed.seconds,
             notes=[
                 *cleaned.notes,
                 *(quantizer.notes if quantizer else ()),
-                *staged.notes,
-                *([_offer(out / f"{name}.onnx")] if staged.environment and not alone else []),
+                *partitioned.notes,
+                *([_offer(out / f"{name}.onnx")] if partitioned.environment and not alone else []),
                 *tuned.notes,
             ],
-            stages=() if whole else tuple(stage_infos(staged, programs)),
+            partitions=() if whole else tuple(partition_infos(partitioned, programs)),
             forecast=forecast(cleaned.model).as_dict() if is_quantized(cleaned.model) else {},
         )
         publish(out, folder, manifest)
@@ -304,7 +303,7 @@ def _with_precision(pipeline: str, wanted: Precision, model: str | os.PathLike[s
 
 def _kept(
     quantizer: Quantizer | None,
-    stages: Sequence[Partition],
+    partitions: Sequence[Partition],
     folder: Path,
     names: Sequence[str],
     worker: Worker,
@@ -313,9 +312,9 @@ def _kept(
     """Keep the data of those programs that MIGraphX will not read back: they are quantized again then."""
     if quantizer is None:
         return {}
-    places = [index for index, each in enumerate(stages) if each.side is Side.DEVICE]
+    places = [index for index, each in enumerate(partitions) if each.side is Side.DEVICE]
     lost = {
-        place: [str(value.name) for value in stages[place].inputs]
+        place: [str(value.name) for value in partitions[place].inputs]
         for place, name in zip(places, names, strict=True)
         if not loads_back(worker, folder / name)
     }

@@ -1,4 +1,4 @@
-"""What a manifest says of a conversion: its inputs, outputs, stages and versions."""
+"""What a manifest says of a conversion: its inputs, outputs, partitions and versions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import FileInfo, HostNode, StageInfo, TensorInfo
-from onnx_bridge.conversion.partition import Staged
+from onnx_bridge.bundle.manifest import FileInfo, HostNode, PartitionInfo, TensorInfo
+from onnx_bridge.conversion.partition import Partitioned
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.worker import Worker
-from passes.target.partition import Side, Stage
+from passes.target.partition import Partition, Side
 
 
 def required_inputs(model: ir.Model) -> list[ir.Value]:
@@ -22,10 +22,10 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
-def output_infos(values: Iterable[ir.Value], staged: Staged) -> tuple[TensorInfo, ...]:
+def output_infos(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
     """Dtypes and shapes as the model declares them; what it leaves open of MIGraphX's, as that will give it."""
     given: dict[ir.Value, Shape] = {}
-    for each, program in zip(staged.plan.stages, staged.programs, strict=True):
+    for each, program in zip(partitioned.plan.partitions, partitioned.programs, strict=True):
         if program is not None:
             given |= dict(zip(each.outputs, program.get_output_shapes(), strict=True))
     infos = []
@@ -39,13 +39,13 @@ def output_infos(values: Iterable[ir.Value], staged: Staged) -> tuple[TensorInfo
     return tuple(infos)
 
 
-def stage_infos(staged: Staged, programs: Iterable[FileInfo]) -> Iterator[StageInfo]:
-    """The stages; ``programs`` are the files of those of MIGraphX, in order."""
-    plan, files = staged.plan, iter(programs)
-    for each in plan.stages:
-        yield StageInfo(
+def partition_infos(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Iterator[PartitionInfo]:
+    """The partitions; ``programs`` are the files of those of MIGraphX, in order."""
+    plan, files = partitioned.plan, iter(programs)
+    for each in plan.partitions:
+        yield PartitionInfo(
             inputs=tuple(map(TensorInfo.of, each.inputs)),
-            outputs=output_infos(each.outputs, staged),
+            outputs=output_infos(each.outputs, partitioned),
             nodes=len(each.nodes),
             work=sum(plan.work[node] for node in each.nodes),
             program=next(files) if each.side is Side.DEVICE else None,
@@ -57,10 +57,10 @@ def stage_infos(staged: Staged, programs: Iterable[FileInfo]) -> Iterator[StageI
         )
 
 
-def program_names(name: str, stages: Sequence[Stage]) -> list[str]:
-    """``NAME.mxr``, or, of several programs, ``NAME.stage0.mxr``, ``NAME.stage2.mxr``, by their places."""
-    places = [index for index, each in enumerate(stages) if each.side is Side.DEVICE]
-    return [f"{name}.mxr"] if len(places) == 1 else [f"{name}.stage{index}.mxr" for index in places]
+def program_names(name: str, partitions: Sequence[Partition]) -> list[str]:
+    """``NAME.mxr``, or, of several programs, ``NAME.partition0.mxr``, ``NAME.partition2.mxr``, by their places."""
+    places = [index for index, each in enumerate(partitions) if each.side is Side.DEVICE]
+    return [f"{name}.mxr"] if len(places) == 1 else [f"{name}.partition{index}.mxr" for index in places]
 
 
 def versions(worker: Worker) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import clean
-from onnx_bridge.conversion.partition import Staged, completed, stage
+from onnx_bridge.conversion.partition import Partitioned, completed, partition
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-AS_IS, REWRITTEN, REMOVED, HOST = "as it is", "rewritten", "removed", "host stage"
+AS_IS, REWRITTEN, REMOVED, HOST = "as it is", "rewritten", "removed", "host partition"
 
 _SAVING_FACTOR = 4.1
 """MIGraphX's peak of memory while it saves a program, as a multiple of the weights (measured: 1.77 GB for 438 MB)."""
@@ -69,11 +69,11 @@ class Diagnosis:
         runtime: which MIGraphX was asked.
         facts: of the file: IR version, opsets, open sizes, subgraphs, foreign domains, shadowed names.
         nodes: every node but constants.
-        stages: what the bundle would be made of: the side and the number of nodes of each stage.
+        partitions: what the bundle would be made of: the side and the number of nodes of each partition.
         share: of the estimated work on MIGraphX, from 0 to 1.
         kernels: how many convolutions and matrix products the gpu target will run in int8, fp8, int4 weights or float.
         memory: bytes that MIGraphX will take at most, predicted.
-        parsed: whether MIGraphX has parsed all of its stages as a whole.
+        parsed: whether MIGraphX has parsed all of its partitions as a whole.
         problem: why not, or why the model will not run.
         notes: what else the user should know.
         path_fixed: where the rewritten model was written; None where it was not.
@@ -83,7 +83,7 @@ class Diagnosis:
     runtime: str
     facts: dict[str, Any]
     nodes: list[NodeFinding]
-    stages: list[dict[str, Any]]
+    partitions: list[dict[str, Any]]
     share: float
     kernels: dict[str, int]
     memory: int
@@ -116,12 +116,12 @@ class Diagnosis:
         from rich.console import Group
 
         totals = ", ".join(f"{count} {plan}" for plan, count in self.totals().items())
-        stages = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in self.stages) or "none"
+        partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in self.partitions) or "none"
         lines = [
             "",
             *(f"{name}: {value}" for name, value in self.facts.items()),
             f"nodes: {totals}",
-            f"stages: {stages}; {self.share:.1%} of the work on MIGraphX",
+            f"partitions: {partitions}; {self.share:.1%} of the work on MIGraphX",
             f"products: {', '.join(f'{count} in {kernel}' for kernel, count in self.kernels.items()) or 'none'}",
             f"memory: about {self.memory / 2**30:.1f} GiB while MIGraphX saves the program",
             *(f"note: {note}" for note in self.notes),
@@ -133,7 +133,7 @@ class Diagnosis:
         fixed = f"; the rewritten model is {self.path_fixed}" if self.path_fixed else ""
         if not self.passed:
             return f"[red]it will not run[/]: {self.problem}{fixed}"
-        host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.stages) else ""
+        host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.partitions) else ""
         return f"[green]everything will run[/]{host}: {self.runtime} has parsed the whole of it{fixed}"
 
     def _by_operator(self) -> RenderableType:
@@ -211,8 +211,8 @@ def doctor(
         progress=progress,
     )
     tell("parse")
-    staged = stage(completed(after.model), target, host=host)
-    fates = _Fates(after.model, after.steps, staged)
+    partitioned = partition(completed(after.model), target, host=host)
+    fates = _Fates(after.model, after.steps, partitioned)
     nodes = [
         NodeFinding(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *fates.of(node))
         for node, verdict in verdicts.items()
@@ -223,13 +223,13 @@ def doctor(
         runtime=f"MIGraphX {found.version}",
         facts=facts,
         nodes=nodes,
-        stages=[{"side": each.side.value, "nodes": len(each.nodes)} for each in staged.plan.stages],
-        share=staged.share,
+        partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
+        share=partitioned.share,
         kernels=forecast(after.model).kernels(),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
-        parsed=staged.problem is None,
-        problem=staged.problem or "",
-        notes=[*after.notes, *staged.notes],
+        parsed=partitioned.problem is None,
+        problem=partitioned.problem or "",
+        notes=[*after.notes, *partitioned.notes],
         path_fixed=str(out) if out is not None else None,
     )
 
@@ -254,10 +254,10 @@ def _unasked(probe: Probe) -> tuple[str, str]:
 class _Fates:
     """What became of the nodes of a model in a pipeline, and where their successors run."""
 
-    def __init__(self, after: ir.Model, steps: Sequence[Step], staged: Staged) -> None:
+    def __init__(self, after: ir.Model, steps: Sequence[Step], partitioned: Partitioned) -> None:
         self._successors: dict[str, list[ir.Node]] = {}
         self._reasons = {
-            inner: reason for node, reason in staged.plan.reasons.items() for inner in graphs.with_nested([node])
+            inner: reason for node, reason in partitioned.plan.reasons.items() for inner in graphs.with_nested([node])
         }
         for scope in graphs.scopes(after):
             for node in scope.nodes():

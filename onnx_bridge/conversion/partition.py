@@ -1,7 +1,7 @@
-"""Cutting a model into stages as MIGraphX's verdicts want it, and having MIGraphX take those that are its own.
+"""Cutting a model into partitions as MIGraphX's verdicts want it, and having MIGraphX take those that are its own.
 
-A verdict on a node is a hypothesis about the whole. Where a stage is refused, or ends the process, though every node of
-it was accepted, the smallest piece that fails is found by halving, and its nodes go to the host.
+A verdict on a node is a hypothesis about the whole. Where a partition is refused, or ends the process, though every node
+of it was accepted, the smallest piece that fails is found by halving, and its nodes go to the host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Status
 from passes.core.graphs import Scope, name_nodes
 from passes.target.judge import Finding, Judge
-from passes.target.partition import Plan, Side, Stage, boundary, can_cross, extract, is_constant, needed, plan
+from passes.target.partition import Partition, Plan, Side, boundary, can_cross, extract, is_constant, needed, plan
 from passes.target.probes import Probe
 
 Timed = Callable[[Phase], contextlib.AbstractContextManager[None]]
@@ -61,12 +61,12 @@ _PATIENCE = 60.0
 
 
 @dataclass
-class Staged:
-    """A model in stages.
+class Partitioned:
+    """A model in partitions.
 
     Attributes:
-        plan: the stages, and why what is on the host is there.
-        programs: for each stage its program; None on the host.
+        plan: the partitions, and why what is on the host is there.
+        programs: for each partition its program; None on the host.
         notes: what the user should know, in sentences.
         error: why it will not run; None where it will.
         environment: the variables that MIGraphX had to be given for its programs.
@@ -96,7 +96,7 @@ class Staged:
 def completed(model: ir.Model) -> ir.Model:
     """Give nodes names, and values the types and shapes that can be inferred, which the pipeline need not have done.
 
-    About what is unknown, nothing can be asked; and what lies on a border of stages is read from the model's file.
+    About what is unknown, nothing can be asked; and what lies on a border of partitions is read from the model's file.
     """
     name_nodes(Scope(model, model.graph))
     if not all(map(can_cross, (value for node in model.graph for value in node.outputs))):
@@ -104,7 +104,7 @@ def completed(model: ir.Model) -> ir.Model:
     return model
 
 
-def stage(
+def partition(
     model: ir.Model,
     target: Verdicts,
     *,
@@ -115,13 +115,13 @@ def stage(
     ladder: Ladder | None = None,
     quantize: Quantizer | None = None,
     options: Options = NO_OPTIONS,
-) -> Staged:
-    """Cut a model into stages, and have MIGraphX parse, and perhaps compile, what it is to run.
+) -> Partitioned:
+    """Cut a model into partitions, and have MIGraphX parse, and perhaps compile, what it is to run.
 
     Args:
         model: cleaned, and then `completed`.
         target: the runtime.
-        host: whether stages may run on the host; where one would have to, that is the error.
+        host: whether partitions may run on the host; where one would have to, that is the error.
         compile_for: a MIGraphX target; None only parses.
         path: where the model lies as a file, for MIGraphX to read as a whole.
         timed: entered with the name of what is done meanwhile.
@@ -141,12 +141,12 @@ def stage(
     made_only = False
     first_failed: _Failed | None = None
     while True:
-        staged = Staged(plan(model, reasons, made_only=made_only), notes=notes)
-        if not host and not staged.plan.wholly_on_device:
-            staged.error = _forbidden(staged.plan)
-            return staged
+        partitioned = Partitioned(plan(model, reasons, made_only=made_only), notes=notes)
+        if not host and not partitioned.plan.wholly_on_device:
+            partitioned.error = _forbidden(partitioned.plan)
+            return partitioned
         try:
-            staged.programs = [builder.build(each) for each in staged.plan.stages]
+            partitioned.programs = [builder.build(each) for each in partitioned.plan.partitions]
             break
         except _Failed as failed:
             first_failed = first_failed or failed
@@ -162,23 +162,23 @@ def stage(
                 made_only = True
                 continue
             if not piece:
-                staged.error = failed.error
-                return staged
+                partitioned.error = failed.error
+                return partitioned
             said = f"MIGraphX accepts each node of it and not the whole: {failed.error.what}"
             reasons |= dict.fromkeys(piece, said)
             notes.append(f"MIGraphX does not take {_named(piece)}, though it accepts each node: {failed.error.what}")
     if ladder is not None and ladder.rung is not None:
-        staged.environment = ladder.rung.environment
+        partitioned.environment = ladder.rung.environment
         notes += [ladder.note] if ladder.note else []
-    staged.error = _check_host(model, staged.plan)
-    if staged.error is None and not staged.plan.wholly_on_device:
-        notes.insert(0, _summary(staged))
+    partitioned.error = _check_host(model, partitioned.plan)
+    if partitioned.error is None and not partitioned.plan.wholly_on_device:
+        notes.insert(0, _summary(partitioned))
         if names := structural_inputs(model):
             notes.append(
                 f"{', '.join(names)}: how the model computes depends on these inputs, which MIGraphX wants constant; "
                 "freeze them with --freeze NAME=VALUE, or NAME=@SAMPLE.npz"
             )
-    return staged
+    return partitioned
 
 
 def judged(model: ir.Model, target: Verdicts) -> dict[ir.Node, str]:
@@ -222,10 +222,10 @@ def _by_chance(error: RuntimeFailure) -> bool:
 
 
 class _Failed(Exception):
-    """A stage that MIGraphX does not take.
+    """A partition that MIGraphX does not take.
 
     Attributes:
-        nodes: the stage's.
+        nodes: the partition's.
         error: MIGraphX's.
         compiling: whether it was parsed and did not compile.
         seconds: how long the attempt took.
@@ -238,7 +238,7 @@ class _Failed(Exception):
 
 @dataclass
 class _Builder:
-    """Makes programs of stages, and finds what it is in them that fails."""
+    """Makes programs of partitions, and finds what it is in them that fails."""
 
     model: ir.Model
     worker: Worker
@@ -248,20 +248,20 @@ class _Builder:
     quantize: Quantizer | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
 
-    def build(self, stage: Stage) -> RemoteProgram | None:
-        """The program of a stage; None for one on the host."""
-        if stage.side is Side.HOST:
+    def build(self, partition: Partition) -> RemoteProgram | None:
+        """The program of a partition; None for one on the host."""
+        if partition.side is Side.HOST:
             return None
         graph = self.model.graph
         ends = [value for value in graph.inputs if not value.is_initializer()], list(graph.outputs)
-        whole = self.path if (list(stage.inputs), list(stage.outputs)) == ends else None
+        whole = self.path if (list(partition.inputs), list(partition.outputs)) == ends else None
         started, compiling = time.perf_counter(), False
         try:
             with self.timed(Phase.PARSE):
-                program = self._parse(stage.inputs, stage.outputs, whole)
+                program = self._parse(partition.inputs, partition.outputs, whole)
             if self.quantize is not None and self.compile_for is not None:
                 with self.timed(Phase.QUANTIZE):
-                    self.quantize(program, stage)
+                    self.quantize(program, partition)
             compiling = True
             if self.compile_for is not None:
                 with self.timed(Phase.COMPILE):
@@ -271,12 +271,12 @@ class _Builder:
                 isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE)
             ):
                 raise
-            raise _Failed(stage.nodes, error, compiling, time.perf_counter() - started) from error
+            raise _Failed(partition.nodes, error, compiling, time.perf_counter() - started) from error
         return program
 
     def smallest(self, failed: _Failed) -> list[ir.Node]:
-        """The smallest piece of a stage, found by halving, that fails in the same step; empty where the search is too
-        long, or the failure does not show again."""
+        """The smallest piece of a partition, found by halving, that fails in the same step; empty where the search is
+        too long, or the failure does not show again."""
         nodes = list(failed.nodes)
         if not nodes:
             return []
@@ -345,8 +345,8 @@ def _leading_to(piece: Sequence[ir.Node]) -> list[ir.Node]:
 
 
 def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
-    """Why ONNX Runtime does not take a stage; None where it takes all of them."""
-    for each in found.stages:
+    """Why ONNX Runtime does not take a partition; None where it takes all of them."""
+    for each in found.partitions:
         if each.side is not Side.HOST:
             continue
         try:
@@ -365,19 +365,19 @@ def _forbidden(found: Plan) -> RuntimeFailure:
         what = "outputs that are constants or inputs cannot go through MIGraphX"
     else:
         what = f"{len(found.reasons)} of {len(found.work)} nodes cannot run on MIGraphX: {listed}"
-    return RuntimeFailure(what, hint="without --no-host they run on ONNX Runtime, in stages of their own")
+    return RuntimeFailure(what, hint="without --no-host they run on ONNX Runtime, in partitions of their own")
 
 
-def _summary(staged: Staged) -> str:
-    reasons = staged.plan.reasons
+def _summary(partitioned: Partitioned) -> str:
+    reasons = partitioned.plan.reasons
     listed = "; ".join(f"{node.op_type} {node.name} ({said})" for node, said in list(reasons.items())[:_LISTED])
     more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
     if not reasons:
         return "outputs that are constants or inputs, which MIGraphX cannot take, go through ONNX Runtime"
-    if len(reasons) == len(staged.plan.work):
+    if len(reasons) == len(partitioned.plan.work):
         return f"nothing of it runs on MIGraphX, all of it on ONNX Runtime: {listed}{more}"
-    share = f"{1 - staged.share:.2%} of the estimated work"
-    return f"{len(reasons)} of {len(staged.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
+    share = f"{1 - partitioned.share:.2%} of the estimated work"
+    return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
 
 
 def _named(nodes: Sequence[ir.Node]) -> str:

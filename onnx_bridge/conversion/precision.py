@@ -37,7 +37,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, gather
 from passes.core.base import Pass
 from passes.core.pipeline import Pipeline
-from passes.target.partition import Stage, extract
+from passes.target.partition import Partition, extract
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
 """From wide to narrow."""
@@ -167,8 +167,8 @@ class Quantizer:
         precision: ``int8`` or ``fp8``.
         target: what the ranges are measured on.
         calibration: the data.
-        model: the cleaned model, which stages are parts of.
-        used: the tensors that each stage was calibrated on, by its inputs.
+        model: the cleaned model, which partitions are parts of.
+        used: the tensors that each partition was calibrated on, by its inputs.
     """
 
     precision: str
@@ -185,19 +185,19 @@ class Quantizer:
             found.append(f"the model has none of {', '.join(PRODUCTS)}: there is nothing for {self.precision} to do")
         return found
 
-    def __call__(self, program: Program, stage: Stage) -> None:
+    def __call__(self, program: Program, partition: Partition) -> None:
         """Quantize a parsed program.
 
         Raises:
             QuantizationError: MIGraphX refused, or its process ended.
         """
-        names = tuple(str(value.name) for value in stage.inputs)
+        names = tuple(str(value.name) for value in partition.inputs)
         if names not in self.used:
             self.used[names] = self._tensors(names, program)
         quantize(program, self.precision, self.target, self.used[names])
 
     def _tensors(self, names: Sequence[str], program: Program) -> list[dict[str, Tensor]]:
-        """The data at the inputs of a stage: what lies behind other stages is computed by ONNX Runtime."""
+        """The data at the inputs of a partition: what lies behind other partitions is computed by ONNX Runtime."""
         parameters = program.get_parameter_shapes()
         wanted = [name for name in names if name in parameters]
         given = {name for sample in self.calibration.samples for name in sample}
@@ -221,11 +221,11 @@ class Quantizer:
             for each in samples
         ]
 
-    def keep_data(self, path: Path, stages: Mapping[int, Sequence[str]]) -> None:
-        """Write the data of stages, by their places and inputs, for `quantize_again`."""
+    def keep_data(self, path: Path, partitions: Mapping[int, Sequence[str]]) -> None:
+        """Write the data of partitions, by their places and inputs, for `quantize_again`."""
         arrays = {
             f"{place}/{number}/{name}": tensor.data
-            for place, inputs in stages.items()
+            for place, inputs in partitions.items()
             for number, sample in enumerate(self.used[tuple(inputs)])
             for name, tensor in sample.items()
         }
@@ -266,7 +266,7 @@ def quantize_again(program: Program, place: int, options: Mapping[str, Any], tar
 
     Args:
         program: parsed, not compiled.
-        place: of its stage.
+        place: of its partition.
         options: the manifest's.
         target: what it is compiled for.
         folder: the bundle's.
@@ -282,8 +282,8 @@ def quantize_again(program: Program, place: int, options: Mapping[str, Any], tar
     try:
         with np.load(path, allow_pickle=False) as file:
             for key in file.files:
-                stage, number, name = key.split("/", 2)
-                if int(stage) == place and name in shapes:
+                partition, number, name = key.split("/", 2)
+                if int(partition) == place and name in shapes:
                     kind = shapes[name].type
                     samples.setdefault(number, {})[name] = Tensor(kind, file[key].astype(STORAGE[kind], copy=False))
     except (OSError, ValueError) as error:

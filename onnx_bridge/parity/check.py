@@ -74,8 +74,8 @@ def check(
     """Compare with the reference: the original model on ONNX Runtime's CPU provider, all graph optimizations off.
 
     Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
-    stages on the host. So a difference that a pass makes is told from one that MIGraphX makes. Sequences are compared
-    element by element. Where MIGraphX refuses the model, crashes or runs into a limit, that is what is reported of it,
+    partitions on the host. So a difference that a pass makes is told from one that MIGraphX makes. Sequences are
+    compared element by element. Where MIGraphX refuses the model, crashes or runs into a limit, that is what is reported of it,
     with the nodes that it fails on where these can be found without waiting (`onnx_bridge.bisect`).
 
     Args:
@@ -228,7 +228,7 @@ def check(
             "MIGraphX": bundle.manifest.versions["migraphx"],
         },
         notes=(
-            *_stages(bundle),
+            *_partitions(bundle),
             *bundle.manifest.notes,
             *bundle.notes,
             *notes,
@@ -312,7 +312,7 @@ def _layers(
         target=bundle.manifest.target,
         original=original,
         original_sample={**sample, **frozen},
-        host={each.node: each.reason for stage in bundle.manifest.stages for each in stage.host},
+        host={each.node: each.reason for stage in bundle.manifest.partitions for each in stage.host},
         memory_limit=MEMORY if memory is None else int(memory * 2**30),
         tolerances=tolerances,
         watch=None if sketches is None else keeping(sketches),
@@ -320,8 +320,8 @@ def _layers(
     )
 
 
-def _stages(bundle: Bundle) -> list[str]:
-    return [f"stages: {bundle.manifest.stage_line}"] if bundle.manifest.stages else []
+def _partitions(bundle: Bundle) -> list[str]:
+    return [f"partitions: {bundle.manifest.partition_line}"] if bundle.manifest.partitions else []
 
 
 def _name(bundle: Bundle) -> str:

@@ -25,7 +25,7 @@ class Layer:
         module: the PyTorch module that it comes from, where the exporter wrote that down.
         tensor: its name.
         takes: the names of what the node takes.
-        runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a stage on the host.
+        runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a partition on the host.
         cleaning: the cleaned model against the original, on ONNX Runtime; None where the original has no such value.
         accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be had.
         local: MIGraphX against ONNX Runtime, fed with the same values; likewise.

@@ -150,7 +150,7 @@ class _Walk:
 
     Attributes:
         right: the reference's values that are still needed.
-        found: those that MIGraphX, and ONNX Runtime for stages on the host, came to.
+        found: those that MIGraphX, and ONNX Runtime for partitions on the host, came to.
         peak: the most bytes that were held.
     """
 

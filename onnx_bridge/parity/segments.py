@@ -46,7 +46,7 @@ class Segments:
 
     Args:
         model: names of its values are unique; it is not changed.
-        plan: its stages.
+        plan: its partitions.
     """
 
     model: ir.Model
@@ -64,20 +64,20 @@ class Segments:
         What later segments need of earlier ones counts twice: of the reference, and in its place. A node alone is
         never cut, nor is where something would have to be handed over that MIGraphX does not take.
         """
-        for stage in self.plan.stages:
+        for partition in self.plan.partitions:
             start: list[ir.Node] = []
             taken = 0
-            for index, node in enumerate(stage.nodes):
+            for index, node in enumerate(partition.nodes):
                 room = COPIES * sum(map(size, node.outputs))
-                if start and taken + room > limit and self._can_cut(stage.side, stage.nodes[index:]):
-                    yield Segment(stage.side, tuple(start))
+                if start and taken + room > limit and self._can_cut(partition.side, partition.nodes[index:]):
+                    yield Segment(partition.side, tuple(start))
                     start, taken = [], 0
                 if not start:
                     taken = 2 * sum(map(size, self._held(node)))
                 start.append(node)
                 taken += room
             if start:
-                yield Segment(stage.side, tuple(start))
+                yield Segment(partition.side, tuple(start))
 
     def made(self, nodes: Sequence[ir.Node]) -> list[str]:
         """The values of nodes that anything uses, and that can be looked at."""
@@ -94,8 +94,10 @@ class Segments:
         return [name for name in self._used(nodes) if self._values[name] not in inside]
 
     def last_uses(self) -> dict[str, ir.Node]:
-        """For each value the last node, in the order of the stages, that uses it."""
-        return {name: node for stage in self.plan.stages for node in stage.nodes for name in self._used([node])}
+        """For each value the last node, in the order of the partitions, that uses it."""
+        return {
+            name: node for partition in self.plan.partitions for node in partition.nodes for name in self._used([node])
+        }
 
     def in_place(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
         """The model of a segment, or a part of one, that takes the values that it needs of ``values``."""
@@ -165,8 +167,8 @@ class Segments:
     def _alive(self) -> dict[ir.Node, list[ir.Value]]:
         last, found = self.last_uses(), {}
         alive: dict[ir.Value, None] = {}
-        for stage in self.plan.stages:
-            for node in stage.nodes:
+        for partition in self.plan.partitions:
+            for node in partition.nodes:
                 found[node] = list(alive)
                 for value in node.outputs:
                     if str(value.name) in last:

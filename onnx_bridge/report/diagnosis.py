@@ -22,7 +22,7 @@ def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
 
 def diagnosis_page(diagnosis: Diagnosis) -> Page:
     """The page that `write_diagnosis` writes."""
-    host = any(each["side"] == "host" for each in diagnosis.stages)
+    host = any(each["side"] == "host" for each in diagnosis.partitions)
     sentences = [f"{diagnosis.share:.1%} of the estimated work runs on MIGraphX."]
     sentences += [diagnosis.problem] if diagnosis.problem else []
     if diagnosis.passed:
@@ -58,7 +58,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
                 each["nodes"],
                 WARN if each["side"] == "host" else GOOD,
             )
-            for each in diagnosis.stages
+            for each in diagnosis.partitions
         ],
     )
 

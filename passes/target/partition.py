@@ -1,21 +1,21 @@
-"""Cut a model into stages, which run one after another: on the device, and on the host what the device cannot run.
+"""Cut a model into partitions, which run one after another: on the device, and on the host what the device cannot run.
 
     x ─ Conv ─ Relu ─ NonZero ─ Gather ─►        device: Conv, Relu  →  host: NonZero, Gather
 
-The plan is a matter of levels. Let stages alternate between the sides; then a node's earliest stage follows from its
-operands': the same stage where they are on its side, the next one elsewhere. This gives the fewest stages that there
-can be, for a first stage on either side, of which the better is taken, and never a cycle.
+The partitions alternate between the sides. So a node's earliest partition follows from those of its operands: the same
+one if they are on its side, else the next one. This gives the fewest partitions, for a first partition on either side;
+the better of the two is taken. It never gives a cycle.
 
 Three things bring nodes to the host that the device could run:
 
 - what reaches the device from the host must be a tensor of numbers and have a fixed shape: so a data-dependent shape
   keeps all that follows on the host, until a shape is fixed again;
-- an island, the part of a device stage that fits into no other and hardly works (a hundredth of the work on the
+- an island, the part of a device partition that fits into no other and hardly works (a hundredth of the work on the
   device, at most ten million multiply-adds: about what it costs to hand tensors over), where without it there are fewer
-  stages;
+  partitions;
 - a node with subgraphs goes as a whole, and what it captures are operands like others.
 
-Constants belong to every stage that uses them.
+Constants belong to every partition that uses them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ISLAND_WORK = 10_000_000
 
 
 class Side(enum.Enum):
-    """Where a stage runs."""
+    """Where a partition runs."""
 
     DEVICE = "device"
     HOST = "host"
@@ -47,14 +47,14 @@ class Side(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Partition:
     """Nodes that run together.
 
     Attributes:
         side: where.
         nodes: in topological order, without constants.
-        inputs: what it takes from the caller and from stages before, in the order of first use.
-        outputs: what it gives to later stages and to the caller.
+        inputs: what it takes from the caller and from partitions before, in the order of first use.
+        outputs: what it gives to later partitions and to the caller.
     """
 
     side: Side
@@ -65,26 +65,26 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """A model in stages.
+    """A model in partitions.
 
     Attributes:
-        stages: in the order in which they run; no two in a row are on the same side.
+        partitions: in the order in which they run; no two in a row are on the same side.
         reasons: why each node on the host is there.
         work: the estimated work of each node.
     """
 
-    stages: tuple[Stage, ...]
+    partitions: tuple[Partition, ...]
     reasons: Mapping[ir.Node, str] = field(default_factory=dict)
     work: Mapping[ir.Node, int] = field(default_factory=dict)
 
     @property
     def wholly_on_device(self) -> bool:
         """Whether nothing is left to the host; so it is for a model without nodes."""
-        return all(stage.side is Side.DEVICE for stage in self.stages)
+        return all(partition.side is Side.DEVICE for partition in self.partitions)
 
 
 def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
-    """Cut a model into as few stages as possible.
+    """Cut a model into as few partitions as possible.
 
     Outputs of the model that are constants or inputs go through the device only where that is all that there is.
 
@@ -99,11 +99,11 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
     while (fewer := planner.without_an_island(hosted)) is not None:
         hosted = fewer
     order = {node: index for index, node in enumerate(planner.operands)}
-    stages = tuple(planner.stages(hosted))
+    partitions = tuple(planner.partitions(hosted))
     if not hosted:
-        stages = tuple(_without_host(graph, tuple(planner.operands), made_only))
+        partitions = tuple(_without_host(graph, tuple(planner.operands), made_only))
     return Plan(
-        stages,
+        partitions,
         {node: hosted[node] for node in sorted(hosted, key=order.__getitem__)},
         planner.work,
     )
@@ -195,20 +195,20 @@ def can_cross(value: ir.Value) -> bool:
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Whether a node is a constant, which belongs to every stage that uses it."""
+    """Whether a node is a constant, which belongs to every partition that uses it."""
     return node.op_type == "Constant" and node.domain == ""
 
 
-def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) -> Iterator[Stage]:
-    """One stage on the device, which gives what the model does, in its order, but for what cannot go there."""
+def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) -> Iterator[Partition]:
+    """One partition on the device, which gives what the model does, in its order, but for what cannot go there."""
     unmade = [value for value in graph.outputs if value.producer() is None or _is_constant(value)]
     aside = [value for value in unmade if made_only or not can_cross(value)]
     if aside:
-        yield Stage(Side.HOST, (), tuple(value for value in aside if not _is_constant(value)), tuple(aside))
+        yield Partition(Side.HOST, (), tuple(value for value in aside if not _is_constant(value)), tuple(aside))
     outputs = tuple(value for value in graph.outputs if value not in aside)
     if nodes or outputs:
         taken = {*boundary(graph, nodes)[0], *outputs}
-        yield Stage(Side.DEVICE, nodes, tuple(value for value in graph.inputs if value in taken), outputs)
+        yield Partition(Side.DEVICE, nodes, tuple(value for value in graph.inputs if value in taken), outputs)
 
 
 class _Planner:
@@ -247,26 +247,28 @@ class _Planner:
         return hosted
 
     def without_an_island(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
-        """The nodes on the host, with one island of the device; None where that makes no fewer stages."""
+        """The nodes on the host, with one island of the device; None where that makes no fewer partitions."""
         levels, first = self._best(hosted)
         latest = self._latest(levels, hosted)
         total = sum(work for node, work in self.work.items() if node not in hosted)
         limit = min(total // _ISLAND_SHARE, _ISLAND_WORK)
-        stages: dict[int, list[ir.Node]] = {}
+        partitions: dict[int, list[ir.Node]] = {}
         for node, level in levels.items():
             if node not in hosted and latest[node] == level:
-                stages.setdefault(level, []).append(node)
+                partitions.setdefault(level, []).append(node)
         before = _cost(levels, first)[1]
-        for nodes in sorted(stages.values(), key=lambda nodes: sum(self.work[node] for node in nodes)):
+        for nodes in sorted(partitions.values(), key=lambda nodes: sum(self.work[node] for node in nodes)):
             if sum(self.work[node] for node in nodes) > limit:
                 return None
-            fewer = self.closed({**hosted, **dict.fromkeys(nodes, "an island that is not worth a stage of its own")})
+            fewer = self.closed(
+                {**hosted, **dict.fromkeys(nodes, "an island that is not worth a partition of its own")}
+            )
             if _cost(*self._best(fewer))[1] < before:
                 return fewer
         return None
 
-    def stages(self, hosted: Mapping[ir.Node, str]) -> Iterator[Stage]:
-        """The stages, in order."""
+    def partitions(self, hosted: Mapping[ir.Node, str]) -> Iterator[Partition]:
+        """The partitions, in order."""
         levels, first = self._best(hosted)
         results = dict.fromkeys(self._graph.outputs)
         constants = [value for value in results if _is_constant(value)]
@@ -283,15 +285,15 @@ class _Planner:
             if side is Side.HOST:  # which can give the caller what no node makes
                 outputs += constants
                 constants = []
-            yield Stage(side, nodes, tuple(inputs), tuple(outputs))
+            yield Partition(side, nodes, tuple(inputs), tuple(outputs))
 
     def _best(self, hosted: Mapping[ir.Node, str]) -> tuple[dict[ir.Node, int], Side]:
-        """The levels with the fewer stages on the device, then in all, of those that begin on either side."""
+        """The levels with the fewer partitions on the device, then in all, of those that begin on either side."""
         both = [(self._levels(hosted, first), first) for first in (Side.HOST, Side.DEVICE)]
         return min(both, key=lambda each: _cost(*each))
 
     def _levels(self, hosted: Mapping[ir.Node, str], first: Side) -> dict[ir.Node, int]:
-        """The earliest stage of each node; even ones are on the ``first`` side."""
+        """The earliest partition of each node; even ones are on the ``first`` side."""
         levels: dict[ir.Node, int] = {}
         for node in self.operands:
             earliest = max((levels[producer] for producer in self._producers(node)), default=0)
@@ -300,7 +302,7 @@ class _Planner:
         return levels
 
     def _latest(self, levels: Mapping[ir.Node, int], hosted: Mapping[ir.Node, str]) -> dict[ir.Node, int]:
-        """The latest stage of each node on its side."""
+        """The latest partition of each node on its side."""
         last = max(levels.values(), default=0)
         latest: dict[ir.Node, int] = {}
         for node in reversed(self.operands):
@@ -316,7 +318,7 @@ class _Planner:
 
 
 def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
-    """The stages on the device, and all."""
+    """The partitions on the device, and all."""
     used = set(levels.values())
     return sum((level % 2 == 0) == (first is Side.DEVICE) for level in used), len(used)
 

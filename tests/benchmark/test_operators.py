@@ -93,7 +93,7 @@ def test_migraphx_says_it_of_a_bundle(chain: Path, tmp_path: Path) -> None:
     assert bundle(sample)  # which is left as it was
 
 
-def test_a_stage_on_the_host_is_one_row(tmp_path: Path) -> None:
+def test_a_partition_on_the_host_is_one_row(tmp_path: Path) -> None:
     text = """(float[8,8] x) => (float[8,8] y) {
         a = MatMul(x, w) i = NonZero(a) f = Cast <to = 1> (i) r = ReduceMean <keepdims = 0> (f)
         b = Add(a, r) y = MatMul(b, v)
@@ -102,7 +102,7 @@ def test_a_stage_on_the_host_is_one_row(tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(tmp_path / "counts.onnx", tmp_path / "counts", target="ref")
     found = per_operator(bundle, generate(bundle.specs)[0])
     (host,) = [each for each in found if each.operator == HOST]
-    assert (host.onnx[0], host.count, host.slowest) == ("NonZero", 1, "stage 1")
+    assert (host.onnx[0], host.count, host.slowest) == ("NonZero", 1, "partition 1")
     assert host.seconds > 0
     assert "dot" in {each.operator for each in found}
     assert sum(each.share for each in found) == pytest.approx(1)

@@ -52,7 +52,7 @@ def test_the_whole(found: Diagnosis) -> None:
     assert found.passed
     assert found.parsed
     assert found.totals() == {AS_IS: 7, REWRITTEN: 2, REMOVED: 0, HOST: 1}
-    assert [each["side"] for each in found.stages] == ["device", "host"]
+    assert [each["side"] for each in found.partitions] == ["device", "host"]
     assert 0.99 < found.share < 1.0
     assert found.kernels == {"float": 4}
     assert found.facts["other domains"] == "com.microsoft"
@@ -121,7 +121,7 @@ def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
     found = onnx_bridge.doctor(source)
     assert any(note.startswith("k: ") and "--freeze NAME=VALUE" in note for note in found.notes)
     frozen = onnx_bridge.doctor(source, freeze={"k": np.array([3])})
-    assert [each["side"] for each in frozen.stages] == ["device"]
+    assert [each["side"] for each in frozen.partitions] == ["device"]
     assert not frozen.notes
 
 

@@ -1,4 +1,4 @@
-"""Bundles of stages: what MIGraphX cannot run runs on ONNX Runtime, and the whole still computes the same."""
+"""Bundles of partitions: what MIGraphX cannot run runs on ONNX Runtime, and the whole still computes the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.partition import completed, stage
+from onnx_bridge.conversion.partition import completed, partition
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.compare import compare
@@ -121,10 +121,10 @@ def same(bundle: onnx_bridge.Bundle, original: Path, samples: Sequence[Mapping[s
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_stages(runtime: Runtime, tmp_path: Path, name: str) -> None:
+def test_partitions(runtime: Runtime, tmp_path: Path, name: str) -> None:
     path = save(build(name), tmp_path)
     bundle = onnx_bridge.load(onnx_bridge.convert(path, tmp_path / "out", target="ref").path)
-    sides = ["MIGraphX" if each.program else "ONNX Runtime" for each in bundle.manifest.stages]
+    sides = ["MIGraphX" if each.program else "ONNX Runtime" for each in bundle.manifest.partitions]
     assert not bundle.wholly_on_migraphx
     expected = MODELS[name][1]
     assert " → ".join(sides) == expected
@@ -141,7 +141,7 @@ def test_stages(runtime: Runtime, tmp_path: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model with two stages on MIGraphX, and its bundle."""
+    """A model with two partitions on MIGraphX, and its bundle."""
     folder = tmp_path_factory.mktemp("made")
     path = save(build("a data-dependent middle"), folder)
     return path, onnx_bridge.convert(path, folder / "out", target="ref").path
@@ -153,12 +153,12 @@ class TestBundle:
         assert {path.name for path in made[1].iterdir()} == {
             "manifest.json",
             "m.onnx",
-            "m.stage0.mxr",
-            "m.stage2.mxr",
+            "m.partition0.mxr",
+            "m.partition2.mxr",
         }
         assert (manifest["format"], manifest["program"]) == (2, None)
-        assert [each["runs_on"] for each in manifest["stages"]] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
-        first, host, last = manifest["stages"]
+        assert [each["runs_on"] for each in manifest["partitions"]] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
+        first, host, last = manifest["partitions"]
         assert first["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 16]}]
         assert [each["operator"] for each in host["host"]] == ["NonZero", "Cast", "ReduceMean"]
         assert "shape" in host["host"][0]["reason"]
@@ -169,13 +169,13 @@ class TestBundle:
         assert manifest["outputs"][1] == {"name": "i", "dtype": "int64", "shape": [2, None]}
         assert any(note.startswith("3 of 7 nodes") for note in manifest["notes"])
 
-    def test_a_model_wholly_on_migraphx_has_no_stages(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_a_model_wholly_on_migraphx_has_no_partitions(self, runtime: Runtime, tmp_path: Path) -> None:
         text = "(float[16, 16] x) => (float[16, 16] y) { a = MatMul(x, w) y = Relu(a) }"
         path = save(ir.to_proto(model(text, w=CONSTANTS["w"])), tmp_path)
         bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
         manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
         assert manifest["format"] == 1
-        assert manifest.keys().isdisjoint({"stages", "share"})
+        assert manifest.keys().isdisjoint({"partitions", "share"})
         assert manifest["program"]["file"] == "m.mxr"
         assert bundle.wholly_on_migraphx
         assert bundle.manifest.host_reasons() == ""
@@ -208,11 +208,11 @@ class TestBundle:
         shutil.copytree(made[1], out)
         onnx_bridge.convert(save(build("nothing for MIGraphX"), tmp_path, "other"), out, target="ref")
         assert {path.name for path in out.iterdir()} == {"manifest.json", "other.onnx"}
-        (tmp_path / "m.stage0.mxr").write_text("mine")
+        (tmp_path / "m.partition0.mxr").write_text("mine")
         with pytest.raises(InputError, match="a file already that no conversion made"):
             onnx_bridge.convert(made[0], tmp_path, target="ref")
 
-    def test_a_program_alone_has_no_stages(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_a_program_alone_has_no_partitions(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"3 of 7 nodes.*NonZero.*give a folder"):
             onnx_bridge.convert(made[0], tmp_path / "m.mxr", target="ref")
         assert not list(tmp_path.iterdir())
@@ -223,23 +223,23 @@ class TestBundle:
         assert caught.value.exit_code == 3
         assert not list(tmp_path.iterdir())
 
-    def test_arrays_that_stages_cannot_take(self, made: tuple[Path, Path]) -> None:
+    def test_arrays_that_partitions_cannot_take(self, made: tuple[Path, Path]) -> None:
         with pytest.raises(InputError, match=r"its shape is \[2, 16\]"):
             onnx_bridge.load(made[1])({"x": np.zeros((2, 16), np.float32)})
 
 
 def test_types_that_no_pass_inferred(runtime: Runtime, tmp_path: Path) -> None:
-    """What lies between the stages has a type in the bundle's model, though the source has none and nothing is run."""
+    """Values between partitions have types in the bundle's model, though the source has none and nothing is run."""
     proto = build("a data-dependent middle")
     del proto.graph.value_info[:]
     path = save(proto, tmp_path)
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="none")
-    assert len(bundle.manifest.stages) == 3
+    assert len(bundle.manifest.partitions) == 3
     assert onnx_bridge.check(onnx_bridge.load(tmp_path / "out"), reference=path).passed
 
 
-def test_external_data_in_both_stages(runtime: Runtime, tmp_path: Path) -> None:
-    """The weights lie beside the model, and neither kind of stage has a copy of them in the bundle."""
+def test_external_data_in_both_partitions(runtime: Runtime, tmp_path: Path) -> None:
+    """The weights lie beside the model, and neither kind of partition has a copy of them in the bundle."""
     text = "(float[256, 256] x) => (float[m] y) { a = MatMul(x, big) i = NonZero(a) b = MatMul(a, big) p = Transpose(i)"
     text += " q = MatMul(x, big) z = GatherND(b, p) y = Relu(z) }"
     big = RNG.standard_normal((256, 256), np.float32) / 16
@@ -248,7 +248,7 @@ def test_external_data_in_both_stages(runtime: Runtime, tmp_path: Path) -> None:
         ir.to_proto(model(text, big=big)), path, save_as_external_data=True, location="weights.bin", size_threshold=0
     )
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
-    assert bundle.manifest.stage_line.startswith("MIGraphX (2 nodes) → ONNX Runtime (4 nodes)")
+    assert bundle.manifest.partition_line.startswith("MIGraphX (2 nodes) → ONNX Runtime (4 nodes)")
     same(bundle, path, samplers.generate(onnx_bridge.model.io.load(path)))
 
 
@@ -263,7 +263,7 @@ ENDS = {
         '(float[2] x) => (float[2] b, string[1] s) { b = Neg(x) s = Constant <value_strings = ["q"]> () }',
         False,
     ),
-    "a scalar between stages": (
+    "a scalar between partitions": (
         "(float[16, 16] x) => (float t, int64[m, n] i)"
         "{ t = ReduceSum <keepdims = 0> (x) z = Mul(x, t) i = NonZero(z) }",
         False,
@@ -292,11 +292,11 @@ def test_what_goes_in_and_comes_out(runtime: Runtime, tmp_path: Path, name: str)
 
 
 def test_a_program_that_cannot_be_read_back(runtime: Runtime, tmp_path: Path) -> None:
-    """The stage is cut out of the cleaned model again, and compiled."""
+    """The partition is cut out of the cleaned model again, and compiled."""
     text = "(int8[16, 16] x) => (int32[16, 16] y, int64[m, n] i) { y = MatMulInteger(x, k) i = NonZero(y) }"
     path = save(ir.to_proto(model(text, k=RNG.integers(-9, 9, (16, 16)).astype(np.int8))), tmp_path)
     bundle = onnx_bridge.load(onnx_bridge.convert(path, tmp_path / "out", target="ref").path)
-    assert bundle.manifest.stage_line.startswith("MIGraphX (1 node) → ONNX Runtime (1 node)")
+    assert bundle.manifest.partition_line.startswith("MIGraphX (1 node) → ONNX Runtime (1 node)")
     assert "compiled again from the cleaned model" in bundle.notes[0]
     same(bundle, path, samplers.generate(onnx_bridge.model.io.load(path)))
 
@@ -328,18 +328,18 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_stage_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
+def test_a_partition_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
     """The nodes that are to blame are found by halving, and what follows from them, but nothing else, goes along."""
     middle, guilty = FAILING[name]
     text = f"(float[16, 16] x) => (float[16, 16] y) {{ n = Neg(x) m = MatMul(n, v) a = Relu(m) {middle}"
     text += " e = Add(a, r) f = MatMul(e, v) y = Relu(f) }"
     source = completed(model(text, **mentioned(text, CONSTANTS | EXTRA)))
-    staged = stage(source, TooKind(runtime), compile_for="ref")
-    assert staged.error is None
-    assert guilty <= {node.op_type for node in staged.plan.reasons} <= guilty | {"ReduceMax"}
-    assert any("though it accepts each node" in note for note in staged.notes)
-    assert [program is None for program in staged.programs].count(True) == 1
-    stern = stage(source, TooKind(runtime), compile_for="ref", host=False)
+    partitioned = partition(source, TooKind(runtime), compile_for="ref")
+    assert partitioned.error is None
+    assert guilty <= {node.op_type for node in partitioned.plan.reasons} <= guilty | {"ReduceMax"}
+    assert any("though it accepts each node" in note for note in partitioned.notes)
+    assert [program is None for program in partitioned.programs].count(True) == 1
+    stern = partition(source, TooKind(runtime), compile_for="ref", host=False)
     assert all(name in str(stern.problem) for name in guilty)
 
 
@@ -350,7 +350,7 @@ def test_unknown_shapes_alone_bring_nothing_to_the_host(runtime: Runtime, tmp_pa
         "{ a = com.microsoft.FastGelu(x, b) c = Relu(a) d = Mul(c, c) y = ReduceSum <keepdims = 0> (d) }"
     )
     bundle = onnx_bridge.convert(save(proto, tmp_path), tmp_path / "out", target="ref", pipeline="minimal")
-    assert bundle.wholly_on_migraphx, bundle.manifest.stage_line
+    assert bundle.wholly_on_migraphx, bundle.manifest.partition_line
     assert onnx_bridge.check(bundle).passed
 
 
@@ -378,14 +378,14 @@ class TestCommandLine:
         assert done[0] == 0, done
         assert "ONNX Runtime" in done[1]
         seen = bridge("inspect", out, "--json")
-        assert [each["runs_on"] for each in json.loads(seen[1])["stages"]] == ["ONNX Runtime", "MIGraphX"]
-        assert "stages" in bridge("inspect", out)[1]
+        assert [each["runs_on"] for each in json.loads(seen[1])["partitions"]] == ["ONNX Runtime", "MIGraphX"]
+        assert "partitions" in bridge("inspect", out)[1]
         words = np.array(["amber", "brook", "cedar", "amber"])
         np.savez(tmp_path / "x.npz", t=words, x=np.ones((16, 16), np.float32))
         done = bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz", "--json")
         assert done[0] == 0, done
         assert json.loads(done[1])["outputs"]["words"] == {"dtype": "string", "shape": [2]}
-        assert "ONNX Runtime" in json.loads(done[1])["stages"]
+        assert "ONNX Runtime" in json.loads(done[1])["partitions"]
         with np.load(tmp_path / "y.npz") as results:
             assert results["words"].tolist() == ["brook", "cedar"]
         done = bridge("check", out, "--json")
@@ -393,7 +393,7 @@ class TestCommandLine:
         report = json.loads(done[1])
         assert report["passed"]
         assert report["legs"][1]["name"] == "MIGraphX ref with ONNX Runtime"
-        assert report["notes"][0].startswith("stages: ONNX Runtime")
+        assert report["notes"][0].startswith("partitions: ONNX Runtime")
 
     def test_refusals(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
         path = save(build("a sequence out"), tmp_path)

@@ -20,7 +20,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.calibration import ImageRules, gather
 from onnx_bridge.samples.inputs import TensorSpec
-from passes.target.partition import Side, Stage
+from passes.target.partition import Partition, Side
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
@@ -212,7 +212,7 @@ def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Pa
     quantizer = Precision("int8", (), samples).quantizer(source, "ref")
     assert quantizer is not None
     first, again = worker.parse_onnx(cnn), worker.parse_onnx(cnn)
-    whole = Stage(Side.DEVICE, tuple(source.graph), tuple(source.graph.inputs), tuple(source.graph.outputs))
+    whole = Partition(Side.DEVICE, tuple(source.graph), tuple(source.graph.inputs), tuple(source.graph.outputs))
     quantizer(first, whole)
     quantizer.keep_data(tmp_path / "calibration.npz", {0: ["x"]})
     options = {"precision": "int8", "calibration": {}}

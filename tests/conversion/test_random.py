@@ -44,7 +44,7 @@ def save(folder: Path, draw: str, opset: int = 17) -> Path:
 def test_each_run_draws_anew(runtime: Runtime, tmp_path: Path, operator: str, opset: int) -> None:
     """Also where ONNX Runtime has the kernels for an earlier opset only."""
     bundle = onnx_bridge.convert(save(tmp_path, DRAWS[operator], opset), tmp_path / "b", target="ref")
-    draw, rest = bundle.manifest.stages
+    draw, rest = bundle.manifest.partitions
     (node,) = draw.host
     assert node.operator == (operator.removesuffix("Like") if operator.startswith("Random") else "RandomUniform")
     assert not draw.inputs and not rest.host and "draws new numbers in each run" in node.reason
@@ -84,7 +84,7 @@ def test_where_the_user_is_told(runtime: Runtime, tmp_path: Path) -> None:
     ):
         onnx_bridge.convert(path, tmp_path / "b", target="ref", host=False)
     (node,) = (each for each in onnx_bridge.doctor(path).nodes if each.operator == "Bernoulli")
-    assert (node.verdict, node.plan) == ("wrong", "host stage") and node.message.startswith(f"Bernoulli {said}")
+    assert (node.verdict, node.plan) == ("wrong", "host partition") and node.message.startswith(f"Bernoulli {said}")
     found = explain("legalize", path)
     (rewrite,), (skip,) = found.rewrites, found.skips
     assert rewrite.note.startswith(f"draw-first, since Bernoulli {said}")
@@ -101,7 +101,7 @@ def test_a_loop_that_draws(runtime: Runtime, tmp_path: Path, draw: str) -> None:
     text = f"(float[4,32] x) => (float[4,32] a, float[3,4,32] r) {{ {nodes} }}"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> g {text}'), path)
     bundle = onnx_bridge.convert(path, tmp_path / "b", target="ref")
-    hosted = [node.operator for stage in bundle.manifest.stages for node in stage.host]
+    hosted = [node.operator for partition in bundle.manifest.partitions for node in partition.host]
     assert hosted == (["Loop"] if "seed" in draw else ["RandomNormal"] * 3)
     first, second = (bundle(X)["r"] for _ in range(2))
     assert len(np.unique([*first, *second], axis=0)) == 6

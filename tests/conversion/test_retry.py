@@ -17,7 +17,7 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.conversion import convert as conversions
-from onnx_bridge.conversion.partition import completed, stage
+from onnx_bridge.conversion.partition import completed, partition
 from onnx_bridge.conversion.retry import Ladder, rungs
 from onnx_bridge.core.errors import (
     InputError,
@@ -107,14 +107,14 @@ def channels() -> ir.Model:
 
 def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
     model = channels()
-    without = stage(model, TooKind(runtime), compile_for="ref")
+    without = partition(model, TooKind(runtime), compile_for="ref")
     assert any(program is None for program in without.programs)  # to the host, where there is no ladder
     with Ladder(runtime, "ref", Limits()) as ladder:
-        staged = stage(model, TooKind(runtime), compile_for="ref", ladder=ladder)
-        assert staged.error is None
-        assert staged.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
-        assert any("MIGRAPHX_DISABLE_PASSES=eliminate_pad" in note for note in staged.notes)
-        (program,) = staged.programs
+        partitioned = partition(model, TooKind(runtime), compile_for="ref", ladder=ladder)
+        assert partitioned.error is None
+        assert partitioned.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+        assert any("MIGRAPHX_DISABLE_PASSES=eliminate_pad" in note for note in partitioned.notes)
+        (program,) = partitioned.programs
         assert program is not None
         x = np.random.default_rng(1).standard_normal((1, 2, 8, 8), np.float32)
         (y,) = program.run({"x": Tensor.of(x)})
@@ -161,12 +161,14 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
         yield
 
     with Ladder(runtime, "ref", Limits()) as ladder:
-        staged = stage(model, TooKind(runtime), compile_for="ref", timed=timed, ladder=ladder)
+        partitioned = partition(model, TooKind(runtime), compile_for="ref", timed=timed, ladder=ladder)
         assert killed
-        assert staged.error is None
-        assert staged.plan.wholly_on_device
-        assert staged.environment == {}
-        assert any("in a process of its own, since MIGraphX's process was killed by SIGKILL" in n for n in staged.notes)
+        assert partitioned.error is None
+        assert partitioned.plan.wholly_on_device
+        assert partitioned.environment == {}
+        assert any(
+            "in a process of its own, since MIGraphX's process was killed by SIGKILL" in n for n in partitioned.notes
+        )
 
 
 def test_what_worked_is_pinned(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ WEIGHT = RNG.standard_normal((8, 8), np.float32)
 TEXT = """(float[8, 8] x, int64[8, 2] i) => (float[8, 2] y, float[8, 8] z) {
     [mul] a = MatMul(x, w) [take] g = GatherElements <axis = 1> (a, i) [end] y = Mul(g, g) [other] z = Relu(a)
 }"""
-STAGES = """(float[8, 8] x) => (float[8, 8] y) {
+PARTITIONS = """(float[8, 8] x) => (float[8, 8] y) {
     [mul] a = MatMul(x, w) [zero] n = NonZero(a) [cast] f = Cast <to = 1> (n)
     [mean] r = ReduceMean <keepdims = 0> (f) [add] b = Add(a, r) [end] y = MatMul(b, w)
 }"""
@@ -68,8 +68,8 @@ class TestLayers:
         assert "MatMul mul is the first that differs, and cleaning changed it" in report.layers.sentence
         assert report.to_json()["layers"]["first"] == "a"
 
-    def test_stages_on_the_host(self, runtime: Runtime, tmp_path: Path) -> None:
-        report = onnx_bridge.check(save(STAGES, tmp_path / "m.onnx"), target="ref", layers=True)
+    def test_partitions_on_the_host(self, runtime: Runtime, tmp_path: Path) -> None:
+        report = onnx_bridge.check(save(PARTITIONS, tmp_path / "m.onnx"), target="ref", layers=True)
         assert report.passed
         assert report.layers.passed, report.layers.sentence
         places = {row.node: row.runs_on for row in report.layers.rows}
@@ -107,7 +107,7 @@ class TestLayers:
             onnx_bridge.check(bundle, layers=True)
 
     def test_on_the_command_line(self, runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        options = ["check", save(STAGES, tmp_path / "m.onnx"), "--target", "ref", "--layers"]
+        options = ["check", save(PARTITIONS, tmp_path / "m.onnx"), "--target", "ref", "--layers"]
         assert run(*options, "--layers-memory", "0.01") == 0
         assert "no layer differs: 6 values agree" in capsys.readouterr().out
         assert run(*options, "--json") == 0
@@ -170,8 +170,8 @@ class TestTolerances:
     @pytest.fixture
     def bundle(self, runtime: Runtime, tmp_path: Path) -> Path:
         """Its reference has other weights, by half a percent."""
-        save(STAGES, tmp_path / "m.onnx")
-        onnx.save(ir.to_proto(model(STAGES, opset=18, w=WEIGHT * np.float32(1.003))), tmp_path / "other.onnx")
+        save(PARTITIONS, tmp_path / "m.onnx")
+        onnx.save(ir.to_proto(model(PARTITIONS, opset=18, w=WEIGHT * np.float32(1.003))), tmp_path / "other.onnx")
         return onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "bundle", target="ref").path
 
     def test_by_precision_by_name_and_for_all(self, bundle: Path) -> None:

@@ -254,7 +254,7 @@ class TestErrorsOfMigraphx:
         assert rows["end"].local.passed
 
 
-class TestHostStages:
+class TestHostPartitions:
     TEXT = """(float[16, 16] x) => (float[16, 16] y) {
         [mul] a = MatMul(x, w) [zero] i = NonZero(a) [cast] f = Cast <to = 1> (i)
         [mean] r = ReduceMean <keepdims = 0> (f) [add] b = Add(a, r) [end] y = MatMul(b, v)

@@ -192,8 +192,8 @@ def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
     assert page.headline == "Everything will run, with ONNX Runtime on the host"
     nodes = table(page, "nodes")
     assert column(nodes, "operator") == ["Relu", "Cast", "Cast", "Neg"]
-    assert column(nodes, "planned action")[1] == "host stage"
-    assert nodes.choices == ["as it is", "host stage"]
+    assert column(nodes, "planned action")[1] == "host partition"
+    assert nodes.choices == ["as it is", "host partition"]
     assert sum(each.count for each in page.shares) == 4
     assert [each.name.split(":")[0] for each in page.partitions] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
     path = tmp_path / "doctor.html"
@@ -207,7 +207,7 @@ def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
         window.show(1300, dark=True)
         window.evaluate(
             "(() => { const e = document.querySelector('select[data-table=nodes]:not(.order)');"
-            "e.value = 'host stage'; e.dispatchEvent(new Event('change')); })()"
+            "e.value = 'host partition'; e.dispatchEvent(new Event('change')); })()"
         )
         assert all("Cast" in each for each in window.texts("#nodes-table tbody tr"))
 

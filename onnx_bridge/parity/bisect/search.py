@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion.partition import completed, judged, stage
+from onnx_bridge.conversion.partition import completed, judged, partition
 from onnx_bridge.conversion.request import as_json
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, WorkerTimeout
@@ -253,21 +253,21 @@ class Search:
         if symptom is None:
             return failure, None
         narrowing = Narrowing(pieces, device, symptom, whole)
-        # what only later stages on the host take need not matter to the outputs
+        # what only later partitions on the host take need not matter to the outputs
         return failure, narrowing if nodes is None or narrowing.matters(symptom) else None
 
     def _on_device(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
         """The nodes that MIGraphX is to run; None for all of the model."""
         with workers.shared(self.runtime).limited(self.limits):
             try:
-                staged = stage(completed(self.cleaned), self._verdicts, compile_for=self.target)
-                found, failure = staged.plan, staged.error
-                self.notes += [note for note in staged.notes if note not in self.notes]
+                partitioned = partition(completed(self.cleaned), self._verdicts, compile_for=self.target)
+                found, failure = partitioned.plan, partitioned.error
+                self.notes += [note for note in partitioned.notes if note not in self.notes]
             except (OutOfMemory, WorkerTimeout):  # which the pieces will run into as well
                 found, failure = plan(self.cleaned, judged(self.cleaned, self._verdicts)), None
-        if found.wholly_on_device and len(found.stages) == 1:
+        if found.wholly_on_device and len(found.partitions) == 1:
             return None, failure
-        return [node for each in found.stages if each.side is Side.DEVICE for node in each.nodes], failure
+        return [node for each in found.partitions if each.side is Side.DEVICE for node in each.nodes], failure
 
     def _on_reference(self, model: ir.Model, runs: Runs) -> Symptom | None:
         """What is wrong with a model on ONNX Runtime."""

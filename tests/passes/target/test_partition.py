@@ -1,4 +1,4 @@
-"""Stages: which nodes run where, what is handed on, and that the parts compute what the whole does."""
+"""Partitions: which nodes run where, what is handed on, and that the parts compute what the whole does."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ def planned(source: ir.Model, host: frozenset[str] = HOST) -> Plan:
 
 def shown(found: Plan) -> str:
     """``device: MatMul Relu | host: NonZero``."""
-    return " | ".join(f"{stage.side.value}: {' '.join(node.op_type for node in stage.nodes)}" for stage in found.stages)
+    return " | ".join(
+        f"{partition.side.value}: {' '.join(node.op_type for node in partition.nodes)}"
+        for partition in found.partitions
+    )
 
 
-def in_stages(source: ir.Model, found: Plan, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the stages compute one after another on ONNX Runtime, each given only what it asks for."""
+def in_partitions(source: ir.Model, found: Plan, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the partitions compute one after another on ONNX Runtime, each given only what it asks for."""
     values = dict(inputs)
-    for stage in found.stages:
-        names = [str(value.name) for value in stage.inputs]
-        part = extract(source, names, [str(value.name) for value in stage.outputs])
-        assert len([node for node in part.graph if node.op_type != "Constant"]) == len(stage.nodes)
+    for partition in found.partitions:
+        names = [str(value.name) for value in partition.inputs]
+        part = extract(source, names, [str(value.name) for value in partition.outputs])
+        assert len([node for node in part.graph if node.op_type != "Constant"]) == len(partition.nodes)
         proto = ir.to_proto(part)
         onnx.checker.check_model(proto)
         values |= run(proto, {name: values[name] for name in names})
@@ -49,7 +52,7 @@ def in_stages(source: ir.Model, found: Plan, inputs: Mapping[str, Any]) -> dict[
 def same(source: ir.Model, found: Plan, inputs: Mapping[str, Any] | None = None) -> None:
     proto = ir.to_proto(source)
     inputs = inputs or feeds(proto)
-    expected, actual = run(proto, inputs), in_stages(source, found, inputs)
+    expected, actual = run(proto, inputs), in_partitions(source, found, inputs)
     assert expected.keys() == actual.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(actual[name], array)
@@ -105,7 +108,7 @@ CASES = {
         "(float[64, 64] x) => (int64[m, n] y) { t = Transpose(x) y = NonZero(t) }",
         "host: Transpose NonZero",
     ),
-    "dead nodes are in no stage": (
+    "dead nodes are in no partition": (
         "(float[64, 64] x) => (float[64, 64] y) { y = MatMul(x, w) i = NonZero(y) }",
         "device: MatMul",
     ),
@@ -128,7 +131,7 @@ def test_plans(text: str, expected: str) -> None:
     found = planned(source)
     assert shown(found) == expected
     assert found.wholly_on_device == ("host" not in expected)
-    hosted = {node for stage in found.stages if stage.side is Side.HOST for node in stage.nodes}
+    hosted = {node for partition in found.partitions if partition.side is Side.HOST for node in partition.nodes}
     assert set(found.reasons) == hosted
     same(source, found)
 
@@ -143,7 +146,7 @@ def test_reasons() -> None:
     }
 
 
-def test_captures_are_inputs_of_the_stage() -> None:
+def test_captures_are_inputs_of_the_partition() -> None:
     """The If goes whole; what its branches take from outside is handed to it, and its weight is shared."""
     text = """(float[4, 4] x, bool c) => (float[4, 4] y) {
         a = MatMul(x, w) b = Relu(a)
@@ -154,7 +157,7 @@ def test_captures_are_inputs_of_the_stage() -> None:
     source = model(text, w=W)
     found = planned(source, frozenset({"If"}))
     assert shown(found) == "device: MatMul Relu | host: If | device: MatMul"
-    assert {value.name for value in found.stages[1].inputs} == {"a", "b", "c"}
+    assert {value.name for value in found.partitions[1].inputs} == {"a", "b", "c"}
     for condition in (True, False):
         same(source, found, {"x": W, "c": np.array(condition)})
 
@@ -185,7 +188,7 @@ def test_a_part_has_what_it_needs_and_no_more() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_graph(data: st.DataObject) -> None:
-    """Stages alternate, take only what earlier ones gave, and are never more than a longest path changes sides."""
+    """Partitions alternate, take only what earlier ones gave, and are never more than a longest path changes sides."""
     count = data.draw(st.integers(1, 14))
     names, lines, host = ["x"], [], []
     for index in range(count):
@@ -197,20 +200,20 @@ def test_any_graph(data: st.DataObject) -> None:
     source = model(f"(float[4, 4] x) => (float[4, 4] v{count - 1}) {{ {' '.join(lines)} }}")
     found = plan(source, {node: "drawn" for node, here in zip(source.graph, host, strict=True) if here})
     seen = {"x"}
-    for before, after in zip(found.stages, found.stages[1:], strict=False):
+    for before, after in zip(found.partitions, found.partitions[1:], strict=False):
         assert before.side is not after.side
-    for stage in found.stages:
-        assert seen.issuperset(str(value.name) for value in stage.inputs)
-        seen |= {str(value.name) for value in stage.outputs}
-        assert all((node in found.reasons) == (stage.side is Side.HOST) for node in stage.nodes)
-    sides = {node: stage.side for stage in found.stages for node in stage.nodes}
+    for partition in found.partitions:
+        assert seen.issuperset(str(value.name) for value in partition.inputs)
+        seen |= {str(value.name) for value in partition.outputs}
+        assert all((node in found.reasons) == (partition.side is Side.HOST) for node in partition.nodes)
+    sides = {node: partition.side for partition in found.partitions for node in partition.nodes}
     changes: dict[ir.Node, int] = {}
     for node in (node for node in source.graph if node in sides):
         producers = [value.producer() for value in node.inputs if value is not None]
         changes[node] = max(
             (changes[each] + (sides[each] is not sides[node]) for each in producers if each is not None), default=1
         )
-    assert len(found.stages) <= max(changes.values()) + 1
+    assert len(found.partitions) <= max(changes.values()) + 1
     same(source, found)
 
 
