@@ -1,7 +1,7 @@
 """Cutting a model into partitions as MIGraphX's verdicts want it, and having MIGraphX take those that are its own.
 
-A verdict on a node is a hypothesis about the whole. Where a partition is refused, or ends the process, though every node
-of it was accepted, the smallest piece that fails is found by halving, and its nodes go to the host.
+A verdict on a node is a hypothesis about the whole. Where MIGraphX rejects a partition, or crashes on it, though it
+accepted every node of it, the smallest piece that fails is found by bisection, and its nodes go to the host.
 """
 
 from __future__ import annotations

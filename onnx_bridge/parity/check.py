@@ -75,8 +75,8 @@ def check(
 
     Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
     partitions on the host. So a difference that a pass makes is told from one that MIGraphX makes. Sequences are
-    compared element by element. Where MIGraphX refuses the model, crashes or runs into a limit, that is what is reported of it,
-    with the nodes that it fails on where these can be found without waiting (`onnx_bridge.bisect`).
+    compared element by element. Where MIGraphX refuses the model, crashes or runs into a limit, that is what is
+    reported of it, with the nodes that it fails on where these can be found without waiting (`onnx_bridge.bisect`).
 
     Args:
         model: a model, which is converted first (into a temporary folder), or a bundle.
