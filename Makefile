@@ -21,7 +21,7 @@ help:
 	@echo "make clean   remove the virtual environment and everything that was made"
 
 setup: $(INSTALLED)
-	@$(BIN)/onnx-bridge runtime doctor >/dev/null 2>&1 || $(BIN)/onnx-bridge runtime install
+	@$(BIN)/onnx-bridge runtime status >/dev/null 2>&1 || $(BIN)/onnx-bridge runtime install
 
 demo: setup
 	@$(BIN)/python -m fixtures.demo

@@ -34,7 +34,7 @@ from onnx_bridge.conversion.publish import adopt, aside, keep_off
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
-from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.core.user_cache import cache_dir
 
 _TAKEN = "there is a file already that no conversion made, and that the bundle would overwrite"
 
@@ -100,7 +100,7 @@ def output_at(out: str | os.PathLike[str] | RemotePath) -> Output:
     if isinstance(where, Path):
         return Folder(where)
     digest = hashlib.sha256(where.url.encode()).hexdigest()[:16]
-    return Elsewhere(where, runtimes.cache_dir() / "batches" / digest)
+    return Elsewhere(where, cache_dir() / "batches" / digest)
 
 
 class Folder(Output):

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from onnx_bridge.core.atomic_write import AtomicFiles
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.migraphx.runtime import cache_dir
+from onnx_bridge.core.user_cache import cache_dir
 
 if TYPE_CHECKING:
     from rich.text import Text

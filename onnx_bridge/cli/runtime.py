@@ -8,40 +8,41 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.migraphx.install.install import download, install, remove
+from onnx_bridge.migraphx.install.results import Paths, RuntimeList
+from onnx_bridge.migraphx.install.status import runtime_status
+from onnx_bridge.migraphx.runtime import choices
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+
+Gpu = Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")]
+Suite = Annotated[str, typer.Option(help="Debian suite to take the packages from.")]
 
 
 @app.command("install")
 def runtime_install(
-    gpu: Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")] = False,
+    gpu: Gpu = False,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Take the .deb packages from a folder.")
     ] = None,
-    suite: Annotated[str, typer.Option(help="Debian suite to take the packages from.")] = "sid",
+    suite: Suite = "sid",
     update: Annotated[bool, typer.Option("--update", help="Look for newer packages.")] = False,
     as_json: Json = False,
 ) -> None:
     """Unpack Debian's MIGraphX into a private folder; no root needed."""
-    from onnx_bridge.migraphx.install.install import install
-    from onnx_bridge.migraphx.install.show import runtimes
-
     with progress(as_json) as tell:
         install(gpu=gpu, source=source, suite=suite, update=update, progress=tell)
-    show(runtimes(), as_json)
+    show(RuntimeList(choices()), as_json)
 
 
 @app.command("download")
 def runtime_download(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the packages go.", show_default=False)],
-    gpu: Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")] = False,
-    suite: Annotated[str, typer.Option(help="Debian suite to take the packages from.")] = "sid",
+    gpu: Gpu = False,
+    suite: Suite = "sid",
     as_json: Json = False,
 ) -> None:
     """Download the packages for `install --from`, for a machine without network."""
-    from onnx_bridge.migraphx.install.install import download
-    from onnx_bridge.migraphx.install.show import Paths
-
     with progress(as_json) as tell:
         paths = download(folder, gpu=gpu, suite=suite, progress=tell)
     show(Paths("downloaded", paths), as_json)
@@ -50,9 +51,7 @@ def runtime_download(
 @app.command("list")
 def runtime_list(as_json: Json = False) -> None:
     """Show every MIGraphX on this machine, and which one is used. Exit code 1 where there is none."""
-    from onnx_bridge.migraphx.install.show import runtimes
-
-    found = runtimes()
+    found = RuntimeList(choices())
     show(found, as_json)
     if found.used is None:
         raise typer.Exit(1)
@@ -64,20 +63,15 @@ def runtime_remove(
     as_json: Json = False,
 ) -> None:
     """Remove the private runtimes, or one of them."""
-    from onnx_bridge.migraphx.install.install import remove
-    from onnx_bridge.migraphx.install.show import Paths
-
     with progress(as_json) as tell:
         paths = remove(name, progress=tell)
     show(Paths("removed", paths), as_json)
 
 
-@app.command("doctor")
-def runtime_doctor(as_json: Json = False) -> None:
-    """Say what is there, what is missing, and what to do about it. Exit code 1 where nothing would run."""
-    from onnx_bridge.migraphx.install.show import diagnosis
-
-    found = diagnosis()
+@app.command("status")
+def status(as_json: Json = False) -> None:
+    """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 where no runtime works."""
+    found = runtime_status()
     show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)

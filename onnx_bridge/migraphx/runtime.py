@@ -16,10 +16,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Literal, get_args
 
-import platformdirs
-
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
-from onnx_bridge.migraphx.runtime_record import Record
+from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.migraphx.install_record import InstallRecord
 
 Kind = Literal["module", "system", "private"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -79,8 +78,8 @@ class Runtime:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where `find` looks: everything that it takes from outside.
+class SearchPlaces:
+    """Where `find` looks for runtimes.
 
     Attributes:
         environment: the environment variables.
@@ -138,53 +137,47 @@ class Choice:
     why: str
 
 
-def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
-    chosen = environment.get("ONNX_BRIDGE_CACHE")
-    return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
-
-
-def find(which: str | None = None, machine: Machine | None = None) -> Runtime:
+def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtime:
     """The runtime to use: the first of `installed`, or the one that ``which`` names.
 
     Args:
         which: a path (module, library, private root) or a kind; default: the environment's
             ``ONNX_BRIDGE_RUNTIME``, else the first that is there.
-        machine: where to look.
+        places: where to look.
 
     Raises:
         RuntimeNotFound: there is none, or not that one; says how to install one.
     """
-    machine = machine or Machine()
+    places = places or SearchPlaces()
     if which is not None:
-        return _named(which, which, machine)
-    if named := machine.environment.get(VARIABLE):
-        return _named(named, VARIABLE, machine)
-    for runtime in _search(machine):
+        return _named(which, which, places)
+    if named := places.environment.get(VARIABLE):
+        return _named(named, VARIABLE, places)
+    for runtime in _search(places):
         return runtime
     raise RuntimeNotFound("there is no MIGraphX on this machine", hint=_INSTALL)
 
 
-def installed(machine: Machine | None = None) -> list[Runtime]:
+def installed(places: SearchPlaces | None = None) -> list[Runtime]:
     """All runtimes on this machine, in the order in which `find` would take them."""
-    machine = machine or Machine()
-    found = list(_search(machine))
-    if named := machine.environment.get(VARIABLE):
+    places = places or SearchPlaces()
+    found = list(_search(places))
+    if named := places.environment.get(VARIABLE):
         with suppress(RuntimeNotFound):  # `find` says so
-            found.insert(0, _named(named, VARIABLE, machine))
+            found.insert(0, _named(named, VARIABLE, places))
     unique: dict[Path, Runtime] = {}
     for runtime in found:
         unique.setdefault(runtime.path.resolve(), runtime)
     return list(unique.values())
 
 
-def choices(machine: Machine | None = None) -> list[Choice]:
+def choices(places: SearchPlaces | None = None) -> list[Choice]:
     """All of `installed`, each with the reason why it is used or not."""
-    machine = machine or Machine()
-    everything = installed(machine)
-    named = machine.environment.get(VARIABLE)
+    places = places or SearchPlaces()
+    everything = installed(places)
+    named = places.environment.get(VARIABLE)
     try:
-        used = find(machine=machine)
+        used = find(places=places)
     except RuntimeNotFound as error:
         return [Choice(runtime, False, str(error)) for runtime in everything]
     why = f"{VARIABLE} is {named}" if named else "the order is: module, system, private (the last installed)"
@@ -264,34 +257,34 @@ def fits(module: Path) -> bool:
     return any(module.name == f"migraphx{suffix}" for suffix in EXTENSION_SUFFIXES)
 
 
-def _search(machine: Machine) -> Iterator[Runtime]:
+def _search(places: SearchPlaces) -> Iterator[Runtime]:
     """Every runtime in the usual places; one that is reached by two ways comes twice."""
-    for folder in (*map(Path, machine.search_path), *machine.rocm_libraries()):
+    for folder in (*map(Path, places.search_path), *places.rocm_libraries()):
         # by file name: a package that is merely called migraphx (as PyPI's placeholder is) has no such file
         for module in sorted(folder.glob("migraphx*.so")):
             if fits(module):
                 yield _of_file("module", module, str(folder))
-    for folder in machine.library_folders():
+    for folder in places.library_folders():
         if (folder / LIBRARY).is_file():
             yield _of_file("system", folder / LIBRARY, str(folder))
-    for root in _private_roots(cache_dir(machine.environment) / "runtimes"):
+    for root in _private_roots(cache_dir(places.environment) / "runtimes"):
         if unpacked := _of_root(root):
             yield unpacked
 
 
 def _private_roots(folder: Path) -> list[Path]:
     """What `install` has put into ``folder``: the current one, then the newest first."""
-    records = {path: Record.read(path) for path in folder.glob("[!.]*") if not path.is_symlink()}
+    records = {path: InstallRecord.read(path) for path in folder.glob("[!.]*") if not path.is_symlink()}
     dated = {path: record.date for path, record in records.items() if record}
     current = (folder / "current").resolve()
     return sorted(dated, key=lambda path: (path.resolve() == current, dated[path]), reverse=True)
 
 
-def _named(name: str, by: str, machine: Machine) -> Runtime:
+def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
     """The runtime that a kind's name or a path stands for; ``by`` is what error messages and `origin` call it."""
     where, origin = (name, None) if by == name else (f"{by}={name}", by)
     if name in KINDS:
-        for runtime in _search(machine):
+        for runtime in _search(places):
             if runtime.kind == name:
                 return runtime
         raise RuntimeNotFound(f"there is no {name} runtime on this machine", where=where, hint=_INSTALL)
@@ -312,7 +305,7 @@ def _named(name: str, by: str, machine: Machine) -> Runtime:
             return _of_file("module", file, by)
         if file.name.startswith("libmigraphx_c.so"):
             root = Path(*file.parts[:-4])
-            private = root != machine.root and root / _PRIVATE_LIBRARIES == file.parent
+            private = root != places.root and root / _PRIVATE_LIBRARIES == file.parent
             return (_of_root(root, origin) if private else None) or _of_file("system", file, by)
     raise RuntimeNotFound(
         f"this is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
@@ -332,7 +325,7 @@ def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
     targets = _targets(folders)
     if not any(folder.glob("libamdhip64.so*")):  # unpacked without what the GPU's library stands on
         targets = tuple(name for name in targets if name != "gpu")
-    record = Record.read(root)
+    record = InstallRecord.read(root)
     version = _version(library)
     identity = f"{version}-{record.identity}" if record else _identity(version, folders)
     said = f"onnx-bridge runtime install ({record.suite})" if record else str(root)

@@ -124,7 +124,7 @@ class Worker:
                     raise RuntimeFailure(
                         f"MIGraphX cannot be loaded: {error.what}",
                         where=str(self.runtime.path),
-                        hint="`onnx-bridge runtime doctor` shows details",
+                        hint="`onnx-bridge runtime status` shows details",
                         output=error.output,
                     ) from error
             return self._hello

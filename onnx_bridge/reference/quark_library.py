@@ -16,7 +16,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from onnx_bridge.migraphx.runtime import cache_dir
+from onnx_bridge.core.user_cache import cache_dir
 
 _FIND = "from quark.onnx import get_library_path; print(); print('found', get_library_path())"
 _TIMEOUT = 600.0

@@ -18,10 +18,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.runtime import Runtime, cache_dir
+from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.cache import Known, VerdictCache, shared
 from onnx_bridge.verdicts.hazards import hazard
 from onnx_bridge.verdicts.probing import TARGET, Question, ask, judge

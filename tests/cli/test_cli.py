@@ -513,15 +513,15 @@ class TestOutputs:
 
 
 class TestRuntimeVerbs:
-    def test_list_and_doctor(self, runtime: Runtime, bridge: Callable[..., Outcome]) -> None:
+    def test_list_and_status(self, runtime: Runtime, bridge: Callable[..., Outcome]) -> None:
         outcome = bridge("runtime", "list", "--json")
         assert outcome.code == 0
         assert outcome.json["used"]["version"].count(".") == 2
         assert runtime.version in bridge("runtime", "list").out
-        outcome = bridge("runtime", "doctor", "--json")
+        outcome = bridge("runtime", "status", "--json")
         assert outcome.code == 0
         assert outcome.json["passed"] is True
-        assert bridge("runtime", "doctor").code == 0
+        assert bridge("runtime", "status").code == 0
 
     def test_without_any(
         self, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

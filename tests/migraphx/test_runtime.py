@@ -15,9 +15,8 @@ from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.migraphx.runtime import (
     LIBRARY,
     VARIABLE,
-    Machine,
     Runtime,
-    cache_dir,
+    SearchPlaces,
     choices,
     find,
     gpu,
@@ -43,9 +42,9 @@ class Place:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
-    def machine(self, **environment: str) -> Machine:
+    def machine(self, **environment: str) -> SearchPlaces:
         environment = {"ONNX_BRIDGE_CACHE": str(self.cache), "PATH": os.environ["PATH"], **environment}
-        return Machine(environment, (str(self.site), "no-such-folder"), self.root)
+        return SearchPlaces(environment, (str(self.site), "no-such-folder"), self.root)
 
     def rocm(self, name: str = "rocm") -> Path:
         return self.root / "opt" / name / "lib"
@@ -77,7 +76,7 @@ class TestOrder:
     def test_an_empty_machine_has_none_and_says_how_to_get_one(self, place: Place) -> None:
         assert installed(place.machine()) == []
         with pytest.raises(RuntimeNotFound, match="onnx-bridge runtime install"):
-            find(machine=place.machine())
+            find(places=place.machine())
 
     def test_module_before_system_before_private(self, place: Place, runtime: Runtime) -> None:
         module, system = place.site / MODULE, place.root / "usr/lib/x86_64-linux-gnu" / LIBRARY
@@ -86,7 +85,7 @@ class TestOrder:
         machine = place.machine()
         assert [one.path for one in installed(machine)] == [module, system, private]
         assert [one.kind for one in installed(machine)] == ["module", "system", "private"]
-        assert find(machine=machine).path == module
+        assert find(places=machine).path == module
 
     def test_search_path_before_rocm_and_newest_rocm_first(self, place: Place) -> None:
         folders = [place.site, *map(place.rocm, ("rocm", "rocm-7.10.0", "rocm-7.2.1", "rocm-6.4.3"))]
@@ -101,7 +100,7 @@ class TestOrder:
     def test_ld_library_path_comes_first_among_libraries(self, place: Place) -> None:
         own = place.folder / "own"
         place.put(own / LIBRARY, place.rocm() / LIBRARY)
-        assert find(machine=place.machine(LD_LIBRARY_PATH=f"/nowhere:{own}")).path == own / LIBRARY
+        assert find(places=place.machine(LD_LIBRARY_PATH=f"/nowhere:{own}")).path == own / LIBRARY
 
     def test_a_folder_reached_twice_is_listed_once(self, place: Place) -> None:
         place.put(place.rocm("rocm-7.1.1") / LIBRARY, place.rocm("rocm-7.1.1") / MODULE)
@@ -131,9 +130,9 @@ class TestOrder:
             (folder / "runtime.json").write_text(text.replace('"date": "2', f'"date": "{date}-2'))
         (place.cache / "runtimes/.new-half").mkdir()
         (place.cache / "runtimes/no-record").mkdir()
-        assert find(machine=place.machine()).path == new
+        assert find(places=place.machine()).path == new
         (place.cache / "runtimes/current").symlink_to("old")
-        assert find(machine=place.machine()).path == old
+        assert find(places=place.machine()).path == old
         assert choices(place.machine())[0].why.startswith("the order is")
 
 
@@ -142,14 +141,14 @@ class TestNamed:
         place.put(place.site / MODULE)
         place.unpacked(runtime)
         assert find("private", place.machine()).kind == "private"
-        assert find(machine=place.machine(**{VARIABLE: "private"})).kind == "private"
+        assert find(places=place.machine(**{VARIABLE: "private"})).kind == "private"
         with pytest.raises(RuntimeNotFound, match=f"{VARIABLE}=system: there is no system runtime"):
-            find(machine=place.machine(**{VARIABLE: "system"}))
+            find(places=place.machine(**{VARIABLE: "system"}))
 
     def test_paths_of_a_private_runtime(self, place: Place, runtime: Runtime) -> None:
         assert runtime.library is not None
         for path in (runtime.path, runtime.library):
-            found = find(machine=place.machine(**{VARIABLE: str(path)}))
+            found = find(places=place.machine(**{VARIABLE: str(path)}))
             assert (found.kind, found.path, found.identity) == ("private", runtime.path, runtime.identity)
             assert found.origin == VARIABLE
 
@@ -187,7 +186,7 @@ class TestNamed:
         place.put(place.site / MODULE)
         machine = place.machine(**{VARIABLE: value})
         with pytest.raises(RuntimeNotFound, match=f"{VARIABLE}={value}: .*{message}"):
-            find(machine=machine)
+            find(places=machine)
         assert [choice.used for choice in choices(machine)] == [False]
         assert VARIABLE in choices(machine)[0].why
 
@@ -219,10 +218,10 @@ class TestRuntime:
     def test_identity_changes_with_the_files(self, place: Place) -> None:
         core = place.rocm() / "migraphx/lib/libmigraphx.so.2014000"
         place.put(place.rocm() / LIBRARY, core)
-        before = find(machine=place.machine()).identity
-        assert find(machine=place.machine()).identity == before
+        before = find(places=place.machine()).identity
+        assert find(places=place.machine()).identity == before
         core.write_bytes(b"another")
-        assert find(machine=place.machine()).identity != before
+        assert find(places=place.machine()).identity != before
 
     def test_command_loads_the_library_in_the_same_python(self, runtime: Runtime, tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
@@ -290,8 +289,3 @@ class TestTarget:
     def test_unknown(self, runtime: Runtime) -> None:
         with pytest.raises(InputError, match="did you mean gpu"):
             resolve_target("gpus", runtime)
-
-
-def test_cache_dir() -> None:
-    assert cache_dir({"ONNX_BRIDGE_CACHE": "/somewhere"}) == Path("/somewhere")
-    assert cache_dir({}).name == "onnx-bridge"

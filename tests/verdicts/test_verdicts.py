@@ -323,7 +323,7 @@ class TestCache:
 
     @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "written anew"])
     def test_another_file_in_its_place_is_read_from_the_start(self, tmp_path: Path, replaced: bool) -> None:
-        """As `cache prune` leaves it, and however long it is by now."""
+        """However long the other one is."""
         file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", Known(Verdict(Status.OK), True)
         cache = VerdictCache(file)
         cache.add({"one": known})

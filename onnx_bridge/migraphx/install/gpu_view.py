@@ -21,12 +21,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from onnx_bridge.core.errors import MigraphxError, RuntimeFailure, RuntimeNotFound, WorkerCrashed, WorkerTimeout
+from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine
 from onnx_bridge.migraphx.install.system_tools import environment, last_words
-from onnx_bridge.migraphx.runtime import Runtime, cache_dir
-from onnx_bridge.migraphx.runtime_record import Record
+from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.runtime import Runtime
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _HEADERS = "migraphx-dev"
@@ -186,7 +187,7 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
     for libraries in runtime.library_path:
         if (beside := libraries.parent / "include" / "migraphx" / "simplify_qdq.hpp").is_file():
             return [beside.parent.parent]
-    record = Record.read(runtime.path) if runtime.kind == "private" else None
+    record = InstallRecord.read(runtime.path) if runtime.kind == "private" else None
     if record is None:
         raise RuntimeNotFound(
             "there are no headers of this runtime", where=str(runtime.path), hint="use a private runtime"
@@ -204,6 +205,6 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
     return [headers / "usr/include", headers / "usr/lib/x86_64-linux-gnu/migraphx/include"]
 
 
-def _suite(record: Record) -> str:
+def _suite(record: InstallRecord) -> str:
     """The suite to look for headers in; for a runtime that was installed from a folder, the newest one."""
     return "sid" if record.suite == "from" else record.suite

@@ -27,11 +27,12 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, nearest
+from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
 from onnx_bridge.migraphx.install.system_tools import last_words, space_needed
-from onnx_bridge.migraphx.runtime import Runtime, cache_dir, find
-from onnx_bridge.migraphx.runtime_record import Package, Record, checksum, identity_of, libraries
+from onnx_bridge.migraphx.install_record import InstallRecord, Package, checksum, identity_of, libraries
+from onnx_bridge.migraphx.runtime import Runtime, find
 
 Progress = Callable[[str], None]
 
@@ -251,9 +252,9 @@ def _identity(debs: list[Deb]) -> str:
     return identity_of((deb.name, deb.version) for deb in debs)
 
 
-def _recorded(runtimes: Path) -> list[tuple[Path, Record]]:
+def _recorded(runtimes: Path) -> list[tuple[Path, InstallRecord]]:
     """The installed runtimes, newest first, without those whose files are missing or cut short."""
-    read = ((path, Record.read(path)) for path in runtimes.glob("[!.]*") if not path.is_symlink())
+    read = ((path, InstallRecord.read(path)) for path in runtimes.glob("[!.]*") if not path.is_symlink())
     whole = [(path, record) for path, record in read if record and not record.damage(path)]
     return sorted(whole, key=lambda one: one[1].date, reverse=True)
 
@@ -279,7 +280,7 @@ def _record(made: Path, debs: list[Deb], suite: str, origin: str, target: Litera
             where=suite if suite != _FROM else origin,
             hint="the packages do not go together: all of them must come from the same suite, sid",
         )
-    Record(
+    InstallRecord(
         suite=suite,
         origin=origin,
         target=target,

@@ -1,4 +1,4 @@
-"""What stands between this machine and a working MIGraphX: every check, passed or not, with what to do."""
+"""The state of MIGraphX on this machine: a list of checks, each with its result and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
 from onnx_bridge.migraphx.install.system_tools import tool
-from onnx_bridge.migraphx.runtime import Choice, Machine, cache_dir, choices, find, fits, gpu, gpus_listed
-from onnx_bridge.migraphx.runtime_record import Record
+from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.runtime import Choice, SearchPlaces, choices, find, fits, gpu, gpus_listed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Level = Literal["ok", "warn", "error"]
 
@@ -21,73 +25,108 @@ _ROOM = 600_000_000
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One check: how it went, what was found, and what to do where that is not good."""
+class Check:
+    """One check.
+
+    Attributes:
+        level: its result.
+        what: what was found.
+        hint: what to do, where the result is not ``ok``.
+    """
 
     level: Level
     what: str
     hint: str | None = None
 
 
-def doctor(machine: Machine | None = None) -> list[Finding]:
+@dataclass(frozen=True)
+class RuntimeStatus:
+    """The results of all checks."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is a runtime that works."""
+        return not any(check.level == "error" for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
+
+    def render(self) -> RenderableType:
+        """One line a check."""
+        from rich.table import Table
+
+        styles = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "error": "[red]error[/]"}
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for check in self.checks:
+            hint = f"\n→ {check.hint}" if check.hint else ""
+            table.add_row(styles[check.level], f"{check.what}{hint}")
+        return table
+
+
+def runtime_status(places: SearchPlaces | None = None) -> RuntimeStatus:
     """Check the runtimes, the GPU, and whether a private runtime could be installed; nothing is changed.
 
     Every runtime is loaded once, in a process of its own, and every file of the private ones is read. The network
-    is not used. What is wrong with a runtime that is not used, or with installing where a runtime works, only warns.
+    is not used. Problems of a runtime that is not used, or of installing where a runtime works, are warnings.
     """
-    machine = machine or Machine()
-    listed = choices(machine)
-    found = [*_runtimes(listed, machine), *_misfits(machine), *_gpu(listed, machine)]
-    works = not any(finding.level == "error" for finding in found)
-    return [*found, *_installing(machine, "warn" if works else "error")]
+    places = places or SearchPlaces()
+    listed = choices(places)
+    found = [*_runtimes(listed, places), *_foreign_modules(places), *_gpu(listed, places)]
+    works = not any(check.level == "error" for check in found)
+    return RuntimeStatus((*found, *_installing(places, "warn" if works else "error")))
 
 
-def _runtimes(listed: list[Choice], machine: Machine) -> Iterator[Finding]:
+def _runtimes(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
     try:
-        find(machine=machine)
+        find(places=places)
     except BridgeError as error:
-        yield _finding("error", error)
+        yield _failed("error", error)
     for choice in listed:
         runtime = choice.runtime
         bad: Level = "error" if choice.used else "warn"
         name = f"{runtime.kind} {runtime.path}"
         if said := load_error(runtime):
-            yield Finding(bad, f"{name} does not load: {said}", "repair it, or choose another: ONNX_BRIDGE_RUNTIME")
+            yield Check(bad, f"{name} does not load: {said}", "repair it, or choose another: ONNX_BRIDGE_RUNTIME")
         else:
             use = f"used ({choice.why})" if choice.used else f"not used ({choice.why})"
-            yield Finding("ok", f"{name}: MIGraphX {runtime.version} for {', '.join(runtime.targets)}; {use}")
-        record = Record.read(runtime.path) if runtime.kind == "private" else None
+            yield Check("ok", f"{name}: MIGraphX {runtime.version} for {', '.join(runtime.targets)}; {use}")
+        record = InstallRecord.read(runtime.path) if runtime.kind == "private" else None
         if record and (damaged := record.damage(runtime.path, thorough=True)):
             again = f"onnx-bridge runtime remove {runtime.path.name}, and install it again"
-            yield Finding(bad, f"{name}: missing or changed since it was installed: {', '.join(damaged)}", again)
+            yield Check(bad, f"{name}: missing or changed since it was installed: {', '.join(damaged)}", again)
         elif record:
             versions = {package.name: package.version for package in record.packages}
             packages = ", ".join(f"{package} {version}" for package, version in sorted(versions.items()))
-            yield Finding("ok", f"{name}: {len(record.files)} libraries intact, from {record.origin} ({packages})")
+            yield Check("ok", f"{name}: {len(record.files)} libraries intact, from {record.origin} ({packages})")
 
 
-def _misfits(machine: Machine) -> Iterator[Finding]:
-    for folder in dict.fromkeys((*map(Path, machine.search_path), *machine.rocm_libraries())):
+def _foreign_modules(places: SearchPlaces) -> Iterator[Check]:
+    for folder in dict.fromkeys((*map(Path, places.search_path), *places.rocm_libraries())):
         for module in sorted(folder.glob("migraphx*.so")):
             if not fits(module):
                 hint = "run ONNX Bridge with the Python that it is named for, if the module is wanted"
-                yield Finding("warn", f"{module} is for another Python than this one", hint)
+                yield Check("warn", f"{module} is for another Python than this one", hint)
 
 
-def _gpu(listed: list[Choice], machine: Machine) -> Iterator[Finding]:
+def _gpu(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
     able = any(choice.used and "gpu" in choice.runtime.targets for choice in listed)
-    if architecture := gpu(machine.root):
+    if architecture := gpu(places.root):
         hint = None if able else "onnx-bridge runtime install --gpu, or AMD's official ROCm packages"
         without = "" if able else ", but the runtime in use has no target gpu"
-        yield Finding("ok" if able else "warn", f"AMD GPU {architecture}{without}", hint)
-    elif seen := gpus_listed(machine.root):
+        yield Check("ok" if able else "warn", f"AMD GPU {architecture}{without}", hint)
+    elif seen := gpus_listed(places.root):
         hint = "add the user to the groups render and video; in a container: --device /dev/kfd --device /dev/dri"
-        yield Finding("warn", f"AMD GPU {seen[0]}, but /dev/kfd may not be opened", hint)
+        yield Check("warn", f"AMD GPU {seen[0]}, but /dev/kfd may not be opened", hint)
     else:
-        yield Finding("ok", "no AMD GPU: the target is ref")
+        yield Check("ok", "no AMD GPU: the target is ref")
 
 
-def _installing(machine: Machine, bad: Level) -> Iterator[Finding]:
+def _installing(places: SearchPlaces, bad: Level) -> Iterator[Check]:
     def addresses() -> str:
         return f"Debian's archive in apt's sources: {', '.join(mirrors())}"
 
@@ -104,17 +143,17 @@ def _installing(machine: Machine, bad: Level) -> Iterator[Finding]:
     ]
     for check in checks:
         try:
-            yield Finding("ok", check())
+            yield Check("ok", check())
         except BridgeError as error:
-            yield _finding(bad, error)
-    cache = cache_dir(machine.environment)
+            yield _failed(bad, error)
+    cache = cache_dir(places.environment)
     there = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     room = f"{free / 1e9:,.1f} GB free for {cache}"
     hint = "ONNX_BRIDGE_CACHE chooses another disk; a private runtime wants 0.6 GB, with --gpu 6.2 GB"
-    yield Finding("ok", room) if free > _ROOM else Finding("warn", room, hint)
+    yield Check("ok", room) if free > _ROOM else Check("warn", room, hint)
 
 
-def _finding(level: Level, error: BridgeError) -> Finding:
+def _failed(level: Level, error: BridgeError) -> Check:
     what = f"{error.where}: {error.what}" if error.where else error.what
-    return Finding(level, what, error.hint)
+    return Check(level, what, error.hint)

@@ -26,6 +26,7 @@ from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key, key_of
 from onnx_bridge.core.atomic_write import atomic_folder
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.torch.export.calls import Call, Flat, eager, quiet, settled
@@ -69,7 +70,7 @@ class Options:
     def folder(self) -> Path | None:
         """Where entries are kept; None where they are not."""
         if self.cache is True:
-            return runtimes.cache_dir() / "torch"
+            return cache_dir() / "torch"
         return None if self.cache is False else Path(self.cache)
 
 

@@ -20,8 +20,8 @@ from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure, Run
 from onnx_bridge.migraphx.install import apt
 from onnx_bridge.migraphx.install.debian_packages import GPU_LIBRARIES
 from onnx_bridge.migraphx.install.install import download, install, load_error, remove
+from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.runtime import Runtime, find, installed
-from onnx_bridge.migraphx.runtime_record import Record
 
 INSTALL = """if True:
     import sys
@@ -117,7 +117,7 @@ class TestInstall:
         assert load_error(runtime) is None
         assert runtime.library is not None
         assert (runtime.library.parent / "libc_malloc_debug.so.0").exists()
-        record = Record.read(runtime.path)
+        record = InstallRecord.read(runtime.path)
         assert record is not None
         assert (record.suite, record.origin, record.target) == ("sid", "Debian", "ref")
         assert record.damage(runtime.path, thorough=True) == []
@@ -137,7 +137,7 @@ class TestInstall:
         assert said[0].startswith("unpacking")
         assert load_error(runtime) is None
         assert find() == runtime
-        record = Record.read(runtime.path)
+        record = InstallRecord.read(runtime.path)
         assert record is not None
         assert (record.suite, record.origin) == ("from", str(debs))
 
@@ -158,7 +158,7 @@ class TestInstall:
     ) -> None:
         place = cache / "runtimes" / runtime.path.name
         shutil.copytree(runtime.path, place, symlinks=True, copy_function=os.symlink)
-        record = Record.read(place)
+        record = InstallRecord.read(place)
         assert record is not None
         (place / "runtime.json").unlink()
         replace(record, suite="sid").write(place)

@@ -1,4 +1,4 @@
-"""What the verbs of ``onnx-bridge runtime`` print: each result as JSON values and as a table."""
+"""Results of the verbs of ``onnx-bridge runtime``, as JSON values and as text."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnx_bridge.migraphx.install.status import Finding, doctor
-from onnx_bridge.migraphx.runtime import Choice, Runtime, choices
+from onnx_bridge.migraphx.runtime import Choice, Runtime
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
-class Runtimes:
+class RuntimeList:
     """Every runtime on this machine, with the reason why it is used or not."""
 
     choices: list[Choice]
@@ -46,58 +45,19 @@ class Runtimes:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """What `doctor` found."""
-
-    findings: list[Finding]
-
-    @property
-    def passed(self) -> bool:
-        """Whether there is a runtime that works."""
-        return not any(finding.level == "error" for finding in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"passed": self.passed, "findings": [vars(finding) for finding in self.findings]}
-
-    def render(self) -> RenderableType:
-        """One line a check."""
-        from rich.table import Table
-
-        styles = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "error": "[red]error[/]"}
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for finding in self.findings:
-            hint = f"\n→ {finding.hint}" if finding.hint else ""
-            table.add_row(styles[finding.level], f"{finding.what}{hint}")
-        return table
-
-
-@dataclass(frozen=True)
 class Paths:
-    """Files or folders that something was done to."""
+    """Files or folders, and what was done to them, as a past participle."""
 
-    did: str
+    done: str
     paths: list[Path]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {self.did: [str(path) for path in self.paths]}
+        return {self.done: [str(path) for path in self.paths]}
 
     def render(self) -> str:
         """One line a path."""
-        return "\n".join(f"{self.did} {path}" for path in self.paths) or f"nothing {self.did}"
-
-
-def runtimes() -> Runtimes:
-    """Every runtime on this machine."""
-    return Runtimes(choices())
-
-
-def diagnosis() -> Diagnosis:
-    """What stands between this machine and a working MIGraphX."""
-    return Diagnosis(doctor())
+        return "\n".join(f"{self.done} {path}" for path in self.paths) or f"nothing {self.done}"
 
 
 def _entry(runtime: Runtime) -> dict[str, Any]:

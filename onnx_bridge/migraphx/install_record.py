@@ -31,7 +31,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Record:
+class InstallRecord:
     """What a private runtime consists of.
 
     Attributes:
@@ -51,7 +51,7 @@ class Record:
     files: tuple[File, ...]
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
+    def read(cls, folder: Path) -> InstallRecord | None:
         """The record in ``folder``; None where there is none that can be read."""
         try:
             said = json.loads((folder / NAME).read_text())

@@ -1,0 +1,79 @@
+"""The user's cache folder, and the verb ``cache``.
+
+    runtimes/     private installations of MIGraphX          batches/    journals of batches whose output is elsewhere
+    verdicts/     verdicts of each runtime                   torch/      programs of lowered PyTorch modules
+    bundles/      packed bundles, unpacked                   gpu-view/   the program that forecasts int8 kernels
+    quark-*       where AMD Quark's compiled operators are
+
+`clear` removes what is made again when it is needed; installations and journals stay.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+_CACHED = ("verdicts", "torch", "bundles", "gpu-view", "quark-*")
+
+
+def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
+    chosen = environment.get("ONNX_BRIDGE_CACHE")
+    return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What `clear` removed, or would remove.
+
+    Attributes:
+        folder: the cache.
+        sizes: bytes on the disk by name within the folder.
+        dry_run: whether nothing was removed.
+    """
+
+    folder: Path
+    sizes: Mapping[str, int]
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        total = sum(self.sizes.values())
+        return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": total, "sizes": dict(self.sizes)}
+
+    def render(self) -> str:
+        """One line for each name, and the sum."""
+        lines = [f"{size / 2**20:10.1f} MiB  {name}" for name, size in self.sizes.items()]
+        verb = "would free" if self.dry_run else "freed"
+        return "\n".join([*lines, f"{verb} {sum(self.sizes.values()) / 2**20:.1f} MiB in {self.folder}"])
+
+
+def clear(*, dry_run: bool = False) -> Cleared:
+    """Remove what is cached; processes that use it make it again.
+
+    Args:
+        dry_run: only measure it.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    folder = cache_dir()
+    found = sorted(path for name in _CACHED for path in folder.glob(name))
+    sizes = {path.name: _bytes(path) for path in found}
+    if found and not dry_run:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".cleared-") as aside:
+            for path in found:
+                path.rename(Path(aside) / path.name)  # at once: no process finds half of it
+    return Cleared(folder, sizes, dry_run)
+
+
+def _bytes(path: Path) -> int:
+    """Bytes on the disk; a file with several names counts once."""
+    states = (each.lstat() for each in (path, *path.rglob("*")) if not each.is_dir())
+    return sum({(state.st_dev, state.st_ino): state.st_blocks * 512 for state in states}.values())
