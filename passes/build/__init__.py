@@ -1,1 +1,1 @@
-"""Builders that several rules share."""
+"""Builders of ONNX expressions that several passes and legalization rules share."""

@@ -1,4 +1,4 @@
-"""Expressions in one dtype, and which dtype to compute in."""
+"""A builder of expressions in one dtype, and the choice of the dtype to compute in."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Operand = ir.Value | float | Array
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-"""The floats of 16 bits: ONNX Runtime computes them in float32 and rounds once, at the end of each operator."""
+"""The 16-bit floats. ONNX Runtime's CPU kernels compute in float32 and round once, at the end of each operator."""
 
 
 def wide(dtype: ir.DataType) -> ir.DataType:
-    """The dtype to compute in: 32 bits for what has fewer, else the same.
+    """The dtype to compute in: 32 bits wide if ``dtype`` is narrower, else ``dtype``.
 
-    Sums and products of integers, cut back to their bits, come out as if they had been computed in them.
+    Sums and products of integers are the same after truncation to the original width.
     """
     if dtype in HALVES:
         return ir.DataType.FLOAT
@@ -30,14 +30,14 @@ def wide(dtype: ir.DataType) -> ir.DataType:
 
 
 class Arithmetic:
-    """Builds expressions whose numbers have one dtype.
+    """Builds expressions of one dtype.
 
-    ``a("Mul", x, 0.5)`` is the output of a new node; numbers and arrays among the operands become constants of the
+    ``a("Mul", x, 0.5)`` is the output of a new node. Numbers and arrays among the operands become constants of that
     dtype. Indices, shapes and axes are int64 whatever the dtype is.
 
     Args:
-        edit: where nodes are made.
-        dtype: of the numbers.
+        edit: receives the new nodes.
+        dtype: of constants among the operands.
     """
 
     def __init__(self, edit: Edit, dtype: ir.DataType) -> None:
@@ -49,26 +49,26 @@ class Arithmetic:
         return self.edit.op(op_type, [None if each is None else self.value(each) for each in operands], attributes)
 
     def value(self, operand: Operand) -> ir.Value:
-        """An operand, made a constant of the dtype where it is a number or an array."""
+        """An operand as a value; a number or array becomes a constant of this dtype."""
         if isinstance(operand, ir.Value):
             return operand
         return self.edit.constant(np.asarray(operand).astype(self.dtype.numpy()))
 
     def index(self, numbers: int | Sequence[int] | Array) -> ir.Value:
-        """A constant of int64."""
+        """An int64 constant."""
         return self.edit.constant(np.array(numbers, np.int64))
 
     def cast(self, x: ir.Value, source: ir.DataType, to: ir.DataType | None = None) -> ir.Value:
-        """``x``, which has the dtype ``source``, in another: this expression's own where none is given."""
+        """``x``, whose dtype is ``source``, cast to ``to``; by default, to this builder's dtype."""
         to = self.dtype if to is None else to
         return x if source == to else self("Cast", x, to=int(to))
 
     def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
-        """``x`` in another shape, without zeros."""
+        """``x`` reshaped to a static shape without zeros."""
         return self("Reshape", x, self.index(shape)) if shape else self("Squeeze", x)
 
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """``x`` without axes of length 1."""
+        """``x`` without some axes of length 1."""
         return self("Squeeze", x, self.index(axes)) if axes else x
 
     def unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
@@ -80,9 +80,9 @@ class Arithmetic:
         return self("Slice", x, self.index([start]), self.index([stop]), self.index([axis]))
 
     def reduce(self, kind: str, x: ir.Value, axes: Sequence[int], *, keepdims: bool = True) -> ir.Value:
-        """``ReduceSum``, ``ReduceMax`` or another reduction, over axes of which there must be one."""
+        """``ReduceSum``, ``ReduceMax`` or another reduction over a non-empty list of axes."""
         return self(f"Reduce{kind}", x, self.index(list(axes)), keepdims=int(keepdims))
 
     def concat(self, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """``parts`` one after the other along an axis."""
+        """``parts`` concatenated along an axis."""
         return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=axis)

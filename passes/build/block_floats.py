@@ -1,12 +1,12 @@
-"""Rounding to floats of fewer bits, and to floats that share an exponent within a block, as arithmetic on float32.
+"""Rounding of float32 numbers to narrower floats and to block floats, as float32 arithmetic.
 
-    plain floats    round(x / u)·u           u = 2^(⌊log₂|x|⌋ − m), m bits of mantissa
+    narrow floats   round(x / u)·u           u = 2^(⌊log₂|x|⌋ − m), m bits of mantissa
     block floats    round(x / u)·u           u = 2^(e − (m − 1)), e = ⌊log₂ max|x|⌋ over the block
-    their primes    round(x / u)·u           likewise, but up to 2^d − 1 less for sub-blocks whose numbers are smaller
-    MX              s·f(x / s)               s = 2^(e − e_max), f rounding to a small float, or to 1/64
+    BFP prime       round(x / u)·u           as block floats; e is up to 2^d − 1 less for sub-blocks of small numbers
+    MX              s·f(x / s)               s = 2^(e − e_max), f rounds to a narrow float, or to 1/64
 
-Powers of two are found by comparison (`passes.build.grids.floor_power`), so that every step is exact but for the one
-that rounds. The definitions are those of the kernels that come with AMD Quark (custom operators of its ONNX part).
+Powers of two are found by comparison (`passes.build.small_dtypes.floor_power`), so that every step except the
+rounding is exact. The formats are defined by the custom ONNX operators of AMD Quark.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.grids import floor_power, round_away
+from passes.build.small_dtypes import floor_power, round_away
 from passes.core.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT
 _LOW, _HIGH = -126, 127
-"""The exponents of normal numbers of float32."""
+"""The exponents of normal float32 numbers."""
 
 
 class Rounding(enum.IntEnum):
-    """What becomes of halves, by the numbers that the operators' attributes have for it."""
+    """How halves are rounded, with the values that the operators' attributes use."""
 
     AWAY = 0
     UP = 1
@@ -36,14 +36,14 @@ class Rounding(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class SmallFloat:
-    """A float of few bits.
+class NarrowFloat:
+    """A narrow float dtype.
 
     Attributes:
-        low: the exponent of its smallest normal number.
-        high: that of its largest number.
-        mantissa: bits after the leading one.
-        largest: its largest number.
+        low: exponent of the smallest normal number.
+        high: exponent of the largest number.
+        mantissa: number of explicit bits.
+        largest: the largest finite number.
     """
 
     low: int
@@ -52,22 +52,22 @@ class SmallFloat:
     largest: float
 
 
-BFLOAT16 = SmallFloat(-126, 127, 7, float.fromhex("0x1.fep127"))
-FLOAT16 = SmallFloat(-14, 15, 10, 65504.0)
+BFLOAT16 = NarrowFloat(-126, 127, 7, float.fromhex("0x1.fep127"))
+FLOAT16 = NarrowFloat(-14, 15, 10, 65504.0)
 ELEMENTS = {
-    "fp8_e5m2": SmallFloat(-14, 15, 2, 57344.0),
-    "fp8_e4m3": SmallFloat(-6, 8, 3, 448.0),
-    "fp6_e3m2": SmallFloat(-2, 4, 2, 28.0),
-    "fp6_e2m3": SmallFloat(0, 2, 3, 7.5),
-    "fp4_e2m1": SmallFloat(0, 2, 1, 6.0),
+    "fp8_e5m2": NarrowFloat(-14, 15, 2, 57344.0),
+    "fp8_e4m3": NarrowFloat(-6, 8, 3, 448.0),
+    "fp6_e3m2": NarrowFloat(-2, 4, 2, 28.0),
+    "fp6_e2m3": NarrowFloat(0, 2, 3, 7.5),
+    "fp4_e2m1": NarrowFloat(0, 2, 1, 6.0),
 }
-"""The floats that MX blocks are made of."""
-_IMPLICIT = 64.0
-"""MX's int8 counts in units of 1/64."""
+"""The element dtypes of MX blocks."""
+_MX_INT8_SCALE = 64.0
+"""The elements of MX int8 are multiples of 1/64."""
 
 
-def round_to_float(edit: Edit, x: ir.Value, kind: SmallFloat) -> ir.Value:
-    """float32 numbers rounded to a smaller float, half to even; what is too large becomes its largest number."""
+def round_to_float(edit: Edit, x: ir.Value, kind: NarrowFloat) -> ir.Value:
+    """Round float32 numbers to a narrower float, half to even, saturating."""
     a = Arithmetic(edit, _NUMBER)
     x = a("Min", a("Max", x, -kind.largest), kind.largest)
     power, _ = floor_power(edit, a("Abs", x), kind.low, kind.high)
@@ -76,29 +76,30 @@ def round_to_float(edit: Edit, x: ir.Value, kind: SmallFloat) -> ir.Value:
     return a("Min", a("Max", rounded, -kind.largest), kind.largest)
 
 
-def round_halves(edit: Edit, x: ir.Value, mode: Rounding) -> ir.Value:
-    """The nearest integers of float32 numbers."""
+def round_halves(edit: Edit, x: ir.Value, rounding: Rounding) -> ir.Value:
+    """Round float32 numbers to integers."""
     a = Arithmetic(edit, _NUMBER)
-    if mode is Rounding.EVEN:
+    if rounding is Rounding.EVEN:
         return a("Round", x)
-    if mode is Rounding.AWAY:
+    if rounding is Rounding.AWAY:
         return round_away(edit, x, _NUMBER)
-    whole = a("Floor", x)
-    return a("Where", a("Less", a("Sub", x, whole), 0.5), whole, a("Add", whole, 1.0))
+    block_power = a("Floor", x)
+    return a("Where", a("Less", a("Sub", x, block_power), 0.5), block_power, a("Add", block_power, 1.0))
 
 
 def in_blocks(
     edit: Edit, x: ir.Value, dims: tuple[int, ...], axis: int, size: int, compute: Callable[[ir.Value, int], ir.Value]
 ) -> ir.Value:
-    """Apply ``compute`` to blocks along an axis; the last one is filled up with zeros.
+    """Apply ``compute`` to blocks along an axis; the last block is padded with zeros.
 
     Args:
-        edit: where to build it.
+        edit: receives the new nodes.
         x: float32.
-        dims: its shape.
-        axis: from 0 on.
+        dims: shape of ``x``.
+        axis: non-negative.
         size: of a block.
-        compute: takes x with the axis taken apart in two, and the index of the inner one; keeps that shape.
+        compute: maps x, reshaped so that ``axis`` is split in two, and the index of the inner axis to a result of the
+            same shape.
     """
     a = Arithmetic(edit, _NUMBER)
     length = dims[axis]
@@ -112,87 +113,94 @@ def in_blocks(
     return a.slice(y, axis, 0, length) if fill else y
 
 
-def round_block(edit: Edit, x: ir.Value, axis: int, *, bits: int, mode: Rounding, widen: bool = False) -> ir.Value:
-    """Block floats: one exponent for all numbers along an axis, of 8 bits.
+def round_block(edit: Edit, x: ir.Value, axis: int, *, bits: int, rounding: Rounding, widen: bool = False) -> ir.Value:
+    """Block floats: all numbers along an axis share an 8-bit exponent.
 
     Args:
-        edit: where to build it.
-        x: float32; finite numbers.
-        axis: along which a block lies.
-        bits: of a number with the exponent: 16 has 7 of mantissa.
-        mode: of rounding.
-        widen: the next larger exponent is taken where a number would round beyond 8 bits of integer, instead of
-            clamping.
+        edit: receives the new nodes.
+        x: float32, finite.
+        axis: of the block.
+        bits: of a number including the exponent: 16 means 7 bits of mantissa.
+        rounding: how halves are rounded.
+        widen: use the next larger exponent for blocks whose numbers round beyond 8-bit integers, instead of clamping.
     """
     a = Arithmetic(edit, _NUMBER)
     mantissa = bits - 9
     power, _ = floor_power(edit, a.reduce("Max", a("Abs", x), [axis]), _LOW, _HIGH)
     unit = a("Mul", power, 2.0 ** (1 - mantissa))
     if widen:
-        scaled = round_halves(edit, a("Div", x, unit), mode)
+        scaled = round_halves(edit, a("Div", x, unit), rounding)
         most, least = a.reduce("Max", scaled, [axis]), a.reduce("Min", scaled, [axis])
         over = a("Or", a("Not", a("Less", most, 128.0)), a("Less", least, -128.0))
         unit = a("Where", over, a("Mul", unit, 2.0), unit)
-        return a("Mul", round_halves(edit, a("Div", x, unit), mode), unit)
-    y = a("Mul", round_halves(edit, a("Div", x, unit), mode), unit)
+        return a("Mul", round_halves(edit, a("Div", x, unit), rounding), unit)
+    y = a("Mul", round_halves(edit, a("Div", x, unit), rounding), unit)
     most = a("Sub", a("Mul", power, 2.0), unit)
     return a("Max", a("Min", y, most), a("Neg", most))
 
 
 def round_prime_block(
-    edit: Edit, x: ir.Value, shape: tuple[int, ...], axis: int, *, bits: int, mode: Rounding, part: int, shift: int
+    edit: Edit,
+    x: ir.Value,
+    shape: tuple[int, ...],
+    axis: int,
+    *,
+    bits: int,
+    rounding: Rounding,
+    sub_block: int,
+    shift: int,
 ) -> ir.Value:
-    """Block floats whose sub-blocks of smaller numbers have a smaller exponent.
+    """Block floats in which sub-blocks of small numbers have a smaller exponent.
 
     Args:
-        edit: where to build it.
-        x: float32; finite numbers.
-        shape: of x.
-        axis: along which a block lies.
-        bits: of a number with the exponent.
-        mode: of rounding.
-        part: how many numbers a sub-block has.
-        shift: bits of the difference between the exponents of a sub-block and its block.
+        edit: receives the new nodes.
+        x: float32, finite.
+        shape: of ``x``.
+        axis: of the block.
+        bits: of a number including the exponent.
+        rounding: how halves are rounded.
+        sub_block: size of a sub-block.
+        shift: number of bits that encode how much smaller the exponent of a sub-block is.
     """
     a = Arithmetic(edit, _NUMBER)
     mantissa = bits - 9
-    parts = [*shape[:axis], shape[axis] // part, part, *shape[axis + 1 :]]
-    split = a.reshape(x, parts)
+    split_shape = [*shape[:axis], shape[axis] // sub_block, sub_block, *shape[axis + 1 :]]
+    split = a.reshape(x, split_shape)
     size = a("Abs", split)
-    tiny = a("Less", size, 2.0**_LOW)  # subnormal numbers count as zero
+    tiny = a("Less", size, 2.0**_LOW)  # subnormal numbers are flushed to zero
     split, size = a("Where", tiny, 0.0, split), a("Where", tiny, 0.0, size)
     largest = a.reduce("Max", size, [axis + 1])
-    whole, _ = floor_power(edit, a.reduce("Max", largest, [axis]), _LOW, _HIGH)
-    own, _ = floor_power(edit, largest, _LOW, _HIGH)
-    power = a("Max", own, a("Mul", whole, 2.0 ** -(2**shift - 1)))
+    block_power, _ = floor_power(edit, a.reduce("Max", largest, [axis]), _LOW, _HIGH)
+    sub_block_power, _ = floor_power(edit, largest, _LOW, _HIGH)
+    power = a("Max", sub_block_power, a("Mul", block_power, 2.0 ** -(2**shift - 1)))
     unit = a("Mul", power, 2.0 ** (1 - mantissa))
     most = 2.0**mantissa - 1
-    y = a("Max", a("Min", round_halves(edit, a("Div", split, unit), mode), most), -most)
+    y = a("Max", a("Min", round_halves(edit, a("Div", split, unit), rounding), most), -most)
     return a.reshape(a("Mul", y, unit), shape)
 
 
-def round_mx(edit: Edit, x: ir.Value, axis: int, *, element: str, mode: Rounding) -> ir.Value:
-    """MX blocks: a scale that is a power of two, and elements that are small floats, or int8.
+def round_mx(edit: Edit, x: ir.Value, axis: int, *, element: str, rounding: Rounding) -> ir.Value:
+    """MX blocks: a power-of-two scale, and elements that are narrow floats or int8.
 
     Args:
-        edit: where to build it.
-        x: float32; finite numbers.
-        axis: along which a block lies.
-        element: the name of a small float in `ELEMENTS`, or int8.
-        mode: of rounding; for int8 only, others round half to even.
+        edit: receives the new nodes.
+        x: float32, finite.
+        axis: of the block.
+        element: a key of `ELEMENTS`, or int8.
+        rounding: how halves are rounded, for int8 only; narrow floats round half to even.
     """
     a = Arithmetic(edit, _NUMBER)
     power, _ = floor_power(edit, a.reduce("Max", a("Abs", x), [axis]), _LOW, _HIGH)
     if element == "int8":
-        scaled = round_halves(edit, a("Mul", a("Div", x, power), _IMPLICIT), mode)
-        return a("Mul", a("Div", a("Max", a("Min", scaled, 127.0), -128.0), _IMPLICIT), power)
+        scaled = round_halves(edit, a("Mul", a("Div", x, power), _MX_INT8_SCALE), rounding)
+        return a("Mul", a("Div", a("Max", a("Min", scaled, 127.0), -128.0), _MX_INT8_SCALE), power)
     kind = ELEMENTS[element]
     scale = a("Mul", power, 2.0**-kind.high)
     return a("Mul", round_to_float(edit, a("Div", x, scale), kind), scale)
 
 
-def finite_or_itself(edit: Edit, x: ir.Value, compute: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """Apply ``compute`` to float32 numbers, with zeros for infinities and NaN, which stay themselves."""
+def apply_to_finite(edit: Edit, x: ir.Value, compute: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """Apply ``compute`` to the finite numbers of a float32 tensor; infinities and NaN are kept."""
     a = Arithmetic(edit, _NUMBER)
     finite = a("LessOrEqual" if edit.scope.opset() >= 12 else "Less", a("Abs", x), float(np.finfo(np.float32).max))
     return a("Where", finite, compute(a("Where", finite, x, 0.0)), x)

@@ -1,9 +1,10 @@
-"""Reading an image at computed places: what GridSample and DeformConv share.
+"""Sampling an image at computed positions, shared by GridSample and DeformConv.
 
-    y[n, c, q] = Σ over taps of  weight[n, q, tap] · x[n, c, place[n, q, tap]]
+    y[n, c, q] = Σ over taps of  weight[n, q, tap] · x[n, c, position[n, q, tap]]
 
-The image becomes a table, one row of channels for each pixel and a last row of zeros; all taps of all places are one
-Gather from it, and the sum is one MatMul. A place outside of the image that counts as zero is the last row.
+The image becomes a table with one row of channels per pixel and a final row of zeros. All taps of all positions are
+one Gather from this table, and the weighted sum is one MatMul. Positions outside of the image with value zero read the
+final row.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from passes.core.edit import Edit
 
 @dataclass(frozen=True)
 class Taps:
-    """What is read along one axis.
+    """The pixels that are read along one axis.
 
     Attributes:
-        count: how many pixels each place reads.
-        places: which they are, (N, Q, count): whole numbers in a float dtype, within the image.
-        inside: whether they are in the image, bool of the same shape; None where all are.
-        weights: theirs, of the same shape; None for a single one of weight 1.
+        count: the number of taps per position.
+        positions: indices of pixels, (N, Q, count): whole numbers in a float dtype, clamped to the image.
+        inside: whether they are in the image, bool of the same shape; None if all are.
+        weights: of the same shape; None for a single tap of weight 1.
     """
 
     count: int
-    places: ir.Value
+    positions: ir.Value
     inside: ir.Value | None
     weights: ir.Value | None
 
 
-def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], places: int) -> ir.Value:
-    """Read ``x`` at places that are given axis by axis.
+def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], positions: int) -> ir.Value:
+    """Sample ``x`` at positions that are given by axis.
 
     Args:
-        edit: where to build.
+        edit: receives the new nodes.
         x: (N, C, spatial sizes…), in the dtype of the weights.
-        shape: its sizes.
+        shape: of ``x``.
         taps: of each spatial axis.
-        places: Q, how many places each image is read at.
+        positions: Q, the number of positions per image.
 
     Returns:
         (N, C, Q)
@@ -58,11 +59,11 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
     flat: ir.Value | None = None
     inside: ir.Value | None = None
     weights: ir.Value | None = None
-    for place, each in enumerate(taps):
-        spread = (batch, places, *[count if other == place else 1 for other, count in enumerate(counts)])
-        index = edit.op("Cast", [each.places], {"to": ir.DataType.INT64.value})
+    for axis, each in enumerate(taps):
+        spread = (batch, positions, *[count if other == axis else 1 for other, count in enumerate(counts)])
+        index = edit.op("Cast", [each.positions], {"to": ir.DataType.INT64.value})
         index = reshape(edit, index, spread)
-        stride = math.prod(spatial[place + 1 :])
+        stride = math.prod(spatial[axis + 1 :])
         if stride > 1:
             index = edit.op("Mul", [index, edit.constant(np.array(stride, np.int64))])
         flat = index if flat is None else edit.op("Add", [flat, index])
@@ -80,18 +81,18 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
         rows = edit.op("Concat", [rows, edit.constant(np.zeros((1, channels), x.dtype.numpy()))], {"axis": 0})
         flat = edit.op("Where", [inside, flat, edit.constant(np.array(batch * pixels, np.int64))])
     total = math.prod(counts)
-    read = edit.op("Gather", [rows, reshape(edit, flat, (batch, places, total))], {"axis": 0})
+    read = edit.op("Gather", [rows, reshape(edit, flat, (batch, positions, total))], {"axis": 0})
     if weights is not None:
-        read = edit.op("MatMul", [reshape(edit, weights, (batch, places, 1, total)), read])
-    return edit.op("Transpose", [reshape(edit, read, (batch, places, channels))], {"perm": [0, 2, 1]})
+        read = edit.op("MatMul", [reshape(edit, weights, (batch, positions, 1, total)), read])
+    return edit.op("Transpose", [reshape(edit, read, (batch, positions, channels))], {"perm": [0, 2, 1]})
 
 
 def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps:
-    """The two neighbours of each place, with zeros outside of the image.
+    """Linear interpolation between two neighbours, with zeros outside of the image.
 
     Args:
-        edit: where to build.
-        at: places along the axis, (N, Q, 1).
+        edit: receives the new nodes.
+        at: positions along the axis, (N, Q, 1).
         size: of the image along the axis.
         dtype: of ``at``.
     """
@@ -104,11 +105,11 @@ def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps
 
 
 def within(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
-    """Which of the whole numbers ``pixels`` are of an axis of ``size``."""
+    """Whether the whole numbers ``pixels`` are valid indices of an axis of ``size``."""
     low = edit.op("Greater", [pixels, number(edit, -1, dtype)])
     return edit.op("And", [low, edit.op("Less", [pixels, number(edit, size, dtype)])])
 
 
 def clamped(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
-    """The nearest pixels that an axis of ``size`` has."""
+    """``pixels`` clamped to the valid indices of an axis of ``size``."""
     return edit.op("Clip", [pixels, number(edit, 0, dtype), number(edit, size - 1, dtype)])

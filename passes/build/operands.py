@@ -1,4 +1,4 @@
-"""What rules ask about the operands and results of a node: whether they are there, how large, whether constant."""
+"""Queries about the inputs and outputs of a node: presence, static shape, constant value."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from passes.core.graphs import Scope, ints
 from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [
-    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "not_constant", "scalar", "sizes_of", "too_old", "wanted",
+    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "is_output_used", "not_constant", "scalar", "sizes_of", "too_old",
 ]  # fmt: skip
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
-    """An optional input; None where it is left out."""
+    """An optional input; None if it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def wanted(node: ir.Node, index: int) -> bool:
-    """Whether an optional output is there and used."""
+def is_output_used(node: ir.Node, index: int) -> bool:
+    """Whether an optional output is present and used."""
     if index >= len(node.outputs):
         return False
     value = node.outputs[index]
@@ -26,12 +26,12 @@ def wanted(node: ir.Node, index: int) -> bool:
 
 
 def sizes_of(value: ir.Value | None, scope: Scope) -> tuple[int, ...] | None:
-    """The shape of a value, where all of it is known."""
+    """The static shape of a value; None if any of it is unknown."""
     return scope.static_shape(value)
 
 
 def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str | None:
-    """The elements of an optional input; None where it is left out, a reason where it is not constant."""
+    """The elements of an optional input: None if it is omitted, a reason if it is not constant."""
     if value is None:
         return None
     found = ints(scope.constant(value))
@@ -39,7 +39,7 @@ def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str
 
 
 def scalar(value: ir.Value | None, scope: Scope) -> int | None:
-    """The number in a constant integer or bool of one element; None for anything else."""
+    """The value of a constant integer or bool with one element; None for anything else."""
     tensor = scope.constant(value)
     if tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size == 1:
         return int(tensor.numpy().item())
@@ -48,14 +48,14 @@ def scalar(value: ir.Value | None, scope: Scope) -> int | None:
 
 
 def not_constant(value: ir.Value, what: str) -> str:
-    """Why a rule stops at an operand that must be known, and what helps."""
+    """The reason for skipping a node with a non-constant operand, and what to do about it."""
     if value.is_graph_input():
         return f"{what} is not constant: freeze it with --freeze {value.name}=VALUE"
-    return f"{what} is not constant: {value.name} is computed while the model runs"
+    return f"{what} is not constant: {value.name} is computed at run time"
 
 
 def too_old(scope: Scope, since: int = 7) -> str | None:
-    """Why a rule stops before the opset of what it writes; 7 is the first that broadcasts as numpy does."""
+    """The reason for skipping a model with an older opset. Opset 7 is the first with numpy's broadcasting."""
     return (
         f"it needs opset {since}, and the model has {scope.opset()}: convert-opset comes first"
         if scope.opset() < since

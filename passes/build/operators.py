@@ -1,8 +1,8 @@
-"""Pieces of which rules build: one operator each, or a linear map along an axis, with constants and static shapes.
+"""Single operators with constant operands, and linear maps along an axis.
 
-A map that works on each axis by itself (interpolation, averaging) is one constant matrix per axis:
+A separable map (interpolation, averaging) is one constant matrix per axis:
 
-    y = (M_1 ⊗ M_2 ⊗ …) x    →    MatMul(M_k, x) along axis k, one after the other
+    y = (M_1 ⊗ M_2 ⊗ …) x    →    MatMul(M_k, x) along axis k, one axis after the other
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from passes.core.edit import Edit
 
 
 def reshape(edit: Edit, x: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """``x`` with another static shape."""
+    """``x`` reshaped to a static shape."""
     return edit.op("Reshape", [x, edit.constant(np.array(shape, np.int64))])
 
 
 def reshape_or_fold(edit: Edit, value: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """A value in another shape; a constant as a constant."""
+    """``value`` reshaped to a static shape; the reshape of a constant is a constant."""
     tensor = value.const_value if value in edit.constants else edit.scope.constant(value)
     if tensor is not None:
         return edit.constant(tensor.numpy().reshape(shape))
@@ -33,7 +33,7 @@ def reshape_or_fold(edit: Edit, value: ir.Value, shape: Sequence[int]) -> ir.Val
 
 
 def cast(edit: Edit, x: ir.Value, dtype: ir.DataType | None, to: ir.DataType | None) -> ir.Value:
-    """``x`` of ``dtype`` as ``to``; ``x`` itself where they are the same."""
+    """``x``, whose dtype is ``dtype``, cast to ``to``; ``x`` itself if they are equal."""
     return x if dtype == to or to is None else edit.op("Cast", [x], {"to": to.value})
 
 
@@ -43,18 +43,18 @@ def number(edit: Edit, value: float, dtype: ir.DataType) -> ir.Value:
 
 
 def wide_float(dtype: ir.DataType | None) -> ir.DataType | None:
-    """The dtype to compute in: what ONNX Runtime does in float16 and bfloat16 it does in float32, and rounds once."""
+    """The dtype to compute in: float32 for float16 and bfloat16, as ONNX Runtime does, which rounds once."""
     return ir.DataType.FLOAT if dtype in HALVES else dtype
 
 
 def apply_along(edit: Edit, x: ir.Value, shape: Sequence[int], axis: int, matrix: Array) -> ir.Value:
-    """A constant matrix times every line of ``x`` along an axis.
+    """The product of a constant matrix and every line of ``x`` along an axis.
 
     Args:
-        edit: where to build.
+        edit: receives the new nodes.
         x: of the matrix's dtype, with the static ``shape``.
-        shape: its sizes.
-        axis: which.
+        shape: of ``x``.
+        axis: non-negative.
         matrix: (out, shape[axis]).
 
     Returns:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.grids import SMALL_FLOATS, carrier, cast, limits, round_to_grid, scalar
 from passes.build.operands import given
 from passes.build.operators import reshape_or_fold
+from passes.build.small_dtypes import SMALL_FLOATS, carrier, cast, limits, round_to_small_float, scalar
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 
@@ -62,7 +62,7 @@ def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype
     if dtype in SMALL_FLOATS:
         if zero_point is not None and dtype == ir.DataType.FLOAT4E2M1:  # 8-bit floats have zero points of 0
             y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])
-        return round_to_grid(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
+        return round_to_small_float(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
     y = edit.op("Round", [y])
     if zero_point is not None:
         y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])

@@ -1,11 +1,11 @@
-"""What operators that draw random numbers make of numbers drawn evenly from [0, 1).
+"""Random operators as functions of numbers that are uniformly distributed in [0, 1).
 
     Bernoulli(p)                →  u < p
-    Multinomial(x)              →  how many cumulated probabilities are ≤ u,  Softmax(x) being summed up
+    Multinomial(x)              →  the number of cumulative probabilities ≤ u, with probabilities Softmax(x)
     Dropout(x, ratio), training →  x · m / (1 − ratio),  m = u ≥ ratio
 
-So only the drawing itself is random. ONNX's own body of Bernoulli, which ONNX Runtime takes, gives 1 where u > p, which
-is with the probability 1 − p, and not p as the operator is defined.
+Only drawing u remains random. ONNX's function body of Bernoulli, which ONNX Runtime uses, returns 1 where u > p, that
+is with probability 1 − p; the operator's definition says p.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ import onnx_ir as ir
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 
-BY_EVEN_NUMBERS = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})
-"""The operators that `follow` knows."""
-_SINCE = {"Dropout": 12, "Multinomial": 11}
-"""The first opset in which it can be written, as CumSum came with 11; before 12 it is not known what Dropout drops."""
+FROM_UNIFORM = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})
+"""The operators that `from_uniform` implements."""
+_SINCE_OPSET = {"Dropout": 12, "Multinomial": 11}
+"""The first supported opset: CumSum is new in 11, and the training_mode of Dropout in 12."""
 
 
-def obstacle(node: ir.Node, scope: Scope) -> str | None:
-    """Why a node, which draws, cannot be written with even numbers; None where it can."""
-    since = _SINCE.get(node.op_type, 0)
+def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
+    """Why a random node cannot be written with uniform numbers; None if it can."""
+    since = _SINCE_OPSET.get(node.op_type, 0)
     if scope.opset() < since:
-        return f"its opset is {scope.opset()}, and {since} is the first that it can be written in"
+        return f"the replacement needs opset {since}, and the model has {scope.opset()}: run convert-opset first"
     if node.op_type == "Dropout" and scope.constant(node.inputs[2]) is None:
         return f"its training_mode is not constant: freeze {node.inputs[2].name}"  # type: ignore[union-attr]
     return None
 
 
 def precision(node: ir.Node, scope: Scope) -> ir.DataType:
-    """The dtype that even numbers for a node shall have."""
+    """The dtype of the uniform numbers for a node."""
     given = scope.dtype(node.inputs[0]) if node.op_type != "Dropout" else None
     return ir.DataType.DOUBLE if given == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
-def follow(node: ir.Node, even: ir.Value, edit: Edit) -> list[ir.Value | None]:
-    """The outputs of a node that draws.
+def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
+    """The outputs of a random node.
 
     Args:
-        node: of `BY_EVEN_NUMBERS`, without an `obstacle`.
-        even: what was drawn, of the shape of the first output and of the node's `precision`.
-        edit: what builds them.
+        node: one of `FROM_UNIFORM` without `unsupported_reason`.
+        uniform: uniform numbers, of the shape of the first output and of the dtype `precision`.
+        edit: receives the new nodes.
     """
     wide, scope = precision(node, edit.scope), edit.scope
     x = node.inputs[0]
     if node.op_type == "Dropout":
-        return _dropout(node, even, edit)
+        return _dropout(node, uniform, edit)
     assert x is not None
     dtype = node.outputs[0].dtype
     if dtype is None:
         dtype = ir.DataType(node.attributes.get_int("dtype", (scope.dtype(x) or ir.DataType.FLOAT).value))
     x = _cast(edit, x, wide)
     if node.op_type == "Bernoulli":
-        return [edit.op("Cast", [edit.op("Less", [even, x])], {"to": dtype.value})]
-    # the last sum is 1 but for rounding, and left out, so that no class is counted that there is not
+        return [edit.op("Cast", [edit.op("Less", [uniform, x])], {"to": dtype.value})]
+    # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
     sums = edit.op("CumSum", [edit.op("Softmax", [x], {"axis": 1}), edit.constant(np.int64(1))])
     sums = _unsqueeze(edit, edit.op("Slice", [sums, *(_index(edit, each) for each in (0, -1, 1))]), 1)
-    reached = edit.op("Not", [edit.op("Less", [_unsqueeze(edit, even, 2), sums])])
+    reached = edit.op("Not", [edit.op("Less", [_unsqueeze(edit, uniform, 2), sums])])
     return [edit.op("ReduceSum", [edit.op("Cast", [reached], {"to": dtype.value}), _index(edit, 2)], {"keepdims": 0})]
 
 
-def _dropout(node: ir.Node, even: ir.Value, edit: Edit) -> list[ir.Value | None]:
+def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
     x, ratio = node.inputs[:2]
     assert x is not None
     share = edit.constant(np.float32(0.5)) if ratio is None else _cast(edit, ratio, ir.DataType.FLOAT)
-    mask = edit.op("Not", [edit.op("Less", [even, share])])
+    mask = edit.op("Not", [edit.op("Less", [uniform, share])])
     kept = edit.op("Max", [edit.op("Sub", [edit.constant(np.float32(1)), share]), edit.constant(np.float32(1e-9))])
     factor = edit.op("Div", [edit.op("Cast", [mask], {"to": ir.DataType.FLOAT.value}), kept])
     factor = _cast(edit, factor, edit.scope.dtype(x) or ir.DataType.FLOAT, of=ir.DataType.FLOAT)

@@ -1,4 +1,4 @@
-"""Where the windows of convolutions and poolings lie."""
+"""The positions of convolution and pooling windows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from passes.build.arithmetic import Array
 
 @dataclass(frozen=True)
 class Window:
-    """Where the windows of a convolution or pooling lie along one axis.
+    """The windows of a convolution or pooling along one axis.
 
     Attributes:
         size: of the input.
-        kernel: elements in a window.
-        stride: from one window to the next.
-        dilation: from one element of a window to the next.
-        begin: padding before the input.
-        end: padding after it.
-        count: how many windows there are.
+        kernel: number of elements in a window.
+        stride: distance between windows.
+        dilation: distance between elements of a window.
+        begin: padding before the input; negative if it is cropped.
+        end: padding after the input; negative if it is cropped.
+        count: number of windows.
     """
 
     size: int
@@ -35,16 +35,16 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """From the first element of a window to just after its last."""
+        """The distance from the first element of a window to the one after its last."""
         return (self.kernel - 1) * self.dilation + 1
 
     @property
     def overhang(self) -> int:
-        """How far the last window reaches beyond the end of the input; negative where elements are left over."""
+        """How far the last window extends beyond the end of the input; negative if input elements are unused."""
         return (self.count - 1) * self.stride + self.reach - self.begin - self.size
 
     def positions(self) -> Array:
-        """The place in the input of each element of each window, (count, kernel); outside of it in the padding."""
+        """The input index of each element of each window, (count, kernel); in the padding, it is out of range."""
         starts = np.arange(self.count)[:, None] * self.stride - self.begin
         return starts + np.arange(self.kernel)[None] * self.dilation
 
@@ -52,12 +52,12 @@ class Window:
 def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Window]:
     """The windows of a convolution or pooling.
 
-    With ``ceil_mode`` a last window may reach beyond the padding, but does not begin in the padding behind the input.
+    With ``ceil_mode`` the last window may extend beyond the padding, but does not start in the padding after the input.
 
     Args:
-        node: with auto_pad, pads, strides, dilations and ceil_mode.
-        sizes: of the spatial axes.
-        kernel: likewise.
+        node: its attributes auto_pad, pads, strides, dilations and ceil_mode are read.
+        sizes: of the spatial axes of the input.
+        kernel: sizes of the kernel along these axes.
     """
     rank = len(sizes)
     strides = node.attributes.get_ints("strides", None) or [1] * rank

@@ -46,7 +46,7 @@ class FreezeRandom(NodeRewrite[_Drawn]):
 
     name = "freeze-random"
     exactness = Exactness.ROUNDING
-    operators = RANDOM | random_numbers.BY_EVEN_NUMBERS
+    operators = RANDOM | random_numbers.FROM_UNIFORM
     seed: int = 0
 
     def run(self, model: ir.Model, context: Context) -> Result:
@@ -64,7 +64,7 @@ class FreezeRandom(NodeRewrite[_Drawn]):
             return Skip("it is in a function, each of whose calls draws anew: inline-functions comes first")
         if node.graph in _repeated(scope):
             return Skip("it is in the body of a loop, each of whose turns draws anew")
-        if (reason := random_numbers.obstacle(node, scope)) is not None:
+        if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
         shape, dtype = scope.shape(node.outputs[0]), scope.dtype(node.outputs[0])
         if shape is None or not shape.is_static() or dtype is None:
@@ -85,7 +85,7 @@ class FreezeRandom(NodeRewrite[_Drawn]):
         kind = random_numbers.precision(node, edit.scope).numpy()
         even = generator.random(match.shape).astype(kind)
         below_one = np.minimum(even, np.nextafter(kind.type(1), kind.type(0)))  # what is nearly 1 was rounded to it
-        return random_numbers.follow(node, edit.constant(below_one), edit)
+        return random_numbers.from_uniform(node, edit.constant(below_one), edit)
 
     def _key(self, node: ir.Node) -> list[int]:
         own = node.attributes.get("seed")

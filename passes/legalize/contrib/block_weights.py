@@ -20,8 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.grids import cast
 from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.build.small_dtypes import cast
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.matching import is_plain

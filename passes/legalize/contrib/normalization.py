@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, wanted
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, is_output_used, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.matching import is_plain
@@ -70,7 +70,7 @@ class DecomposeSkipNormalization(NodeRewrite[_Found]):
         dtype = common_dtype(node, context.scope)
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
-        if wanted(node, 1) or wanted(node, 2):
+        if is_output_used(node, 1) or is_output_used(node, 2):
             return Skip("its mean or deviation is used, which only training needs")
         return _Found(node, dtype)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.bodies import Body, hazard, obstacle, scalar, select
+from passes.build.subgraph_copies import Body, scalar, select, speculation_hazard, unsupported_reason
 from passes.core import graphs
 from passes.core.base import Skip
 from passes.core.edit import Edit
@@ -55,7 +55,7 @@ class JoinBranches(NodeRewrite[_Found]):
             return Skip(f"opset {scope.opset()} has no Where")
         branches = tuple(node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
         for graph in branches:
-            problem = obstacle(graph, 0, len(node.outputs)) or hazard(graph, scope)
+            problem = unsupported_reason(graph, 0, len(node.outputs)) or speculation_hazard(graph, scope)
             if problem is not None:
                 return Skip(f"both branches cannot be computed: {problem}")
             operators = [each.op_type for each in graphs.with_nested(graph)]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.bodies import Body, obstacle, scalar
+from passes.build.subgraph_copies import Body, scalar, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.core import graphs
@@ -261,7 +261,7 @@ class _Walk:
     def _map(self, node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | Skip:
         """SequenceMap: a copy of its body for each element of the first sequence."""
         graph = node.attributes["body"].as_graph()
-        problem = obstacle(graph, len(node.inputs), len(node.outputs))
+        problem = unsupported_reason(graph, len(node.inputs), len(node.outputs))
         if problem is not None:
             return Skip(problem)
         given: list[_Elements | ir.Value] = []

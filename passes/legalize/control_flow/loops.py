@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.bodies import Body, hazard, nothing, obstacle, scalar, select, stack
+from passes.build.subgraph_copies import (
+    Body,
+    empty_stack,
+    scalar,
+    select,
+    speculation_hazard,
+    stack,
+    unsupported_reason,
+)
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -67,7 +75,7 @@ def _read(node: ir.Node, scope: Scope) -> _Loop | Skip | None:
     carried = len(node.inputs) - 2
     if carried < 0 or None in node.inputs[2:]:
         return Skip("it is not valid: what it carries needs a first value")
-    problem = obstacle(graph, 2 + carried, 1 + len(node.outputs))
+    problem = unsupported_reason(graph, 2 + carried, 1 + len(node.outputs))
     if problem is not None:
         return Skip(problem)
     count, condition = (scope.constant(value) for value in node.inputs[:2])
@@ -136,7 +144,7 @@ class UnrollLoop(NodeRewrite[_Loop]):
             if not (old.uses() or old.is_graph_output()):
                 outputs.append(None)
                 continue
-            whole = stack(body, values) if values else nothing(body, element)
+            whole = stack(body, values) if values else empty_stack(body, element)
             if whole is None:
                 return Skip(f"it makes no turn, and the shape of {element.name} is unknown")
             outputs.append(whole)
@@ -170,7 +178,7 @@ class MaskLoop(NodeRewrite[_Loop]):
             return Skip(f"it may make more than {self.max_turns} turns")
         if any(value.uses() or value.is_graph_output() for value in node.outputs[len(found.initial) :]):
             return Skip("how long its scan outputs are is known only when it runs")
-        problem = hazard(found.body, scope)
+        problem = speculation_hazard(found.body, scope)
         return Skip(f"turns that it would not make cannot be made: {problem}") if problem else found
 
     def rewrite(self, match: _Loop, edit: Edit) -> Sequence[ir.Value | None] | Skip:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.bodies import Body, nothing, obstacle, stack
+from passes.build.subgraph_copies import Body, empty_stack, stack, unsupported_reason
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints
@@ -75,7 +75,7 @@ class UnrollScan(NodeRewrite[_Scan]):
         inputs = [value for value in node.inputs[first:] if value is not None]
         count = node.attributes.get_int("num_scan_inputs", 0)
         states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
-        problem = obstacle(body, len(node.inputs) - first, len(node.outputs))
+        problem = unsupported_reason(body, len(node.inputs) - first, len(node.outputs))
         if problem is not None or not scanned or len(inputs) != len(node.inputs) - first:
             return Skip(problem or "it is not valid: an input is left out, or nothing is scanned")
         shapes = [scope.shape(value) for value in scanned]
@@ -116,7 +116,9 @@ class UnrollScan(NodeRewrite[_Scan]):
         outputs: list[ir.Value | None] = [*states]
         given = zip(elements, match.output_axes, match.output_backward, match.body.outputs[len(states) :], strict=True)
         for values, axis, backward, element in given:
-            whole = stack(body, values[::-1] if backward else values, axis) if values else nothing(body, element, axis)
+            whole = (
+                stack(body, values[::-1] if backward else values, axis) if values else empty_stack(body, element, axis)
+            )
             if whole is None:
                 return _no_turns(element)
             outputs.append(whole)

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of, too_old, wanted
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, is_output_used, sizes_of, too_old
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.matching import is_plain
@@ -63,7 +63,7 @@ class DecomposeBatchNormalization(NodeRewrite[_Found]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Whether it is a form with a meaning of its own."""
-        if context.scope.opset() < 14 and any(wanted(node, index) for index in range(1, len(node.outputs))):
+        if context.scope.opset() < 14 and any(is_output_used(node, index) for index in range(1, len(node.outputs))):
             return Skip("it is a training form of an opset before 14: convert-opset comes first")
         return _known(node, context)
 
@@ -85,7 +85,7 @@ class DecomposeBatchNormalization(NodeRewrite[_Found]):
             spread = a.reduce("Mean", a("Mul", centred, centred), axes)
             momentum = node.attributes.get_float("momentum", 0.9)
             for index, (old, new) in enumerate(((mean, current), (variance, spread))):
-                if wanted(node, index + 1):
+                if is_output_used(node, index + 1):
                     kept, added = a("Mul", old, momentum), a("Mul", a.reshape(new, [-1]), 1 - momentum)
                     running[index] = a.cast(a("Add", kept, added), a.dtype, running_dtype)
         else:
@@ -128,7 +128,7 @@ class DecomposeLayerNormalization(NodeRewrite[_Found]):
             y = a("Add", y, bias)
         outputs: list[ir.Value | None] = [a.cast(y, a.dtype, match.dtypes[1])]
         for index, value in enumerate((mean, inverse), start=1):
-            if wanted(node, index):
+            if is_output_used(node, index):
                 assert value is not None
                 outputs.append(a.cast(value, a.dtype, edit.scope.dtype(node.outputs[index]) or ir.DataType.FLOAT))
             elif index < len(node.outputs):

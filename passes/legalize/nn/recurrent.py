@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, wanted
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, is_output_used, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.matching import is_plain
@@ -117,11 +117,11 @@ class UnrollRecurrent(NodeRewrite[_Found]):
             return a.cast(a("Transpose", value, perm=order) if batch_first else value, a.dtype, match.dtype)
 
         outputs: list[ir.Value | None] = [None, None, None]
-        if wanted(node, 0):
+        if is_output_used(node, 0):
             ys = [a.concat([a.reshape(y, [1, 1, match.batch, match.hidden]) for y in each], 0) for each, _, _ in made]
             outputs[0] = finished(a.concat(ys, 1), [2, 0, 1, 3])
         for index in (1, 2):
-            if wanted(node, index):
+            if is_output_used(node, index):
                 states = [a.reshape(end[index - 1], [1, match.batch, match.hidden]) for end in ends]
                 outputs[index] = finished(a.concat(states, 0), [1, 0, 2])
         return outputs[: len(node.outputs)]

@@ -33,11 +33,11 @@ from passes.build.operands import (
     UNKNOWN_DTYPE,
     UNKNOWN_SHAPE,
     given,
+    is_output_used,
     not_constant,
     scalar,
     sizes_of,
     too_old,
-    wanted,
 )
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -76,7 +76,7 @@ class RemoveDropout(NodeRewrite[_Dropout]):
                 return Skip(not_constant(ratio, "ratio"))
             if share is None or float(share.numpy().item()) != 0:
                 return Skip("it is in training mode, and drops at random")
-        if not wanted(node, 1):
+        if not is_output_used(node, 1):
             return _Dropout(node, None)
         shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
         if shape is None:
@@ -107,7 +107,7 @@ class RemoveFusedDropout(NodeRewrite[_Dropout]):
             return None
         if is_random(node, scope):
             return Skip("it is in training mode, or may be, and drops at random")
-        if not wanted(node, 1):
+        if not is_output_used(node, 1):
             return _Dropout(node, None)
         if node.op_type != "BiasDropout":
             return Skip("what the bits of its mask beyond the last element are, nobody says")

@@ -44,14 +44,14 @@ class DrawFirst(NodeRewrite[_Drawn]):
 
     name = "draw-first"
     exactness = Exactness.ROUNDING
-    operators = _LIKE | random_numbers.BY_EVEN_NUMBERS
+    operators = _LIKE | random_numbers.FROM_UNIFORM
 
     def match(self, node: ir.Node, context: NodeContext) -> _Drawn | Skip | None:
         """Whether it draws, and how much."""
         scope = context.scope
         if not is_plain(node, scope) or not is_random(node, scope):
             return None
-        if (reason := random_numbers.obstacle(node, scope)) is not None:
+        if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
         shape, dtype = sizes_of(node.outputs[0], scope), scope.dtype(node.outputs[0])
         if dtype is None or (shape is None and node.op_type != "Bernoulli"):
@@ -64,7 +64,7 @@ class DrawFirst(NodeRewrite[_Drawn]):
         seed = node.attributes.get("seed")
         kept: dict[str, Attribute] = {} if seed is None else {"seed": float(seed.value)}
         if (node.domain, node.op_type) not in _LIKE:
-            return random_numbers.follow(
+            return random_numbers.from_uniform(
                 node, self._drawn(match, "RandomUniform", kept, random_numbers.precision(node, edit.scope), edit), edit
             )
         names = ("mean", "scale") if node.op_type == "RandomNormalLike" else ("low", "high")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.grids import SMALL, SMALL_FLOATS, float_info, is_settled, scalar, to_small
+from passes.build.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, scalar, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -53,7 +53,7 @@ class _CastRule(NodeRewrite[_Found]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Whether the dtypes are those of the rule."""
-        if is_settled(node, self.name):
+        if is_already_corrected(node, self.name):
             return None
         dtypes = _dtypes(node, context)
         if isinstance(dtypes, Skip):

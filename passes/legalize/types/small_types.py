@@ -7,7 +7,7 @@
 
 The rewrite begins at a node that turns a small dtype into another dtype, and goes back from it to the nodes that made
 it small, and to constants. What is between must only move elements. So a tensor of the small dtype is never there, and
-its numbers are exactly the ones that it would have had; see `passes.build.grids` for the arithmetic.
+its numbers are exactly the ones that it would have had; see `passes.build.small_dtypes` for the arithmetic.
 
 Skips: a tensor of a small dtype that comes in from outside, which a runtime without the dtype cannot take, or that is
 computed by something else.
@@ -23,8 +23,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.quantization import is_quantize
-from passes.build.grids import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
 from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
+from passes.build.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

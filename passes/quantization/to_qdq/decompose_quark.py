@@ -28,7 +28,7 @@ from passes.build.block_floats import (
     ELEMENTS,
     FLOAT16,
     Rounding,
-    finite_or_itself,
+    apply_to_finite,
     in_blocks,
     round_block,
     round_mx,
@@ -141,7 +141,7 @@ class _Pairs(NodeRewrite[_Found]):
             if match.dtype == ir.DataType.FLOAT16:  # whose kernels clip infinities, too
                 x = round_to_float(edit, x, FLOAT16)
             elif match.dtype == ir.DataType.BFLOAT16:
-                x = finite_or_itself(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
+                x = apply_to_finite(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
             else:
                 x = a("Min", a("Max", a("Round", x), float(match.dtype.min)), float(match.dtype.max))
         else:
@@ -191,11 +191,11 @@ class _Blocks(NodeRewrite[Match]):
         x = a.cast(x, dtype)
         block = node.op_type in _BLOCK
         if block and node.attributes.get_int("convert_to_bfloat_before_bfp", 0) != 0:
-            x = finite_or_itself(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
+            x = apply_to_finite(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
         size = node.attributes.get_int("block_size", 8 if block else 32)
         axis = node.attributes.get_int("axis", 1) % len(dims) if len(dims) > 1 else 0
         if int(np.prod(dims)) > 1:
-            x = finite_or_itself(
+            x = apply_to_finite(
                 edit,
                 x,
                 lambda each: in_blocks(edit, each, dims, axis, size, lambda part, at: _round(edit, node, part, at)),
@@ -205,17 +205,17 @@ class _Blocks(NodeRewrite[Match]):
 
 def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
     """Round blocks along an axis as the node's attributes say."""
-    mode = Rounding(node.attributes.get_int("rounding_mode", 0))
+    rounding = Rounding(node.attributes.get_int("rounding_mode", 0))
     if node.op_type in _MX:
-        return round_mx(edit, x, axis, element=node.attributes.get_string("element_dtype", "int8"), mode=mode)
+        return round_mx(edit, x, axis, element=node.attributes.get_string("element_dtype", "int8"), rounding=rounding)
     bits = node.attributes.get_int("bit_width", 16)
     if node.attributes.get_string("bfp_method", "to_bfp") == "to_bfp":
         widen = bool(node.attributes.get_int("use_compiler_version_cpu_kernel", 0))
-        return round_block(edit, x, axis, bits=bits, mode=mode, widen=widen)
+        return round_block(edit, x, axis, bits=bits, rounding=rounding, widen=widen)
     shape = sizes_of(x, edit.scope)
     assert shape is not None
     part, shift = node.attributes.get_int("sub_block_size", 2), node.attributes.get_int("sub_block_shift_bits", 1)
-    return round_prime_block(edit, x, shape, axis, bits=bits, mode=mode, part=part, shift=shift)
+    return round_prime_block(edit, x, shape, axis, bits=bits, rounding=rounding, sub_block=part, shift=shift)
 
 
 def _numbers(node: ir.Node, scope: Scope) -> list[int]:

@@ -1,13 +1,13 @@
-"""Arithmetic on dtypes that a runtime does not have: their values, held by a wider dtype that it does have.
+"""Arithmetic on dtypes that a runtime does not support, on values that are held by a wider supported dtype.
 
-A tensor of a small dtype is a set of points on a coarse grid. Its *carrier* holds the same numbers: int8 or uint8 for
-integers of 2 and 4 bits, float32 for floats of 4 to 8 bits. What a Cast to the small dtype does is then arithmetic:
+The *carrier* of a small dtype holds the same numbers: int8 or uint8 for 2- and 4-bit integers, float32 for 4- to 8-bit
+floats. A Cast to the small dtype is then arithmetic:
 
-    to b bits of integer    x mod 2ᵇ, as two's complement where it is signed
-    to m bits of mantissa   round(x / u)·u with u = 2^(⌊log₂|x|⌋ − m), half to even, within the dtype's range
+    to a b-bit integer      x mod 2ᵇ, in two's complement if signed
+    to m bits of mantissa   round(x / u)·u with u = 2^(⌊log₂|x|⌋ − m), half to even, clamped to the dtype's range
 
-``⌊log₂|x|⌋`` is found by bisection over the powers of two that the dtype has. Comparisons and products with powers of
-two are exact in any order and under any contraction, which the shorter tricks with large constants are not.
+``⌊log₂|x|⌋`` is found by bisection over the powers of two. Comparisons and products with powers of two are exact
+under any reordering or contraction; the shorter methods that add large constants are not.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from passes.core.edit import Edit
 SMALL_INTEGERS = {
     dtype for name in ("INT2", "UINT2", "INT4", "UINT4") if (dtype := getattr(ir.DataType, name, None)) is not None
 }
-"""The integers of less than a byte."""
+"""The integers narrower than a byte."""
 SMALL_FLOATS = {
     dtype
     for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1", "FLOAT8E8M0")
     if (dtype := getattr(ir.DataType, name, None)) is not None
 }
-"""The floats of a byte and less."""
+"""The floats of at most a byte."""
 SMALL = SMALL_INTEGERS | SMALL_FLOATS
 
 
 def carrier(dtype: ir.DataType) -> ir.DataType:
-    """The dtype that holds all values of ``dtype``: itself where it is not a small one."""
+    """The dtype that holds all values of ``dtype``; itself if it is not a small one."""
     if dtype in SMALL_FLOATS:
         return ir.DataType.FLOAT
     if dtype in SMALL_INTEGERS:
@@ -46,12 +46,12 @@ def carrier(dtype: ir.DataType) -> ir.DataType:
 
 
 def float_info(dtype: ir.DataType) -> Any:
-    """What numpy's finfo says of a float, whether numpy knows it or ml_dtypes does."""
+    """The finfo of a float dtype of numpy or ml_dtypes."""
     return ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
 
 
 def limits(dtype: ir.DataType) -> tuple[float, float]:
-    """The least and the largest finite value of a dtype."""
+    """The lowest and the highest finite value of a dtype."""
     if dtype.is_integer():
         bits = dtype.bitwidth
         return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if dtype.is_signed() else (0.0, 2.0**bits - 1)
@@ -60,30 +60,30 @@ def limits(dtype: ir.DataType) -> tuple[float, float]:
 
 
 def scalar(edit: Edit, number: float, dtype: ir.DataType) -> ir.Value:
-    """A constant without dimensions."""
+    """A constant of rank 0."""
     with np.errstate(over="ignore"):
         return edit.constant(np.asarray(number).astype(dtype.numpy()))
 
 
 def cast(edit: Edit, value: ir.Value, dtype: ir.DataType, source: ir.DataType | None = None) -> ir.Value:
-    """``value`` as another dtype; itself where it is known to have it."""
+    """``value`` cast to ``dtype``; unchanged if its dtype (by default ``value.dtype``) is already that."""
     return value if (source or value.dtype) == dtype else edit.op("Cast", [value], {"to": dtype.value})
 
 
-def is_settled(node: ir.Node, name: str) -> bool:
-    """Whether a rule, or legalization, made this node: what then is around it makes up for what is wrong with it."""
+def is_already_corrected(node: ir.Node, name: str) -> bool:
+    """Whether a node was made by the rule ``name`` or by legalization, and is already corrected by its surroundings."""
     maker = node.metadata_props.get(graphs.PASS, "")
     return maker == name or maker.startswith("legalize/")
 
 
-def round_to_grid(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool = True) -> ir.Value:
-    """What float32 numbers become in a small float, as float32.
+def round_to_small_float(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool = True) -> ir.Value:
+    """Round float32 numbers to a small float; the result is float32.
 
     Args:
-        edit: where to build it.
+        edit: receives the new nodes.
         x: float32.
-        dtype: a small float other than float8e8m0.
-        saturate: whether what is too large becomes the largest number, else NaN or infinity; as the operator Cast says.
+        dtype: a small float except float8e8m0.
+        saturate: clamp to the largest number instead of overflowing to NaN or infinity; see Cast.
     """
     number = ir.DataType.FLOAT
     info = float_info(dtype)
@@ -95,7 +95,7 @@ def round_to_grid(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool
     power, _ = floor_power(edit, edit.op("Abs", [clipped]), low, high)
     unit = edit.op("Mul", [power, scalar(edit, 2.0**-info.nmant, number)])
     y = edit.op("Mul", [edit.op("Round", [edit.op("Div", [clipped, unit])]), unit])
-    if "FNUZ" in dtype.name:  # there is no −0
+    if "FNUZ" in dtype.name:  # FNUZ dtypes have no −0
         zero = scalar(edit, 0.0, number)
         y = edit.op("Where", [edit.op("Equal", [y, zero]), zero, y])
     if not saturate:
@@ -107,13 +107,13 @@ def round_to_grid(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool
 
 
 def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.Value:
-    """What float32 numbers become in float8e8m0, which has only the powers of two from −127 to 127, and NaN.
+    """Round float32 numbers to float8e8m0, whose values are the powers of two from 2^−127 to 2^127, and NaN.
 
     Args:
-        edit: where to build it.
-        x: float32; what becomes of negative numbers the standard does not say: here, that of zero.
-        mode: up, down, or nearest, halfway up.
-        saturate: whether what is out of range becomes the nearest power, else NaN.
+        edit: receives the new nodes.
+        x: float32. The standard does not define the result for negative numbers; here it is that of zero.
+        mode: up, down, or nearest (half up).
+        saturate: clamp numbers out of range instead of returning NaN.
     """
     number = ir.DataType.FLOAT
     least, most = scalar(edit, 2.0**-127, number), scalar(edit, 2.0**127, number)
@@ -142,13 +142,13 @@ def _twice(edit: Edit, x: ir.Value) -> ir.Value:
 def floor_power(
     edit: Edit, x: ir.Value, low: int, high: int, dtype: ir.DataType = ir.DataType.FLOAT
 ) -> tuple[ir.Value, ir.Value]:
-    """The largest power of two that is not above ``x``, from 2^low on, and how many times it is 2^low doubled.
+    """The largest power of two ≤ ``x`` and ≥ 2^low, and its exponent minus ``low``.
 
     Args:
-        edit: where to build it.
-        x: below 2^(high + 1); where it is below 2^low, that is the power.
-        low: the least exponent.
-        high: the largest.
+        edit: receives the new nodes.
+        x: less than 2^(high + 1).
+        low: the smallest exponent.
+        high: the largest exponent.
         dtype: of ``x`` and of both results.
     """
     step = 1 << max((high - low).bit_length() - 1, 0)
@@ -166,9 +166,9 @@ def floor_power(
 
 
 def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The low bits of int32 numbers as an integer of less than a byte, in its carrier.
+    """The low bits of int32 numbers as an integer narrower than a byte, in its carrier.
 
-    BitwiseAnd exists wherever these dtypes do (from opset 18, and 21).
+    BitwiseAnd (opset 18) is available wherever these dtypes are (opset 21).
     """
     number = ir.DataType.INT32
     low = edit.op("BitwiseAnd", [x, scalar(edit, 2**dtype.bitwidth - 1, number)])
@@ -179,7 +179,7 @@ def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The nearest integers, halves away from zero, of floats: how a Cast makes integers of less than a byte."""
+    """Round floats to integers, halves away from zero, as a Cast to integers narrower than a byte does."""
     size = edit.op("Abs", [x])
     whole = edit.op("Floor", [size])
     rest = edit.op("Sub", [size, whole])
@@ -189,12 +189,12 @@ def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype: ir.DataType) -> ir.Value:
-    """What a Cast to a small dtype gives, in the small dtype's carrier.
+    """The result of a Cast to a small dtype, in the small dtype's carrier.
 
     Args:
-        edit: where to build it.
+        edit: receives the new nodes.
         node: the Cast.
-        x: what it casts.
+        x: the input of the Cast.
         source: the dtype of ``x``.
         dtype: the small one.
     """
@@ -203,7 +203,7 @@ def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype:
         mode = node.attributes.get_string("round_mode", "up")
         return round_to_power(edit, cast(edit, x, ir.DataType.FLOAT, source), mode, saturate=saturate)
     if dtype in SMALL_FLOATS:
-        return round_to_grid(edit, cast(edit, x, ir.DataType.FLOAT, source), dtype, saturate=saturate)
+        return round_to_small_float(edit, cast(edit, x, ir.DataType.FLOAT, source), dtype, saturate=saturate)
     if source.is_floating_point():
         x = round_away(edit, cast(edit, x, ir.DataType.FLOAT, source), ir.DataType.FLOAT)
         source = ir.DataType.FLOAT
@@ -211,11 +211,11 @@ def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype:
 
 
 def as_carrier(tensor: ir.TensorProtocol) -> np.ndarray:
-    """The numbers of a constant of a small dtype, in its carrier."""
+    """The elements of a constant of a small dtype, in its carrier dtype."""
     array: np.ndarray = tensor.numpy().astype(np.float32)
     return array.astype(carrier(tensor.dtype).numpy())
 
 
 def is_one_of(dtype: ir.DataType | None, dtypes: Collection[ir.DataType]) -> bool:
-    """Whether a dtype is known and among others."""
+    """Whether ``dtype`` is known and in ``dtypes``."""
     return dtype is not None and dtype in dtypes

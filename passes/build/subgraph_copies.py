@@ -1,7 +1,7 @@
-"""Copies of a subgraph, with values in the place of its inputs: what unrolling and joining branches are made of.
+"""Copies of a subgraph with values substituted for its inputs, for unrolling loops and inlining branches.
 
-What depends on constants alone is computed on the way, so that a turn's number, and what follows from it, is known when
-the next turn is made. What a copy makes stays a proposal of its `Edit`.
+Nodes that depend on constants only are evaluated while copying, so that an iteration's number, and everything derived
+from it, is known when the next iteration is copied. The copies are part of the proposal of their `Edit`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _INDEXED = {
     "ScatterND": 1,
     "TensorScatter": 2,
 }
-"""Operators that read or write where one of their inputs says: which."""
+"""Operators with an input of indices: the position of that input."""
 
 
 class Body:
-    """A subgraph, to be copied to the place of the node that it belongs to.
+    """A subgraph that is copied in place of the node that it belongs to.
 
     Args:
-        graph: the subgraph; `obstacle` has nothing against it.
-        edit: what the copies become part of.
+        graph: a subgraph without `unsupported_reason`.
+        edit: receives the copies.
     """
 
     def __init__(self, graph: ir.Graph, edit: Edit) -> None:
         self.graph, self.edit = graph, edit
         self._shared: dict[ir.Value, ir.Value] = {}
         self._known: dict[ir.Value, ir.TensorProtocol] = {}
-        self._island: list[ir.Node] = []
+        self._pending: list[ir.Node] = []
 
     def known(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """The tensor that a value is known to be: one from outside, or one of a copy."""
+        """The constant tensor of a value from outside or of a copy; None if it is not constant."""
         tensor = self._known.get(value)
         return tensor if tensor is not None else self.edit.scope.constant(value)
 
     def constant(self, tensor: np.ndarray | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
-        """A constant of the edit, which the copies know."""
+        """A constant of the edit that is known to the copies."""
         held = tensor if not isinstance(tensor, (np.ndarray, np.generic)) else ir.Tensor(np.asarray(tensor))
         value = self.edit.constant(held, name)
         self._known[value] = held
@@ -61,11 +61,11 @@ class Body:
         """Add a copy.
 
         Args:
-            arguments: what stands for the inputs of the subgraph.
-            label: what the names of all that is made shall contain.
+            arguments: substituted for the inputs of the subgraph.
+            label: part of the names of all new nodes and values.
 
         Returns:
-            What stands for its outputs: made here, or there already.
+            The values of its outputs, which are new or existing ones.
         """
         new = dict(zip(self.graph.inputs, arguments, strict=True))
         for value in self.graph.initializers.values():
@@ -81,13 +81,13 @@ class Body:
                 new[node.outputs[0]] = new.get(node.inputs[0], node.inputs[0])
             else:
                 self._add(node, new, label)
-        self._settle([new.get(value, value) for value in self.graph.outputs], new)
-        graphs.detach(self._island)  # what is known but wanted by nobody
-        self._island = []
+        self._evaluate_pending([new.get(value, value) for value in self.graph.outputs], new)
+        graphs.detach(self._pending)  # evaluated lazily and never used
+        self._pending = []
         return [new.get(value, value) for value in self.graph.outputs]
 
     def _share(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """The constant of the edit that stands for one of the subgraph, in all copies."""
+        """The constant of the edit that all copies use for a constant of the subgraph."""
         if value not in self._shared:
             self._shared[value] = self.constant(tensor, f"{self.edit.at.name}/{value.name}")
         return self._shared[value]
@@ -97,9 +97,9 @@ class Body:
         inputs = _mapped(node.inputs, new)
         computed = self._is_computable(node, inputs)
         if not computed:
-            self._settle([value for value in (*inputs, *_captured(node, new)) if value is not None], new)
+            self._evaluate_pending([value for value in (*inputs, *_captured(node, new)) if value is not None], new)
             inputs = _mapped(node.inputs, new)
-        made = ir.Node(
+        copied = ir.Node(
             node.domain,
             node.op_type,
             inputs,
@@ -110,24 +110,24 @@ class Body:
             doc_string=node.doc_string,
             metadata_props=dict(node.metadata_props),
         )
-        for old, value in zip(node.outputs, made.outputs, strict=True):
+        for old, value in zip(node.outputs, copied.outputs, strict=True):
             value.name = names.value(f"{prefix}/{old.name}") if old.name else ""
-        self._infer(node, made)
-        new.update(zip(node.outputs, made.outputs, strict=True))
-        if made.op_type in ("Shape", "Size") and self._fold_shape(made, new):
+        self._infer(node, copied)
+        new.update(zip(node.outputs, copied.outputs, strict=True))
+        if copied.op_type in ("Shape", "Size") and self._fold_shape(copied, new):
             return
-        if computed and not all(_is_small(value, self.edit.scope) for value in made.outputs):
-            self._settle([value for value in inputs if value is not None], new)
+        if computed and not all(_is_small(value, self.edit.scope) for value in copied.outputs):
+            self._evaluate_pending([value for value in inputs if value is not None], new)
             for index, given in enumerate(_mapped(inputs, new)):
-                made.replace_input_with(index, given)
-            self._infer(node, made)
-            computed = all(_is_small(value, self.edit.scope) for value in made.outputs)
-        (self._island if computed else self.edit.nodes).append(made)
+                copied.replace_input_with(index, given)
+            self._infer(node, copied)
+            computed = all(_is_small(value, self.edit.scope) for value in copied.outputs)
+        (self._pending if computed else self.edit.nodes).append(copied)
 
-    def _infer(self, node: ir.Node, made: ir.Node) -> None:
-        """Types and shapes of a copy: inferred, since they may differ from turn to turn, else as its model has them."""
-        infer_node(made, self.edit.scope)
-        for old, value in zip(node.outputs, made.outputs, strict=True):
+    def _infer(self, node: ir.Node, copied: ir.Node) -> None:
+        """Set types and shapes of a copied node: inferred, as they may differ by iteration, else the declared ones."""
+        infer_node(copied, self.edit.scope)
+        for old, value in zip(node.outputs, copied.outputs, strict=True):
             value.type = value.type if value.type is not None else old.type
             if old.shape is not None and graphs.DISPUTED not in old.meta:
                 sizes = ir.Shape([each if isinstance(each, int) else None for each in old.shape])
@@ -142,9 +142,9 @@ class Body:
         return ir.AttrGraph(attribute.name, self._nested(attribute.as_graph(), new, prefix))
 
     def _nested(self, graph: ir.Graph, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Graph:
-        """A copy of a subgraph's subgraph, in which all has names of its own."""
+        """A copy of a nested subgraph, with unique names."""
         copy, names = graph.clone(allow_outer_scope_values=True), self.edit.scope.names
-        for each in _inside(copy):
+        for each in _nested_graphs(copy):
             values = [*each.inputs, *each.initializers.values(), *(value for node in each for value in node.outputs)]
             for value in dict.fromkeys(values):
                 value.name = names.value(f"{prefix}/{value.name}") if value.name else value.name
@@ -155,94 +155,94 @@ class Body:
                         node.replace_input_with(index, new[old])
         return copy
 
-    # computing
+    # evaluation
 
     def _is_computable(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> bool:
-        """Whether all that a node takes is known, and small, or about to be."""
+        """Whether all inputs of a node are small constants, or pending evaluation."""
         scope = self.edit.scope
         if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
             return False
         if next(graphs.subgraphs(node), None) is not None or not any(value.name for value in node.outputs):
             return False
-        made = {value for each in self._island for value in each.outputs}
+        copied = {value for each in self._pending for value in each.outputs}
         for value in inputs:
-            if value is None or value in made:
+            if value is None or value in copied:
                 continue
             tensor = self.known(value)
             if tensor is None or tensor.nbytes > SMALL:
                 return False
         return True
 
-    def _fold_shape(self, made: ir.Node, new: dict[ir.Value, ir.Value]) -> bool:
-        """Replace Shape or Size of something of known shape."""
-        shape = self.edit.scope.shape(made.inputs[0])
+    def _fold_shape(self, copied: ir.Node, new: dict[ir.Value, ir.Value]) -> bool:
+        """Replace a Shape or Size of a value of static shape by a constant."""
+        shape = self.edit.scope.shape(copied.inputs[0])
         if shape is None or not shape.is_static():
             return False
-        start, end = (made.attributes.get_int(name, None) for name in ("start", "end"))
+        start, end = (copied.attributes.get_int(name, None) for name in ("start", "end"))
         sizes = np.array(shape.numpy(), np.int64)
-        known = np.asarray(np.prod(sizes, dtype=np.int64)) if made.op_type == "Size" else sizes[start:end]
-        self._replace(made.outputs[0], ir.Tensor(known), new)
-        graphs.detach([made])
+        known = np.asarray(np.prod(sizes, dtype=np.int64)) if copied.op_type == "Size" else sizes[start:end]
+        self._replace(copied.outputs[0], ir.Tensor(known), new)
+        graphs.detach([copied])
         return True
 
-    def _settle(self, wanted: Sequence[ir.Value], new: dict[ir.Value, ir.Value]) -> None:
-        """Compute what is about to be known, if any of it is wanted now."""
-        made = [value for node in self._island for value in node.outputs if value.name]
-        if not set(made).intersection(wanted):
+    def _evaluate_pending(self, needed: Sequence[ir.Value], new: dict[ir.Value, ir.Value]) -> None:
+        """Evaluate the pending nodes if any of their outputs is in ``needed``."""
+        copied = [value for node in self._pending for value in node.outputs if value.name]
+        if not set(copied).intersection(needed):
             return
-        island, self._island = self._island, []
+        island, self._pending = self._pending, []
         operands = {value: None for node in island for value in node.inputs if value is not None}
         constants = {value: tensor for value in operands if (tensor := self.known(value)) is not None}
         try:
-            tensors = evaluate(island, constants, made, self.edit.scope)
-        except EvaluationError:  # what cannot be computed now is left to be computed then
+            tensors = evaluate(island, constants, copied, self.edit.scope)
+        except EvaluationError:  # evaluated at run time instead
             self.edit.nodes.extend(island)
             return
-        for value, tensor in zip(made, tensors, strict=True):
+        for value, tensor in zip(copied, tensors, strict=True):
             self._replace(value, tensor, new)
         graphs.detach(island)
 
     def _replace(self, value: ir.Value, tensor: ir.TensorProtocol, new: dict[ir.Value, ir.Value]) -> None:
-        """Let a constant stand for a value of the copy that is being made."""
+        """Substitute a constant for a value of the copy."""
         constant = self.constant(tensor, str(value.name))
         for old in [old for old, each in new.items() if each is value]:
             new[old] = constant
         new[value] = constant
 
 
-def obstacle(graph: ir.Graph, inputs: int, outputs: int) -> str | None:
-    """Why a subgraph cannot be copied; None where it can.
+def unsupported_reason(graph: ir.Graph, inputs: int, outputs: int) -> str | None:
+    """Why a subgraph cannot be copied; None if it can.
 
     Args:
         graph: the subgraph.
-        inputs: how many it must have.
-        outputs: how many it must have.
+        inputs: the required number of inputs.
+        outputs: the required number of outputs.
     """
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
         return f"its subgraph is not valid: it needs {inputs} inputs and {outputs} outputs"
-    for each in _inside(graph):
+    for each in _nested_graphs(graph):
         own = {*each.inputs, *each.initializers.values()}
         for value in each.outputs:
             if value not in own and (value.producer() is None or value.graph is not each):
-                return f"its subgraph returns {value.name}, which it does not make"
+                return f"its subgraph returns {value.name}, which it does not compute"
     return None
 
 
-def hazard(graph: ir.Graph, scope: Scope) -> str | None:
-    """Why a subgraph must not be computed where nobody wants its results; None where that does no harm."""
+def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
+    """Why a subgraph must not be executed when its results are not needed; None if it may be."""
     for node in graphs.with_nested(graph):
         if node.domain not in ("", "ai.onnx.ml", "com.microsoft") or not is_plain(node, scope):
-            return f"what {node.op_type} does besides is unknown"
+            return f"{node.op_type} may have unknown side effects"
         if is_random(node, scope):
-            return f"{node.op_type} gives something else each time"
+            return f"{node.op_type} is random"
         if node.op_type != "If" and next(graphs.subgraphs(node), None) is not None:
             return f"its subgraph contains {node.op_type}"
         if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
-            return f"{node.op_type} makes something that is no tensor"
+            return f"{node.op_type} has an output that is not a tensor"
         if node.op_type in ("Div", "Mod") and scope.constant(node.inputs[1]) is None:
             dtype = scope.dtype(node.inputs[1]) or node.inputs[1].dtype  # type: ignore[union-attr]
             if dtype is None or not dtype.is_floating_point():
-                return f"{node.op_type} of integers may fail"
+                return f"{node.op_type} of integers may divide by zero"
         index = _INDEXED.get(node.op_type)
         if index is not None and scope.constant(node.inputs[index]) is None:
             return f"the indices of {node.op_type} may be out of range"
@@ -250,7 +250,7 @@ def hazard(graph: ir.Graph, scope: Scope) -> str | None:
 
 
 def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
-    """One tensor of several of the same shape, along a new axis; a constant where all of them are known."""
+    """Tensors of the same shape stacked along a new axis; the stack of small constants is a constant."""
     tensors = [body.known(value) for value in values]
     if all(each is not None and each.nbytes <= SMALL for each in tensors):
         arrays = [each.numpy() for each in tensors if each is not None]
@@ -261,13 +261,13 @@ def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
     return parts[0] if len(parts) == 1 else body.edit.op("Concat", parts, {"axis": axis})
 
 
-def nothing(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None:
-    """What `stack` gives for no values at all: an empty tensor; None where the shape of the elements is unknown.
+def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None:
+    """The result of `stack` for no values: an empty tensor; None if the shape of the elements is unknown.
 
     Args:
-        body: where to make it.
-        element: a value of the subgraph that has the shape and the dtype of the elements.
-        axis: the new one.
+        body: receives the constant.
+        element: a value of the subgraph with the shape and dtype of the elements.
+        axis: the new axis.
     """
     shape, dtype = element.shape, element.dtype
     if shape is None or not shape.is_static() or dtype is None or graphs.DISPUTED in element.meta:
@@ -278,7 +278,7 @@ def nothing(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None:
 
 
 def scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
-    """A value of one element, without its dimensions; None where it is not known how many these are."""
+    """A value of one element reshaped to rank 0; None if its rank is unknown."""
     shape = edit.scope.shape(value)
     if shape is None:
         return None
@@ -286,7 +286,10 @@ def scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
 
 
 def select(condition: ir.Value, one: ir.Value, other: ir.Value, edit: Edit) -> ir.Value:
-    """One of two values of the same shape. ONNX Runtime's Where does not take booleans."""
+    """``one`` where the condition holds, else ``other``; both have the same shape.
+
+    ONNX Runtime's Where does not support bool.
+    """
     if edit.scope.dtype(one) != ir.DataType.BOOL:
         return edit.op("Where", [condition, one, other])
     no = edit.op("And", [edit.op("Not", [condition]), other])
@@ -297,12 +300,12 @@ def _mapped(values: Sequence[ir.Value | None], new: Mapping[ir.Value, ir.Value])
     return [value if value is None else new.get(value, value) for value in values]
 
 
-def _inside(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and all that are nested in it."""
+def _nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph and all nested subgraphs."""
     yield graph
     for node in graph:
         for inner in graphs.subgraphs(node):
-            yield from _inside(inner)
+            yield from _nested_graphs(inner)
 
 
 def _captured(node: ir.Node, new: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
