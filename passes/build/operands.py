@@ -8,7 +8,8 @@ from passes.core.graphs import Scope, ints
 from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [
-    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "is_output_used", "not_constant", "scalar", "sizes_of", "too_old",
+    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "is_output_used", "not_constant", "scalar", "sizes_of",
+    "too_old",
 ]  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Rules for If, Loop, Scan, functions and sequences."""
+"""Rules for If, Loop, Scan, sequences, and operators that ONNX defines by function bodies."""

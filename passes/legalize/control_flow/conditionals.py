@@ -1,11 +1,11 @@
-"""Compute both branches of an If, and choose.
+"""Compute both branches of an If and select the results.
 
     y = If(c){ then: f(x)   else: g(x) }  →  Where(c, f(x), g(x))
 
-An If whose condition is constant is the business of inline-constant-if.
+The pass inline-constant-if handles constant conditions.
 
-Skips: branches that are expensive or must not run in vain, and those whose results differ in shape or dtype, or have a
-shape that is unknown.
+Skips: branches that are expensive or unsafe to compute when they are not taken; results that differ in shape or dtype,
+or whose shapes are unknown.
 """
 
 from __future__ import annotations
@@ -20,39 +20,37 @@ from passes.build.subgraph_copies import Body, scalar, select, speculation_hazar
 from passes.core import graphs
 from passes.core.base import Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.control_flow.loops import difference
+from passes.legalize.control_flow.loops import shape_mismatch
 
 _EXPENSIVE = {"Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _Branches(Match):
     branches: tuple[ir.Graph, ir.Graph]
-    """What is computed if the condition holds, and if it does not."""
+    """The then_branch and the else_branch."""
 
 
 @dataclass(frozen=True)
-class JoinBranches(NodeRewrite[_Found]):
-    """Compute both branches of an If, and choose.
+class JoinBranches(NodeRewrite[_Branches]):
+    """Compute both branches of an If and select the results.
 
     Attributes:
-        max_nodes: how many nodes a branch may have.
+        max_nodes: the most nodes that a branch may have.
     """
 
     name = "join-branches"
     operators = frozenset({("", "If")})
+    since_opset = 9  # Where
     tensors_only = False
     max_nodes: int = 64
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether both branches may be computed, at little cost."""
+    def match(self, node: ir.Node, context: NodeContext) -> _Branches | Skip | None:
+        """Match if both branches can be computed cheaply and safely."""
         scope = context.scope
-        if not is_plain(node, scope) or scope.constant(node.inputs[0]) is not None:
+        if scope.constant(node.inputs[0]) is not None:
             return None
-        if scope.opset() < 9:
-            return Skip(f"opset {scope.opset()} has no Where")
         branches = tuple(node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
         for graph in branches:
             problem = unsupported_reason(graph, 0, len(node.outputs)) or speculation_hazard(graph, scope)
@@ -62,10 +60,10 @@ class JoinBranches(NodeRewrite[_Found]):
             expensive = next((each for each in operators if each in _EXPENSIVE), None)
             if expensive is not None or len(operators) > self.max_nodes:
                 return Skip(f"a branch is expensive: it has {expensive or f'{len(operators)} nodes'}")
-        return _Found(node, (branches[0], branches[1]))
+        return _Branches(node, (branches[0], branches[1]))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Both branches, and a choice for each output."""
+    def rewrite(self, match: _Branches, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """Both branches, and a Where for each output."""
         condition = match.node.inputs[0]
         assert condition is not None
         condition = scalar(condition, edit)
@@ -76,9 +74,9 @@ class JoinBranches(NodeRewrite[_Found]):
         )
         outputs = []
         for one, other in zip(yes, no, strict=True):
-            problem = difference(one, other, edit.scope)
+            problem = shape_mismatch(one, other, edit.scope)
             if problem is not None:
-                return Skip(f"its branches have different results: {problem}")
+                return Skip(f"the results of its branches differ: {problem}")
             outputs.append(one if one is other else select(condition, one, other, edit))
         return outputs
 

@@ -1,31 +1,31 @@
-"""Dissolve sequences and optionals whose elements are known values: what remains are tensors.
+"""Eliminate sequences and optionals whose elements are known values, so that only tensors remain.
 
     SequenceAt(SequenceInsert(SequenceConstruct(a, b), c), -1)          →  c
     ConcatFromSequence(SplitToSequence(x))                              →  Split(x), Concat
-    Loop(3, true, s){ … SequenceInsert(s, v) … }                        →  three turns, whose values are the elements
+    Loop(3, true, s){ … SequenceInsert(s, v) … }                        →  three iterations, whose values are elements
     OptionalGetElement(Optional(a)), OptionalHasElement(Optional(a))    →  a, true
 
-The nodes are followed in their order, with what each sequence holds: values that are there. So operators that make
-sequences leave nothing behind, and those that read them become operators of tensors. A Loop, Scan or SequenceMap with
-sequences is unrolled for that. What is decided on the way (how long a sequence is, whether an optional is empty) is
-folded, and an If that it decides is inlined, until nothing changes.
+The pass visits nodes in order and records the elements of each sequence as existing values. Operators that produce
+sequences then become unused, and those that read them become tensor operators. A Loop, Scan or SequenceMap with
+sequences is unrolled. Constants that this reveals (the length of a sequence, whether an optional is empty) are folded,
+and an If with a constant condition is inlined, until nothing changes.
 
-Skips: sequences that come from a caller or out of control flow that cannot be unrolled, positions that are not
-constant where the elements differ in shape, and what leaves the model: this is made by one SequenceConstruct.
+Skips: sequences that are inputs or come out of control flow that cannot be unrolled; positions that are not constant if
+the elements differ in shape. A sequence that is a model output is made by one SequenceConstruct.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import Body, scalar, unsupported_reason
+from passes.build.subgraph_copies import Body, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.core import graphs
@@ -35,6 +35,14 @@ from passes.core.graphs import Scope, ints
 from passes.core.matching import is_plain
 from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.core.visibility import can_stand_for
+from passes.legalize.control_flow.known_sequences import (
+    Elements,
+    concat_from_sequence,
+    construct_sequence,
+    sequence_at,
+    sequence_length,
+    split_to_sequence,
+)
 from passes.legalize.control_flow.loops import UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
 
@@ -54,33 +62,33 @@ _OPERATORS = frozenset(
         "SplitToSequence",
     }
 )
-"""Where none of these is, there is nothing to do."""
+"""The operators on sequences and optionals."""
 _ROUNDS = 8
-"""How often constants are folded and branches inlined because of what was dissolved."""
+"""How often the graph is visited again after constants were folded and branches inlined."""
 
 
 @dataclass(frozen=True)
 class DissolveSequences(Pass):
-    """Dissolve sequences and optionals whose elements are known values.
+    """Eliminate sequences and optionals whose elements are known values.
 
     Attributes:
-        max_nodes: how many nodes a Loop or Scan with sequences may become.
+        max_nodes: the most nodes that may replace a Loop or Scan with sequences.
     """
 
     name = "dissolve-sequences"
     max_nodes: int = 4096
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Dissolve in the main graph with its subgraphs; in functions types are not known."""
+        """Eliminate sequences in the main graph and its subgraphs; types in functions are unknown."""
         result = Result(model)
         scope = Scope(model, model.graph)
-        if not any(_is_about_sequences(node) for node in scope.nodes()):
+        if not any(_is_sequence_operator(node) for node in scope.nodes()):
             return result
         graphs.name_nodes(scope)
         for _ in range(_ROUNDS):
             walk = _Walk(self, Scope(model, model.graph), context, result)
             walk.visit(model.graph)
-            if not walk.changed or not any(_is_about_sequences(node) for node in scope.nodes()):
+            if not walk.changed or not any(_is_sequence_operator(node) for node in scope.nodes()):
                 break
             for step in (FoldConstants(), InlineConstantIf()):
                 result.rewrites += step.run(model, context).rewrites
@@ -91,7 +99,7 @@ class DissolveSequences(Pass):
 
 @dataclass(frozen=True)
 class _Optional:
-    """What an optional holds.
+    """The content of an optional.
 
     Attributes:
         value: a tensor or a sequence; None if it is empty.
@@ -100,16 +108,13 @@ class _Optional:
     value: ir.Value | None
 
 
-_Elements = tuple[ir.Value, ...]
-
-
 @dataclass
 class _Walk:
-    """One walk through all nodes.
+    """One visit of all nodes.
 
     Attributes:
         sequences: the elements of sequences.
-        optionals: what optionals hold.
+        optionals: the contents of optionals.
         changed: whether anything was rewritten.
         skips: why nodes are left.
     """
@@ -118,13 +123,13 @@ class _Walk:
     scope: Scope
     context: Context
     result: Result
-    sequences: dict[ir.Value, _Elements] = field(default_factory=dict)
+    sequences: dict[ir.Value, Elements] = field(default_factory=dict)
     optionals: dict[ir.Value, _Optional] = field(default_factory=dict)
     changed: bool = False
     skips: dict[ir.Node, Skip] = field(default_factory=dict)
 
     def visit(self, graph: ir.Graph) -> None:
-        """Follow the nodes of a graph, and those that come in their place."""
+        """Visit the nodes of a graph, and those that replace them."""
         pending = deque(graph)
         while pending:
             node = pending.popleft()
@@ -145,7 +150,7 @@ class _Walk:
                 self.visit(inner)
 
     def clear(self, graph: ir.Graph) -> None:
-        """Remove what makes sequences that nobody reads; what is read still is made of its elements at once."""
+        """Remove unused sequences; a sequence that is still used is constructed from its elements by one node."""
         for node in reversed(list(graph)):
             for inner in graphs.subgraphs(node):
                 self.clear(inner)
@@ -156,16 +161,16 @@ class _Walk:
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 if self.context.budget.take():
                     graphs.remove(graph, [node])
-                    self.result.rewrites.append(Rewrite((node.name or "",), note="nobody reads its sequence"))
+                    self.result.rewrites.append(Rewrite((node.name or "",), note="its sequence is unused"))
             elif node.op_type in ("SequenceErase", "SequenceInsert"):
                 proposal = self._propose(node, functools.partial(self._rebuild, node))
                 if isinstance(proposal, Proposal) and self.context.budget.take():
                     self.result.rewrites.append(proposal.commit(self.owner.name))
 
-    # one node
+    # single nodes
 
     def _dissolve(self, node: ir.Node) -> Proposal | Skip | None:
-        """Note what a node makes, or propose what shall stand in its place."""
+        """Record the elements of a node's outputs, or propose a replacement of the node."""
         match node.op_type:
             case "SequenceEmpty":
                 self.sequences[node.outputs[0]] = ()
@@ -180,13 +185,13 @@ class _Walk:
             case "SequenceInsert" | "SequenceErase":
                 return self._edit_sequence(node)
             case "SplitToSequence":
-                return self._propose(node, lambda edit: _split(node, edit))
+                return self._propose(node, lambda edit: split_to_sequence(node, edit))
             case "SequenceAt" | "SequenceLength" | "ConcatFromSequence" if node.inputs[0] in self.sequences:
                 elements = self.sequences[node.inputs[0]]
-                read: Mapping[str, Callable[[ir.Node, _Elements, Edit], Any]] = {
-                    "SequenceAt": _at,
-                    "SequenceLength": _length,
-                    "ConcatFromSequence": _concat,
+                read: Mapping[str, Callable[[ir.Node, Elements, Edit], Any]] = {
+                    "SequenceAt": sequence_at,
+                    "SequenceLength": sequence_length,
+                    "ConcatFromSequence": concat_from_sequence,
                 }
                 return self._propose(node, lambda edit: read[node.op_type](node, elements, edit))
             case "SequenceMap" if node.inputs[0] in self.sequences:
@@ -198,7 +203,7 @@ class _Walk:
         return None
 
     def _propose(self, node: ir.Node, make: Callable[[Edit], Sequence[ir.Value | None] | Skip]) -> Proposal | Skip:
-        """What ``make`` makes in the place of a node, unless a name would mean another value there."""
+        """The replacement that ``make`` builds, unless a subgraph would shadow one of its names."""
         edit = Edit(self.scope, node)
         outputs = make(edit)
         if not isinstance(outputs, Skip):
@@ -226,11 +231,11 @@ class _Walk:
         if node.op_type == "OptionalHasElement":
             return self._propose(node, lambda edit: [edit.constant(np.array(held.value is not None))])
         if held.value is None:
-            return Skip("it reads an optional that is empty")
+            return Skip("it reads an empty optional")
         return self._propose(node, lambda edit: [held.value])
 
     def _held(self, value: ir.Value | None) -> _Optional | None:
-        """What an optional holds; where it may be a tensor or a sequence, that itself."""
+        """The content of an optional. A value that may be optional but is a tensor or a sequence is its own content."""
         if value is None:
             return _Optional(None)
         if value in self.optionals:
@@ -240,7 +245,7 @@ class _Walk:
         return None
 
     def _edit_sequence(self, node: ir.Node) -> Skip | None:
-        """Follow SequenceInsert and SequenceErase."""
+        """Record the elements of SequenceInsert or SequenceErase."""
         elements = self.sequences.get(node.inputs[0])  # type: ignore[arg-type]
         if elements is None:
             return None
@@ -253,7 +258,7 @@ class _Walk:
                 return Skip("its position is not constant")
             position = known[0] + len(elements) if known[0] < 0 else known[0]
         if not 0 <= position < len(elements) + inserts:
-            return Skip(f"its position is outside of a sequence of {len(elements)}")
+            return Skip(f"its position is out of range for a sequence of {len(elements)}")
         new = (node.inputs[1],) if inserts and node.inputs[1] is not None else ()
         self.sequences[node.outputs[0]] = (*elements[:position], *new, *elements[position + (not inserts) :])
         return None
@@ -264,14 +269,14 @@ class _Walk:
         problem = unsupported_reason(graph, len(node.inputs), len(node.outputs))
         if problem is not None:
             return Skip(problem)
-        given: list[_Elements | ir.Value] = []
+        given: list[Elements | ir.Value] = []
         for value in node.inputs:
             if value is None or (isinstance(value.type, ir.SequenceType) and value not in self.sequences):
-                return Skip("it maps a sequence whose elements are not known")
+                return Skip("it maps a sequence with unknown elements")
             given.append(self.sequences.get(value, value))
         count = len(given[0])  # type: ignore[arg-type]
         if any(isinstance(each, tuple) and len(each) < count for each in given):
-            return Skip("the sequences that it maps have different lengths")
+            return Skip("its sequences have different lengths")
         body = Body(graph, edit)
         made = [
             body.copy([each[turn] if isinstance(each, tuple) else each for each in given], str(turn))
@@ -279,15 +284,15 @@ class _Walk:
         ]
         outputs: list[ir.Value | None] = []
         for index, value in enumerate(graph.outputs):
-            outputs.append(_sequence([each[index] for each in made], value.dtype, edit))
+            outputs.append(construct_sequence([each[index] for each in made], value.dtype, edit))
         return outputs
 
     def _rebuild(self, node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | Skip:
         kind = node.outputs[0].type
-        return [_sequence(self.sequences[node.outputs[0]], kind.dtype if kind is not None else None, edit)]
+        return [construct_sequence(self.sequences[node.outputs[0]], kind.dtype if kind is not None else None, edit)]
 
     def _unroll(self, node: ir.Node, rule: NodeRewrite[Any]) -> Proposal | Skip | None:
-        """Unroll a node that has to do with sequences, all of which are known."""
+        """Unroll a node with sequences, all of which are known."""
         values = [*node.inputs, *graphs.captures(node)]
         unknown = [
             value
@@ -297,82 +302,10 @@ class _Walk:
             and value not in self.sequences
             and value not in self.optionals
         ]
-        if unknown or not any(_is_about_sequences(each) for each in graphs.with_nested([node]) if each is not node):
+        if unknown or not any(_is_sequence_operator(each) for each in graphs.with_nested([node]) if each is not node):
             return None
         return rule.propose(node, NodeContext.within(self.scope, self.context))
 
 
-def _is_about_sequences(node: ir.Node) -> bool:
+def _is_sequence_operator(node: ir.Node) -> bool:
     return node.op_type in _OPERATORS and node.domain == ""
-
-
-def _at(node: ir.Node, elements: _Elements, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-    place = node.inputs[1]
-    assert place is not None
-    known = ints(edit.scope.constant(place))
-    if known is not None and len(known) == 1:
-        if not -len(elements) <= known[0] < len(elements):
-            return Skip(f"its position is outside of a sequence of {len(elements)}")
-        return [elements[known[0]]]
-    shapes = [edit.scope.shape(value) for value in elements]
-    shape = shapes[0] if shapes else None
-    if shape is None or not shape.is_static() or any(each != shape for each in shapes):
-        return Skip("its position is not constant, and the elements differ in shape, or it is unknown")
-    index = scalar(place, edit)
-    if index is None:
-        return Skip("the shape of its position is unknown")
-    return [edit.op("Gather", [_stack(elements, 0, edit), index], {"axis": 0})]
-
-
-def _length(node: ir.Node, elements: _Elements, edit: Edit) -> Sequence[ir.Value | None]:
-    return [edit.constant(np.array(len(elements), np.int64))]
-
-
-def _concat(node: ir.Node, elements: _Elements, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-    if not elements:
-        return Skip("it joins a sequence that is empty")
-    axis = node.attributes.get_int("axis", 0)
-    if node.attributes.get_int("new_axis", 0):
-        return [_stack(elements, axis, edit)]
-    return [edit.op("Concat", elements, {"axis": axis})]
-
-
-def _split(node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-    """SplitToSequence: Split, and a sequence of the parts."""
-    value = node.inputs[0]
-    assert value is not None
-    shape, axis = edit.scope.shape(value), node.attributes.get_int("axis", 0)
-    size = shape[axis] if shape is not None else None
-    if not isinstance(size, int):
-        return Skip("the size of what it splits is unknown: freeze its shape")
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    sizes, squeeze = [1] * size, given is None and not node.attributes.get_int("keepdims", 1)
-    if given is not None:
-        tensor = edit.scope.constant(given)
-        if tensor is None:
-            return Skip("the sizes of its parts are not constant: freeze them with --freeze NAME=VALUE")
-        sizes = [int(each) for each in tensor.numpy().ravel()]
-        if not tensor.shape.numpy():
-            whole, rest = divmod(size, sizes[0])
-            sizes = [sizes[0]] * whole + [rest] * (rest > 0)
-    parts: list[ir.Value] = [value]
-    if len(sizes) != 1:
-        split = edit.constant(np.array(sizes, np.int64))
-        parts = list(edit.node("Split", [value, split], {"axis": axis}, outputs=len(sizes)).outputs) if sizes else []
-    if squeeze:
-        axes = edit.constant(np.array([axis]))
-        parts = [edit.op("Squeeze", [part, axes]) for part in parts]
-    return [_sequence(parts, edit.scope.dtype(value), edit)]
-
-
-def _stack(elements: Iterable[ir.Value], axis: int, edit: Edit) -> ir.Value:
-    axes = edit.constant(np.array([axis]))
-    parts = [edit.op("Unsqueeze", [value, axes]) for value in elements]
-    return parts[0] if len(parts) == 1 else edit.op("Concat", parts, {"axis": axis})
-
-
-def _sequence(elements: Sequence[ir.Value], dtype: ir.DataType | None, edit: Edit) -> ir.Value:
-    """A sequence of values that are there."""
-    if elements:
-        return edit.op("SequenceConstruct", elements)
-    return edit.op("SequenceEmpty", [], {"dtype": (dtype or ir.DataType.FLOAT).value})

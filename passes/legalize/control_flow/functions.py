@@ -1,16 +1,14 @@
-"""Put the body that the ONNX standard gives for an operator in the operator's place.
+"""Replace an operator by the function body that the ONNX standard defines for it.
 
-    y = Op<a=2>(x)        where the standard says  Op<a>(x) = g(x, beta=@a)        →  y = g(x, beta=2)
+    y = Op<a=2>(x)        with the standard's body  Op<a>(x) = g(x, beta=@a)        →  y = g(x, beta=2)
 
-Many operators are functions of simpler ones: their schemas have a body, or build one for the attributes of a node and
-the types of its inputs. The body is prepared in a model of its own, for the node alone: attributes and their defaults
-are put in, it is converted to the model's opset where it was written for another, and what the shapes and the small
-constants that go in decide is computed, so that no arithmetic of shapes is left where shapes are known. Equal nodes
-share that work.
+The schemas of many operators contain a function body, or build one from a node's attributes and input types. The body
+is prepared in a separate model of that node: attributes and their defaults are substituted, the body is converted to
+the model's opset if it was written for another, and shape arithmetic and small constants are folded. Equal nodes share
+that work.
 
-Skips: bodies that contradict the definition; nodes in functions, which have no reliable types; inputs of unknown type
-where the body is built for types; subgraphs that use values from outside; bodies that cannot be converted to the
-model's opset.
+Skips: bodies that contradict the definition; nodes in functions, whose types are unreliable; inputs of unknown type if
+the body depends on types; subgraphs that capture outer values; bodies that cannot be converted to the model's opset.
 """
 
 from __future__ import annotations
@@ -35,25 +33,24 @@ from passes.core.edit import Edit
 from passes.core.errors import InputError
 from passes.core.graphs import Scope
 from passes.core.inference import SMALL, first_line
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.specialize.convert_opset import ConvertOpset
 
 _BODY = "body"
-"""What a call is named, and the domain of the body, while that is a function of its own."""
+"""The name of the call and the domain of the body while it is a function of the prepared model."""
 _ROUNDS = 4
-"""How often constants are folded anew because an If has become one of its branches."""
+"""How often constants are folded again after an If was inlined."""
 
 
 _WRONG = frozenset({("", "Bernoulli")})
-"""Operators whose body contradicts their definition: Bernoulli's gives 1 with the probability 1 − p."""
+"""Operators whose body contradicts their definition: Bernoulli's returns 1 with probability 1 − p."""
 _CONTAINERS = (ir.SequenceType, ir.OptionalType)
 _Schema = Any
-"""onnx.defs.OpSchema, whose type stubs say nothing of bodies."""
+"""onnx.defs.OpSchema, whose type stubs lack function bodies."""
 
 
 class _Expandable:
-    """The operators with a body, as (domain, operator); found when first asked for, which takes some milliseconds."""
+    """The (domain, operator) pairs with a body; computed on first use, since that takes some milliseconds."""
 
     def __get__(self, instance: object, owner: type) -> frozenset[tuple[str, str]]:
         return _expandable()
@@ -71,19 +68,17 @@ def _has_body(schema: _Schema) -> bool:
 
 @dataclass(frozen=True)
 class ExpandFunctions(NodeRewrite[Match]):
-    """Put the body that the ONNX standard gives for an operator in the operator's place."""
+    """Replace an operator by the function body that the ONNX standard defines for it."""
 
     name = "expand-functions"
     exactness = Exactness.ROUNDING
-    # without an annotation of its own, which would have the dataclass look at it
+    # not annotated here, so that dataclass does not read the descriptor
     operators = cast("frozenset[tuple[str, str]]", _Expandable())
     tensors_only = False
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether the operator has a body in the model's opset, and all that it is built from is known."""
+        """Match if the operator has a body in the model's opset, and its input types are known."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         try:
             schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
         except onnx.defs.SchemaError:
@@ -91,14 +86,14 @@ class ExpandFunctions(NodeRewrite[Match]):
         if not _has_body(schema):
             return None
         if scope.function is not None:
-            return Skip("types are not known in a function: inline-functions comes first")
+            return Skip("types are unknown in a function: run inline-functions first")
         if "" not in scope.opset_imports:
-            return Skip("the model imports no version of the standard operators, which its body is made of")
+            return Skip("the model does not import the standard operators, which its body consists of")
         if graphs.captures(node):
-            return Skip("its subgraph uses values from outside, which a body cannot")
+            return Skip("its subgraph captures outer values, which a function body cannot")
         for value in node.inputs:
             if value is not None and scope.dtype(value) is None and not isinstance(value.type, _CONTAINERS):
-                return Skip(f"the type of {value.name} is not known: infer-shapes comes first")
+                return Skip(f"the type of {value.name} is unknown: run infer-shapes first")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
@@ -108,7 +103,7 @@ class ExpandFunctions(NodeRewrite[Match]):
         except InputError as error:
             return Skip(f"its body cannot be used here: {error}")
         if body is None:
-            return Skip("the standard has no body for these attributes and types")
+            return Skip("the standard defines no body for these attributes and types")
         return _transplant(body, match.node, edit)
 
 
@@ -121,7 +116,7 @@ def _output_name(index: int) -> str:
 
 
 def _isolate(node: ir.Node, scope: Scope) -> bytes:
-    """A model of the node alone, with names that depend on nothing but the node, and its small constants."""
+    """A serialized model of the node and its small constants, with names that depend only on the node's position."""
     proto = ir.serde.serialize_node(node)
     for name in ("name", "doc_string", "metadata_props", "device_configurations"):
         proto.ClearField(name)
@@ -152,17 +147,17 @@ def _info(value: ir.Value, name: str, scope: Scope) -> onnx.ValueInfoProto:
 
 @functools.lru_cache(maxsize=256)
 def expand(isolated: bytes, opset: int) -> bytes | None:
-    """The body of a node, in an opset, with all folded that is known.
+    """The body of a node for an opset, with constants folded.
 
     Args:
-        isolated: a model of the node, whose initializers are the constants among its inputs.
-        opset: the version of the standard operators that the body shall be written in.
+        isolated: a serialized model of the node, whose initializers are the constant inputs.
+        opset: the version of the standard operators to write the body in.
 
     Returns:
-        A GraphProto whose inputs and outputs are named as those of the node; None where the standard has no body.
+        A GraphProto whose inputs and outputs are named as those of the node; None if the standard defines no body.
 
     Raises:
-        InputError: the body cannot be built, or not be converted to the opset.
+        InputError: the body cannot be built, or cannot be converted to the opset.
     """
     source = onnx.ModelProto.FromString(isolated)
     (call,) = source.graph.node
@@ -176,10 +171,10 @@ def expand(isolated: bytes, opset: int) -> bytes | None:
         if name not in given and attribute.default_value.name:
             call.attribute.append(attribute.default_value)
     imports = {each.domain: each.version for each in function.opset_import}
-    # a body of another domain that does not say which standard operators it uses means those of its caller
+    # a body of another domain may lack an import of the standard domain: it uses that of its caller
     imports.setdefault("", opset)
     wanted = [pair for pair in zip(call.output, function.output, strict=False) if pair[0]]
-    call.output[:], function.output[:] = zip(*wanted, strict=True)  # it lists those too that were not built
+    call.output[:], function.output[:] = zip(*wanted, strict=True)  # a body also lists outputs that it does not compute
     call.name, call.domain, function.domain = _BODY, _BODY, _BODY
     function.ClearField("opset_import")
     function.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports.items())
@@ -197,7 +192,7 @@ def expand(isolated: bytes, opset: int) -> bytes | None:
 
 
 def _fold(model: ir.Model) -> None:
-    """Compute what is known, and leave out what does nothing."""
+    """Fold constants, inline constant Ifs, and remove what is redundant."""
     for _ in range(_ROUNDS):
         FoldConstants().run(model, Context())
         if not InlineConstantIf().run(model, Context()).modified:
@@ -208,7 +203,7 @@ def _fold(model: ir.Model) -> None:
 
 @dataclass(frozen=True)
 class _ResolveCastLike(NodeRewrite[Match]):
-    """Say the dtype that bodies take from an input: CastLike(x, like) → Cast(x), so that constants can be folded."""
+    """CastLike(x, like) → Cast(x), so that constants in bodies can be folded."""
 
     name = "resolve-cast-like"
     operators = frozenset({("", "CastLike")})
@@ -225,7 +220,7 @@ class _ResolveCastLike(NodeRewrite[Match]):
 
 
 def _body(call: onnx.NodeProto, schema: _Schema, version: int, graph: onnx.GraphProto) -> onnx.FunctionProto | None:
-    """The body as the schema gives it, for the opset that is nearest to the model's: from below where there is one."""
+    """The schema's body for the nearest opset, preferring lower versions; None if there is none."""
     types = {info.name: info.type for info in graph.input}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -238,7 +233,7 @@ def _body(call: onnx.NodeProto, schema: _Schema, version: int, graph: onnx.Graph
             try:
                 data = schema.get_context_dependent_function_with_opset_version(each, call.SerializeToString(), given)
             except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
-                raise InputError(f"the standard cannot build it: {first_line(error)}") from error
+                raise InputError(f"onnx cannot build it: {first_line(error)}") from error
         function: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
         if function.node:
             return function
@@ -246,7 +241,7 @@ def _body(call: onnx.NodeProto, schema: _Schema, version: int, graph: onnx.Graph
 
 
 def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]:
-    """The nodes of a body as nodes of an edit, which take the inputs of the node."""
+    """Move the nodes of a body into an edit and connect them to the inputs of ``node``."""
     graph = ir.serde.deserialize_graph(onnx.GraphProto.FromString(body))
     inside = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     new: dict[ir.Value, ir.Value] = {}

@@ -1,17 +1,18 @@
-"""Unroll loops whose number of turns is known, and mask those of which only the most turns are.
+"""Unroll loops with a known number of iterations, and mask loops of which only an upper bound is known.
 
     y, s = Loop(3, true, x){ (i, c, v) → (c, f(v, i), g(v)) }
         →  v1 = f(x, 0); v2 = f(v1, 1); y = f(v2, 2); s = Concat(g(x), g(v1), g(v2)), each with a new first axis
 
-    y = Loop(3, c, x){ (i, c, v) → (h(v), f(v)) }          where h(v) is known only when it runs
+    y = Loop(3, c, x){ (i, c, v) → (h(v), f(v)) }          where h(v) is known only at run time
         →  v1 = Where(c, f(x), x);  c1 = c ∧ h(x);  v2 = Where(c1, f(v1), v1);  …
 
-The number of turns is known where the trip count and the condition are constant, and where the condition becomes false
-at a turn that constants decide. What a turn's number implies is computed on the way. The scan outputs of a masked loop
-would have a length that is not known; so would what it carries, if its shape changed.
+The number of iterations is known if the trip count and the condition are constant, or if constants make the condition
+false in some iteration. Values that depend only on the iteration number are evaluated while unrolling. A masked loop
+must not have scan outputs or loop-carried values of varying shape, because their shapes would be unknown.
 
-Skips: trip counts and conditions that are not constant (unroll-loop), more nodes than ``max-nodes``, more turns than
-``max-turns`` and bodies that must not run in vain (mask-loop), and scan outputs of no turns whose shape is unknown.
+Skips: trip counts and conditions that are not constant (unroll-loop); more than ``max-nodes`` nodes; more than
+``max-turns`` iterations, and bodies that are unsafe to execute speculatively (mask-loop); scan outputs of unknown shape
+without iterations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from passes.build.subgraph_copies import (
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -44,9 +44,9 @@ class _Loop(Match):
     """A Loop.
 
     Attributes:
-        body: its subgraph, whose inputs are the turn's number, the condition, and what is carried.
-        limit: the most turns; None where only the condition ends it.
-        begins: whether there is a first turn; None where that is known only when it runs.
+        body: its subgraph; inputs: iteration number, condition, loop-carried values.
+        limit: the trip count; None if only the condition ends the loop.
+        begins: whether there is a first iteration; None if that is known only at run time.
     """
 
     body: ir.Graph
@@ -55,26 +55,26 @@ class _Loop(Match):
 
     @property
     def initial(self) -> list[ir.Value]:
-        """What the first turn takes."""
+        """The initial loop-carried values."""
         values = [value for value in self.node.inputs[2:] if value is not None]
         return values
 
-    def arguments(self, body: Body, turn: int, carried: Sequence[ir.Value]) -> list[ir.Value]:
-        """The inputs of a turn. Its number and condition have the rank that the subgraph declares, which may be 1."""
+    def arguments(self, body: Body, iteration: int, carried: Sequence[ir.Value]) -> list[ir.Value]:
+        """The inputs of an iteration. Its number and condition have the declared rank, which may be 1."""
         number, condition = (
             np.full([1] if value.shape is not None and len(value.shape) == 1 else [], content)
-            for value, content in zip(self.body.inputs, (np.int64(turn), np.True_), strict=False)
+            for value, content in zip(self.body.inputs, (np.int64(iteration), np.True_), strict=False)
         )
         return [body.constant(number), body.constant(condition), *carried]
 
 
 def _read(node: ir.Node, scope: Scope) -> _Loop | Skip | None:
-    if not is_plain(node, scope) or "body" not in node.attributes:
+    if "body" not in node.attributes:
         return None
     graph = node.attributes["body"].as_graph()
     carried = len(node.inputs) - 2
     if carried < 0 or None in node.inputs[2:]:
-        return Skip("it is not valid: what it carries needs a first value")
+        return Skip("it is not valid: a loop-carried value has no initial value")
     problem = unsupported_reason(graph, 2 + carried, 1 + len(node.outputs))
     if problem is not None:
         return Skip(problem)
@@ -88,8 +88,8 @@ def _read(node: ir.Node, scope: Scope) -> _Loop | Skip | None:
     return _Loop(node, graph, limit, begins)
 
 
-def _is_steady(graph: ir.Graph) -> bool:
-    """Whether the condition is handed on as it is, so that only the trip count ends the loop."""
+def _is_counted(graph: ir.Graph) -> bool:
+    """Whether the body passes the condition through, so that only the trip count ends the loop."""
     value: ir.Value | None = graph.outputs[0]
     while value is not None and (node := value.producer()) is not None and node.op_type == "Identity":
         value = node.inputs[0]
@@ -98,10 +98,10 @@ def _is_steady(graph: ir.Graph) -> bool:
 
 @dataclass(frozen=True)
 class UnrollLoop(NodeRewrite[_Loop]):
-    """Unroll a Loop whose number of turns is known.
+    """Unroll a Loop whose number of iterations is known.
 
     Attributes:
-        max_nodes: how many nodes it may become.
+        max_nodes: the most nodes that may replace it.
     """
 
     name = "unroll-loop"
@@ -110,33 +110,33 @@ class UnrollLoop(NodeRewrite[_Loop]):
     max_nodes: int = 4096
 
     def match(self, node: ir.Node, context: NodeContext) -> _Loop | Skip | None:
-        """Read the trip count and whether it begins."""
+        """Match if it is known whether there is a first iteration."""
         found = _read(node, context.scope)
         if isinstance(found, _Loop) and found.begins is None and found.limit != 0:
-            return Skip("whether it makes a first turn is known only when it runs: its condition is not constant")
+            return Skip("whether it has a first iteration is known only at run time: its condition is not constant")
         return found
 
     def rewrite(self, match: _Loop, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """One copy of the body after the other, until it ends."""
-        body, steady = Body(match.body, edit), _is_steady(match.body)
-        if match.begins and match.limit is None and steady:
-            return Skip("it never ends")
+        """Consecutive copies of the body."""
+        body, counted = Body(match.body, edit), _is_counted(match.body)
+        if match.begins and match.limit is None and counted:
+            return Skip("it does not terminate")
         carried = match.initial
         scanned: list[list[ir.Value]] = [[] for _ in range(len(match.node.outputs) - len(carried))]
-        turn = 0
-        while match.begins and turn != match.limit:
-            expected = len(edit.nodes) * (match.limit or 1) if turn == 1 and steady else len(edit.nodes)
-            if max(expected, turn) >= self.max_nodes:
-                return Skip(f"it would become more than {self.max_nodes} nodes")
-            condition, *results = body.copy(match.arguments(body, turn, carried), str(turn))
+        iteration = 0
+        while match.begins and iteration != match.limit:
+            expected = len(edit.nodes) * (match.limit or 1) if iteration == 1 and counted else len(edit.nodes)
+            if max(expected, iteration) >= self.max_nodes:
+                return Skip(f"its replacement has more than {self.max_nodes} nodes")
+            condition, *results = body.copy(match.arguments(body, iteration, carried), str(iteration))
             carried, new = results[: len(carried)], results[len(carried) :]
             for values, value in zip(scanned, new, strict=True):
                 values.append(value)
-            turn += 1
-            goes_on = body.known(condition)
-            if goes_on is None and turn != match.limit:
-                return Skip("whether it goes on is known only when it runs: its condition is not constant")
-            if goes_on is not None and not goes_on.numpy().item():
+            iteration += 1
+            continues = body.known(condition)
+            if continues is None and iteration != match.limit:
+                return Skip("when it ends is known only at run time: its condition is not constant")
+            if continues is not None and not continues.numpy().item():
                 break
         outputs: list[ir.Value | None] = [*carried]
         elements = match.body.outputs[1 + len(carried) :]
@@ -146,43 +146,42 @@ class UnrollLoop(NodeRewrite[_Loop]):
                 continue
             whole = stack(body, values) if values else empty_stack(body, element)
             if whole is None:
-                return Skip(f"it makes no turn, and the shape of {element.name} is unknown")
+                return Skip(f"it has no iterations, and the shape of {element.name} is unknown")
             outputs.append(whole)
         return outputs
 
 
 @dataclass(frozen=True)
 class MaskLoop(NodeRewrite[_Loop]):
-    """Make all turns that a Loop may make, and keep what it carries from the turn on where it would have ended.
+    """Unroll a Loop to its maximum number of iterations, and keep the carried values once the condition is false.
 
     Attributes:
-        max_turns: how many turns it may have.
-        max_nodes: how many nodes it may become.
+        max_turns: the most iterations that it may have.
+        max_nodes: the most nodes that may replace it.
     """
 
     name = "mask-loop"
+    since_opset = 9  # Where
     operators = frozenset({("", "Loop")})
     tensors_only = False
     max_turns: int = 32
     max_nodes: int = 4096
 
     def match(self, node: ir.Node, context: NodeContext) -> _Loop | Skip | None:
-        """Whether the most turns are known and few, and no harm is done by turns that nobody wants."""
+        """Match if the maximum is known and small, and the body is safe to execute speculatively."""
         scope = context.scope
         found = _read(node, scope)
         if not isinstance(found, _Loop):
             return found
-        if scope.opset() < 9:
-            return Skip(f"opset {scope.opset()} has no Where")
         if found.limit is None or found.limit > self.max_turns:
-            return Skip(f"it may make more than {self.max_turns} turns")
+            return Skip(f"it may have more than {self.max_turns} iterations")
         if any(value.uses() or value.is_graph_output() for value in node.outputs[len(found.initial) :]):
-            return Skip("how long its scan outputs are is known only when it runs")
+            return Skip("the length of its scan outputs is known only at run time")
         problem = speculation_hazard(found.body, scope)
-        return Skip(f"turns that it would not make cannot be made: {problem}") if problem else found
+        return Skip(f"it cannot be executed speculatively: {problem}") if problem else found
 
     def rewrite(self, match: _Loop, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """As many copies of the body as there may be turns, each followed by a choice."""
+        """Copies of the body, each followed by a selection."""
         body = Body(match.body, edit)
         carried, active = match.initial, None
         assert match.limit is not None
@@ -191,21 +190,21 @@ class MaskLoop(NodeRewrite[_Loop]):
             active = scalar(match.node.inputs[1], edit)
             if active is None:
                 return Skip("the shape of its condition is unknown")
-        for turn in range(match.limit if match.begins is not False else 0):
+        for iteration in range(match.limit if match.begins is not False else 0):
             if len(edit.nodes) >= self.max_nodes:
-                return Skip(f"it would become more than {self.max_nodes} nodes")
-            condition, *results = body.copy(match.arguments(body, turn, carried), str(turn))
+                return Skip(f"its replacement has more than {self.max_nodes} nodes")
+            condition, *results = body.copy(match.arguments(body, iteration, carried), str(iteration))
             chosen = []
             for old, new in zip(carried, results, strict=False):
-                problem = difference(old, new, edit.scope)
+                problem = shape_mismatch(old, new, edit.scope)
                 if problem is not None:
-                    return Skip(f"what it carries changes: {problem}")
+                    return Skip(f"a loop-carried value changes: {problem}")
                 chosen.append(new if active is None or new is old else select(active, new, old, edit))
             carried = chosen
-            goes_on = body.known(condition)
-            if goes_on is not None and not goes_on.numpy().item():
+            continues = body.known(condition)
+            if continues is not None and not continues.numpy().item():
                 break
-            if goes_on is None:
+            if continues is None:
                 flat = scalar(condition, edit)
                 if flat is None:
                     return Skip("the shape of its condition is unknown")
@@ -213,8 +212,8 @@ class MaskLoop(NodeRewrite[_Loop]):
         return [*carried, *(None for _ in match.node.outputs[len(carried) :])]
 
 
-def difference(one: ir.Value, other: ir.Value, scope: Scope) -> str | None:
-    """Why Where cannot choose between two values without changing their shape; None where it can."""
+def shape_mismatch(one: ir.Value, other: ir.Value, scope: Scope) -> str | None:
+    """Why Where cannot select between two values of one shape and dtype; None if it can."""
     shapes = scope.shape(one), scope.shape(other)
     if any(shape is None or not shape.is_static() for shape in shapes):
         unknown = one if shapes[0] is None or not shapes[0].is_static() else other

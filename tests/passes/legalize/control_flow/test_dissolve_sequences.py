@@ -211,15 +211,15 @@ class TestSkips:
         [
             (
                 f"({ABC}, int64 p) => (float[M,3] y) {{ s = SequenceConstruct(a, c) y = SequenceAt(s, p) }}",
-                "differ in shape",
+                "the shapes of the elements differ",
             ),
             (
                 "(float[N] a) => (int64 n) { s = SplitToSequence(a) n = SequenceLength(s) }",
-                "the size of what it splits is unknown: freeze its shape",
+                "the size of the split axis is unknown: freeze its shape",
             ),
             (
                 "(float[4] a, int64[2] p) => (int64 n) { s = SplitToSequence(a, p) n = SequenceLength(s) }",
-                "the sizes of its parts are not constant: freeze them with --freeze NAME=VALUE",
+                "its split sizes are not constant: freeze them with --freeze NAME=VALUE",
             ),
             (
                 """(float[4] a, int64 p) => (int64 n)
@@ -236,7 +236,7 @@ class TestSkips:
     def test_positions_beyond_the_end(self) -> None:
         text = "(float[2] a) => (float[2] y) { s = SequenceConstruct(a) y = SequenceAt(s, p) }"
         result = DissolveSequences().run(model(text, p=at(1)), Context())
-        assert [skip.reason for skip in result.skips] == ["its position is outside of a sequence of 1"]
+        assert [skip.reason for skip in result.skips] == ["its position is out of range for a sequence of 1"]
 
     def test_models_without_sequences_are_only_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def never(*_: object) -> None:

@@ -167,19 +167,19 @@ class TestDoesNotMatch:
         m = model("(float[2] x) => (float[2] y) { y = local.f(x) }", opset=18, functions=function)
         result = Once("Elu").run(m, Context())
         assert not result.rewrites
-        assert reasons(result) == ["types are not known in a function: inline-functions comes first"]
+        assert reasons(result) == ["types are unknown in a function: run inline-functions first"]
 
     def test_a_type_that_is_not_known(self) -> None:
         m = model("(float[2] x) => (float[2] y) { y = Gelu(x) }", opset=20)
         m.graph.inputs[0].type = None
-        assert reasons(Once("Gelu").run(m, Context())) == ["the type of x is not known: infer-shapes comes first"]
+        assert reasons(Once("Gelu").run(m, Context())) == ["the type of x is unknown: run infer-shapes first"]
 
-    def test_a_subgraph_that_looks_outside(self) -> None:
+    def test_a_subgraph_with_captures(self) -> None:
         text = """(seq(float[2]) s, float[2] w) => (seq(float[2]) r) {
             r = SequenceMap<body = b (float[2] e) => (float[2] o) { o = Add(e, w) }>(s) }"""
         m = model(text, opset=17)
         (reason,) = reasons(Once("SequenceMap").run(m, Context()))
-        assert "from outside" in reason
+        assert "captures outer values" in reason
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3)

@@ -155,7 +155,7 @@ class TestUnroll:
         ("m", "reason"),
         [
             (loop(n=np.array(5000)), "more than 4096 nodes"),
-            (loop(", yes, x"), "it never ends"),
+            (loop(", yes, x"), "does not terminate"),
             (
                 model(
                     f"(float[2] x, int64 n) => (float[2] y, float[T,2] s) {{ y, s = Loop <{BODY}> (n, yes, x) }}",
@@ -170,9 +170,12 @@ class TestUnroll:
                     n=COUNT,
                     k=np.ones(2, np.float32),
                 ),
-                "first turn",
+                "first iteration",
             ),
-            (loop(body=BODY.replace("d = Identity(c)", "m = ReduceMax<keepdims = 0>(v) d = Less(m, m)")), "goes on"),
+            (
+                loop(body=BODY.replace("d = Identity(c)", "m = ReduceMax<keepdims = 0>(v) d = Less(m, m)")),
+                "when it ends",
+            ),
         ],
     )
     def test_skips(self, m: ir.Model, reason: str) -> None:
@@ -206,9 +209,12 @@ class TestMask:
     @pytest.mark.parametrize(
         ("m", "reason"),
         [
-            (masked(count=33), "more than 32 turns"),
-            (masked(body=MASKED.replace("p = Not(o)", "p = Not(o) h = Div(t, i)")), "Div of integers may fail"),
-            (masked(body=MASKED.replace("p = Not(o)", "p = Not(o) h = RandomNormal<shape = [1]>()")), "something else"),
+            (masked(count=33), "more than 32 iterations"),
+            (
+                masked(body=MASKED.replace("p = Not(o)", "p = Not(o) h = Div(t, i)")),
+                "Div of integers may divide by zero",
+            ),
+            (masked(body=MASKED.replace("p = Not(o)", "p = Not(o) h = RandomNormal<shape = [1]>()")), "is random"),
             (masked(body=MASKED.replace("p = Not(o)", "p = Not(o) h = Gather(v, i)")), "out of range"),
         ],
     )
@@ -218,7 +224,7 @@ class TestMask:
     def test_what_it_carries_changes(self) -> None:
         text = """(float[2] x, bool q) => (float[N] y) { y = Loop <body = b (int64 i, bool c, float[M] v)
             => (bool d, float[K] w) { d = Identity(q) w = Concat<axis = 0>(v, x) }> (n, q, x) }"""
-        assert "what it carries changes" in why_not(MaskLoop(), model(text, n=COUNT))
+        assert "a loop-carried value changes" in why_not(MaskLoop(), model(text, n=COUNT))
 
     def test_scan_outputs(self) -> None:
         text = f"(float[2] x, bool q) => (float[2] y, float[T,2] s) {{ y, s = Loop <{BODY}> (n, q, x) }}"
