@@ -6,6 +6,7 @@ without waiting for onnx.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.util
@@ -20,11 +21,13 @@ from passes.pipelines import PIPELINES
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from onnx_ir.passes import PassBase
+
     from passes.core.base import Pass
 
 __all__ = ["PIPELINES", "describe", "get", "load_file", "names", "register"]
 
-_P = TypeVar("_P", bound="Pass")
+_P = TypeVar("_P", bound="Pass | PassBase")
 
 _BUILT_IN = {
     "cancel-qdq": "passes.quantization.to_int8.cancel_qdq:CancelQdq",
@@ -101,8 +104,6 @@ def describe(name: str) -> str:
     """
     if name not in _BUILT_IN and name in (*_registered, *_offered()):
         return (get(name).__doc__ or "").strip().partition("\n")[0]
-    import ast
-
     module, _, cls = _location(name).partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None
@@ -115,13 +116,18 @@ def describe(name: str) -> str:
 def register(cls: type[_P]) -> type[_P]:
     """Make a pass of your own known by its name; use it as a decorator.
 
+    Args:
+        cls: a `Pass`, or an ``onnx_ir.passes.PassBase`` that is made without arguments. The name of the latter is its
+            attribute ``name``, or else that of the class: ``RemoveUnusedPass`` becomes ``remove-unused``.
+
     Raises:
-        InputError: another pass, or a pipeline, has this name.
+        InputError: another pass, or a pipeline, has this name; or it is not a pass.
     """
-    name = cls.name
-    if name in _BUILT_IN or name in PIPELINES or _registered.get(name, cls) is not cls:
+    found = _as_pass(cls, where=cls.__name__)
+    name = found.name
+    if name in _BUILT_IN or name in PIPELINES or _registered.get(name, found) is not found:
         raise InputError(f"there is already a pass or a pipeline {name}", hint="give your pass another name")
-    _registered[name] = cls
+    _registered[name] = found
     return cls
 
 
@@ -156,23 +162,31 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
     """The passes of installed packages: entry points of the group ``onnx_bridge.passes``, pass name = module:Class."""
-    from importlib.metadata import entry_points  # slow to import
+    from importlib.metadata import entry_points  # 40 ms, which completion need not wait for
 
     return {each.name: each for each in entry_points(group="onnx_bridge.passes")}
 
 
 def _load_offered(name: str) -> type[Pass]:
-    from passes.core.base import Pass
-
     entry = _offered()[name]
     where = f"entry point {entry.value} of {entry.dist.name if entry.dist else 'a package'}"
     try:
         found = entry.load()
     except Exception as error:
         raise InputError(f"it fails: {type(error).__name__}: {error}", where=where) from error
-    if not (isinstance(found, type) and issubclass(found, Pass)) or found.name != name:
-        raise InputError(f"it is no pass of the name {name}", where=where)
-    return found
+    loaded = _as_pass(found, where=where, name=name)
+    if loaded.name != name:
+        raise InputError(f"it is a pass of another name, {loaded.name}", where=where)
+    return loaded
+
+
+def _as_pass(found: object, *, where: str, name: str | None = None) -> type[Pass]:
+    """A class as that of a pass, whether it is one of this package or of `onnx_ir`."""
+    module = importlib.import_module("passes.core.onnx_ir_passes")  # deferred, since it waits for onnx
+    loaded: type[Pass] | None = module.as_pass(found, name)
+    if loaded is None:
+        raise InputError("it is not a pass", where=where, hint="a pass is a Pass, or a PassBase of onnx_ir")
+    return loaded
 
 
 def _location(name: str) -> str:

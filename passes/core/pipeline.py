@@ -14,6 +14,7 @@ from passes.core import spec
 from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.errors import BridgeError, InputError, PassError
 from passes.core.graphs import scopes
+from passes.core.onnx_ir_passes import adapt
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ class Pipeline:
     """An ordered list of passes; ``str()`` gives the specification that `parse` reads.
 
     Args:
-        passes: the passes, in order.
+        passes: the passes, in order; those of `onnx_ir` are adapted (`passes.core.onnx_ir_passes`).
     """
 
-    def __init__(self, passes: Iterable[Pass] = ()) -> None:
-        self.passes = tuple(passes)
+    def __init__(self, passes: Iterable[Pass | ir.passes.PassBase] = ()) -> None:
+        self.passes = tuple(each if isinstance(each, Pass) else adapt(each)() for each in passes)
 
     @classmethod
     def parse(cls, text: str) -> Pipeline:

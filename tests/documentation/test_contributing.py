@@ -39,6 +39,24 @@ def test_the_commands(folder: Path) -> None:
     assert operators(folder / "clean.onnx") == ["Relu"]
 
 
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[2] x) => (float[2] y) { a = local.Neg(x) y = Neg(a) }",
+        "(float[2] x) => (float[2] y) { a = Neg(x) y = local.Neg(a) }",
+    ],
+)
+def test_an_operator_of_the_same_name_in_another_domain(folder: Path, graph: str) -> None:
+    """The function computes Exp: without either node, the numbers would be others."""
+    imports = 'opset_import: ["": 17, "local": 1]'
+    function = '<domain: "local", opset_import: ["": 17]> Neg (p) => (q) { q = Exp(p) }'
+    onnx.save(parser.parse_model(f"<ir_version: 8, {imports}> g {graph} {function}"), folder / "double.onnx")
+    command = next(each for each in readme.commands(TEXT) if " clean " in each)
+    done = readme.run(command.replace("default,", ""), folder)
+    assert done.code == 0, done.output
+    assert operators(folder / "clean.onnx") == [node.op_type for node in onnx.load(folder / "double.onnx").graph.node]
+
+
 def test_the_entry_point(folder: Path) -> None:
     """As pip leaves an installed package: the modules, and the metadata beside them."""
     table = re.search(r'^\[project\.entry-points\."onnx_bridge\.passes"\]\n(.+)\n', TEXT, re.MULTILINE)
