@@ -33,7 +33,7 @@ from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.core.errors import BridgeError, nearest
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 
 _ATTEMPTS = 3
 """How often a job is tried that fails by chance, or ends its process."""
@@ -83,13 +83,13 @@ def convert_all(
         found = gather(
             [parse_location(each) for each in sources], output.place, settings or Settings(), Past(records).names
         )
-        sites = {target: engine.site(target) for target in {each.settings.target for each in found}}
+        machines = {target: engine.machine(target) for target in {each.settings.target for each in found}}
         journal = None if dry_run else stack.enter_context(output.held())
         past = Past(journal.records if journal else records, resume=resume, retry=retry)
         if journal is not None:
             journal.add("run", jobs=len(found), process=os.getpid())
         files = [str(each.absolute()) for each in passes]
-        batch = _Batch(output, engine, found, sites, past, journal, watcher or Silent(), resume, files)
+        batch = _Batch(output, engine, found, machines, past, journal, watcher or Silent(), resume, files)
         results = batch.run()
         notes = (*engine.notes, *batch.notes)
     return Outcome(output.place, tuple(results), time.monotonic() - started, notes)
@@ -151,14 +151,14 @@ class _Batch:
         output: Output,
         engine: Engine,
         jobs: Sequence[Job],
-        sites: Mapping[str, tuple[Site, str]],
+        machines: Mapping[str, tuple[Machine, str]],
         past: Past,
         journal: Journal | None,
         watcher: Watcher,
         resume: bool,
         passes: list[str],
     ) -> None:
-        self._output, self._engine, self._sites, self._past, self._journal = output, engine, sites, past, journal
+        self._output, self._engine, self._machines, self._past, self._journal = output, engine, machines, past, journal
         self._watcher, self._resume, self._passes = watcher, resume, passes
         self._works = [_Work(job, job.settings) for job in jobs]
         self._ready: list[_Work] = []  # by the memory that they are foreseen to take, the least first
@@ -301,7 +301,7 @@ class _Batch:
 
     def _key(self, work: _Work) -> str:
         settings = work.settings
-        site, target = self._sites[settings.target]
+        machine, target = self._machines[settings.target]
         precision = Precision(settings.precision, settings.keep_fp32, settings.calibration)
         cleaned = cleaning_key(
             work.examined.digest,
@@ -309,14 +309,14 @@ class _Batch:
             dims=settings.dims,
             shapes=settings.shapes,
             freeze=settings.freeze,
-            runtime=site,
+            runtime=machine,
             precision=precision.to_json(),
         )
         key = conversion_key(
             cleaned,
             host=settings.host,
             target=target,
-            runtime=site,
+            runtime=machine,
             precision=precision.to_key(),
             options=settings.options,
             buckets=settings.buckets,
@@ -360,7 +360,7 @@ class _Batch:
         bundle = self._output.bundle(work.name)
         away = self._engine.far or isinstance(work.job.source, RemotePath) or isinstance(bundle, RemotePath)
         work.aside = self._output.aside().absolute() if away else None
-        target = self._sites[work.settings.target][1]
+        target = self._machines[work.settings.target][1]
         task = {
             "source": str(work.job.source),
             "bundle": str(bundle.absolute()),

@@ -11,7 +11,7 @@ from typing import Any
 from onnx_bridge.batch.job_process import described
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.batch.stages import STAGES
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 
 Event = dict[str, Any]
 Land = Callable[[Any, Event], None]
@@ -32,7 +32,7 @@ class Engine(abc.ABC):
         self._events: queue.SimpleQueue[tuple[Any, Event]] = queue.SimpleQueue()
 
     @abc.abstractmethod
-    def site(self, target: str) -> tuple[Site, str]:
+    def machine(self, target: str) -> tuple[Machine, str]:
         """The machines that jobs for a target (``auto``, ``gpu``, ``ref``) are performed on, and which target it is.
 
         Raises:

@@ -23,7 +23,7 @@ from onnx_bridge.batch.engine import Attempt, Engine, Event, Land, ended
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.core.memory import available_bytes
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -122,10 +122,10 @@ class Pool(Engine):
         self._performers: list[Performer] = []
         self._sizes: dict[Performer, int] = {}
 
-    def site(self, target: str) -> tuple[Site, str]:
+    def machine(self, target: str) -> tuple[Machine, str]:
         """This machine."""
         runtime = runtimes.find()
-        return Site.here(runtime), runtimes.resolve_target(target, runtime)
+        return Machine.here(runtime), runtimes.resolve_target(target, runtime)
 
     def open(self, journal: Journal, land: Land) -> None:
         """Get ready; processes are started as they are needed."""

@@ -28,7 +28,7 @@ from onnx_bridge.batch.ray_node import UNLIKE
 from onnx_bridge.conversion.keys import canonical, code
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.version import VERSION
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 
 GPU = "AMD_GPU"
 """Ray's name for AMD's cards, which nodes with some are started with."""
@@ -75,7 +75,7 @@ class Ray(Engine):
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def site(self, target: str) -> tuple[Site, str]:
+    def machine(self, target: str) -> tuple[Machine, str]:
         """The nodes that agree with the most others, of those that have what the target needs."""
         nodes = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("CPU")}
         if target not in ("auto", "gpu", "ref"):
@@ -86,16 +86,16 @@ class Ray(Engine):
         resolved = "gpu" if cards and target != "ref" else "ref"
         if resolved not in self._agreed:
             self._agreed[resolved] = self._agree(nodes, cards if resolved == "gpu" else set(nodes), resolved)
-        return Site.from_json(self._agreed[resolved]["site"]), resolved
+        return Machine.from_json(self._agreed[resolved]["machine"]), resolved
 
     def _agree(self, nodes: Mapping[str, Any], wanted: set[str], target: str) -> dict[str, Any]:
         told = self._ask(wanted)
         able: dict[str, list[str]] = {}
         for name in sorted(wanted):
             said = told.get(name, {"problem": "it did not answer"})
-            if said["problem"] is None and target not in said["site"]["targets"]:
+            if said["problem"] is None and target not in said["machine"]["targets"]:
                 said = {"problem": f"its MIGraphX lacks the target {target}"}
-            if said["problem"] is None and target == "gpu" and said["site"]["architecture"] is None:
+            if said["problem"] is None and target == "gpu" and said["machine"]["architecture"] is None:
                 said = {"problem": "no AMD GPU that Ray's processes may use"}
             if said["problem"] is None and (said["version"], said["passes"]) != (VERSION, code()):
                 said = {"problem": f"another onnx-bridge than this machine's {VERSION}"}

@@ -25,7 +25,7 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.locations import RemotePath, parse_location
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 
 UNLIKE = "UnlikeNode"
 """The kind of failure of a job that came to a node that it was not planned for."""
@@ -38,9 +38,9 @@ def facts() -> dict[str, Any]:
     """What this node has a hand in of bundles, as JSON values; ``problem`` where it can make none."""
     said: dict[str, Any] = {"version": VERSION, "passes": code()}
     try:
-        return {**said, "site": Site.here(runtimes.find()).to_json(), "problem": None}
+        return {**said, "machine": Machine.here(runtimes.find()).to_json(), "problem": None}
     except BridgeError as error:
-        return {**said, "site": None, "problem": str(error)}
+        return {**said, "machine": None, "problem": str(error)}
 
 
 def errand(task: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Event]:

@@ -35,7 +35,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Part, Tolerance
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.specialize.convert_precision import FORMATS
 from passes.target.partition import extract
 
@@ -149,7 +149,7 @@ def mixed_precision(
             models.save(model, file)
         else:
             file = Path(model)
-        verdicts = Verdicts(runtimes.find())
+        verdicts = ProbedRuntime(runtimes.find())
         names, beyond = _candidates(
             precision,
             lambda specification: clean(file, pipeline=specification, dims=dims, default_dim=1, target=verdicts),

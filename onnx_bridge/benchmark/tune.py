@@ -40,7 +40,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.compile_options import TUNING
-from onnx_bridge.migraphx.machine import settings
+from onnx_bridge.migraphx.machine import compile_environment
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.check import check
 from onnx_bridge.parity.report import Report
@@ -214,7 +214,7 @@ def tune(
     question = {
         "model": models.digest(model),
         "runtime": runtime.identity,
-        "environment": settings(os.environ),
+        "environment": compile_environment(os.environ),
         "target": target,
         "dims": dict(dims or {}),
         "host": host,

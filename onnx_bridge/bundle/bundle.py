@@ -23,7 +23,7 @@ from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost, Runt
 from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compile_options import Options
+from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
@@ -229,7 +229,7 @@ class Bundle:
             options, target = self.manifest.options, self.manifest.target
             quantize_again(program, index, options, target, manifest_path(self.path).parent)
             runtime = self._worker.runtime
-            program.compile(target, **Options.of(options.get("compile"), runtime, target).compile)
+            program.compile(target, **CompileOptions.of(options.get("compile"), runtime, target).compile)
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
             )

@@ -33,13 +33,13 @@ from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compile_options import Options
+from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.samples.files import Given
-from onnx_bridge.verdicts.verdicts import SECONDS, Verdicts
+from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.analysis.quantization import is_quantized
 from passes.target.partition import Partition, Side
 
@@ -125,7 +125,7 @@ def run(
     found = runtimes.find(request.runtime)
     target = runtimes.resolve_target(request.target, found)
     wanted = Precision(request.precision, request.keep_fp32, request.calibration)
-    settings = Options.of(request.options, found, target)
+    settings = CompileOptions.of(request.options, found, target)
     tuned = TuningResults(settings.tuning, Origin(target, runtimes.gpu() if target == "gpu" else None, found.version))
     given_environment = settings.environment
     settings = replace(settings, environment={**given_environment, **tuned.environment})
@@ -148,7 +148,7 @@ def run(
             wanted.check_runtime(worker)
         source = beside.submit(_source, model)
         patience = {} if request.timeout is None or request.timeout >= SECONDS else {"timeout": request.timeout}
-        verdicts = Verdicts(found, cache=request.cache, progress=progress, compile_for=target, **patience)
+        verdicts = ProbedRuntime(found, cache=request.cache, progress=progress, compile_for=target, **patience)
 
         def cleaning() -> str | None:
             return cleaning_key(

@@ -18,7 +18,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import graphs
 from passes.core.base import Status
 from passes.core.graphs import Scope
@@ -190,7 +190,7 @@ def doctor(
     """
     tell = progress or (lambda _stage: None)
     found = runtimes.find(runtime)
-    target = Verdicts(found, cache=cache)
+    target = ProbedRuntime(found, cache=cache)
     tell("load")
     loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
     facts = _facts(loaded)
@@ -234,7 +234,7 @@ def doctor(
     )
 
 
-def _verdicts(model: ir.Model, target: Verdicts) -> dict[ir.Node, tuple[str, str]]:
+def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, tuple[str, str]]:
     """Verdict and words on each node but constants, in order; on those of subgraphs as well."""
     scope = Scope(model, model.graph)
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}

@@ -137,10 +137,10 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
 def _runtime() -> Target | None:
     """The runtime that legalization asks; None where there is none."""
     from onnx_bridge.migraphx import runtime as runtimes
-    from onnx_bridge.verdicts.verdicts import Verdicts
+    from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 
     try:
-        return Verdicts(runtimes.find())
+        return ProbedRuntime(runtimes.find())
     except RuntimeNotFound:
         return None
 

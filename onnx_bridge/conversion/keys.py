@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.core.version import VERSION
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 
 _PASSES = Path(__file__).resolve().parents[2] / "passes"
@@ -62,7 +62,7 @@ def cleaning_key(
     dims: Mapping[str, int],
     shapes: Mapping[str, Sequence[int]],
     freeze: Mapping[str, str],
-    runtime: Runtime | Site,
+    runtime: Runtime | Machine,
     precision: Mapping[str, Any] | None = None,
 ) -> str | None:
     """The key of a cleaned model, from those arguments of `convert` that decide on it.
@@ -84,7 +84,7 @@ def cleaning_key(
     from onnx_bridge.conversion.precision import BY_PASS
     from passes.core.pipeline import Pipeline
 
-    passes, site = Pipeline.parse(pipeline), Site.of(runtime)
+    passes, machine = Pipeline.parse(pipeline), Machine.of(runtime)
     return key_of(
         {
             "model": source,
@@ -96,8 +96,8 @@ def cleaning_key(
             "precision": dict(precision) if precision and precision["precision"] in BY_PASS else None,
             "onnx_bridge": VERSION,
             "passes": code(),
-            "runtime": site.identity,
-            "environment": site.environment,
+            "runtime": machine.identity,
+            "environment": machine.environment,
         }
     )
 
@@ -107,7 +107,7 @@ def conversion_key(
     *,
     host: bool,
     target: str,
-    runtime: Runtime | Site,
+    runtime: Runtime | Machine,
     precision: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
@@ -136,7 +136,7 @@ def conversion_key(
             "buckets": {name: list(sizes) for name, sizes in (buckets or {}).items()},
             "pad": dict(pad or {}),
             "target": target,
-            "architecture": Site.of(runtime).architecture if target == "gpu" else None,
+            "architecture": Machine.of(runtime).architecture if target == "gpu" else None,
         }
     )
 

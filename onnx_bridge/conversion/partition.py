@@ -31,11 +31,11 @@ from onnx_bridge.core.errors import (
 )
 from onnx_bridge.core.progress import Stage as Phase
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compile_options import NO_OPTIONS, Options
+from onnx_bridge.migraphx.compile_options import NO_OPTIONS, CompileOptions
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.analysis.structural_inputs import structural_inputs
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Status
@@ -106,7 +106,7 @@ def completed(model: ir.Model) -> ir.Model:
 
 def partition(
     model: ir.Model,
-    target: Verdicts,
+    target: ProbedRuntime,
     *,
     host: bool = True,
     compile_for: str | None = None,
@@ -114,7 +114,7 @@ def partition(
     timed: Timed | None = None,
     ladder: Ladder | None = None,
     quantize: Quantizer | None = None,
-    options: Options = NO_OPTIONS,
+    options: CompileOptions = NO_OPTIONS,
 ) -> Partitioned:
     """Cut a model into partitions, and have MIGraphX parse, and perhaps compile, what it is to run.
 
@@ -181,7 +181,7 @@ def partition(
     return partitioned
 
 
-def judged(model: ir.Model, target: Verdicts) -> dict[ir.Node, str]:
+def judged(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, str]:
     """The nodes of the main graph that MIGraphX cannot run, and why.
 
     Nodes that it cannot be asked about for want of a shape are left to the attempt on the whole: MIGraphX may know

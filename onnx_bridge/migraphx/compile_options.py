@@ -89,7 +89,7 @@ TUNING = "tuning"
 
 
 @dataclass(frozen=True)
-class Options:
+class CompileOptions:
     """What was asked for.
 
     Attributes:
@@ -105,7 +105,7 @@ class Options:
     tuning: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Value] | None, runtime: Runtime, target: str) -> Options:
+    def of(cls, given: Mapping[str, Value] | None, runtime: Runtime, target: str) -> CompileOptions:
         """Read options for a runtime.
 
         Args:
@@ -154,7 +154,7 @@ class Options:
         return cls(compiled, environment, dict(given or {}), tuning)
 
 
-NO_OPTIONS = Options()
+NO_OPTIONS = CompileOptions()
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 

@@ -1,4 +1,4 @@
-"""What a machine has a hand in of the bundles that are made on it."""
+"""What of a machine determines the bundles that are made on it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.runtime import Runtime
 
-_UNHEEDED = ("MIGRAPHX_TRACE_", "MIGRAPHX_TIME_")
-"""Variables that only make MIGraphX talk."""
+_LOGGING = ("MIGRAPHX_TRACE_", "MIGRAPHX_TIME_")
+"""Prefixes of variables that change only what MIGraphX prints."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """A machine: two that are equal make the same bundle of the same job.
+class Machine:
+    """A machine; two that are equal make the same bundle from the same job.
 
     Attributes:
         identity: of its MIGraphX (`Runtime.identity`).
         architecture: of its GPU ("gfx942"); None without one.
-        environment: the variables with which MIGraphX makes another program.
-        targets: that its MIGraphX has libraries for.
+        environment: the environment variables that change the program which MIGraphX compiles.
+        targets: those that its MIGraphX has libraries for.
     """
 
     identity: str
@@ -31,29 +31,29 @@ class Site:
     targets: tuple[str, ...]
 
     @classmethod
-    def here(cls, runtime: Runtime) -> Site:
-        """This machine, with one of its MIGraphX."""
-        return cls(runtime.identity, runtimes.gpu(), settings(os.environ), tuple(runtime.targets))
+    def here(cls, runtime: Runtime) -> Machine:
+        """This machine, with a runtime of it."""
+        return cls(runtime.identity, runtimes.gpu(), compile_environment(os.environ), tuple(runtime.targets))
 
     @classmethod
-    def of(cls, runtime: Runtime | Site) -> Site:
+    def of(cls, runtime: Runtime | Machine) -> Machine:
         """Itself, or this machine."""
-        return runtime if isinstance(runtime, Site) else cls.here(runtime)
+        return runtime if isinstance(runtime, Machine) else cls.here(runtime)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {**asdict(self), "targets": list(self.targets)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Site:
-        """What `to_json` gave."""
+    def from_json(cls, values: Mapping[str, Any]) -> Machine:
+        """The inverse of `to_json`."""
         return cls(**{**values, "targets": tuple(values["targets"])})
 
 
-def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables with which MIGraphX makes another program."""
+def compile_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that change the program which MIGraphX compiles."""
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith("MIGRAPHX_") and not name.startswith(_UNHEEDED)
+        if name.startswith("MIGRAPHX_") and not name.startswith(_LOGGING)
     }

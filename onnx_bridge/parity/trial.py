@@ -27,7 +27,7 @@ from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.cuts import PACKED
 from onnx_bridge.reference.tolerances import Part, Tolerances
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.verdicts.verdicts import checked_worker
+from onnx_bridge.verdicts.probed_runtime import checked_worker
 
 Precision = Literal["fp16", "bf16", "int8", "fp8"]
 """What MIGraphX can be asked to compute in, instead of the model's own dtypes."""

@@ -21,7 +21,7 @@ _TAIL = 256
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedVerdict:
     """A verdict, and whether the probe was also compiled and, where that is cheap, run."""
 
     verdict: Verdict
@@ -33,14 +33,14 @@ class Known:
         return self.ran or self.verdict.status not in (Status.OK, Status.WRONG)
 
 
-def read_line(line: bytes) -> tuple[str, Known] | None:
+def read_line(line: bytes) -> tuple[str, CachedVerdict] | None:
     """The signature and verdict of a line; None for one that is damaged."""
     try:
         signature, status, message, error, ran = json.loads(line)
         verdict = Verdict(Status(status), str(message), None if error is None else float(error))
     except (ValueError, TypeError):
         return None
-    return str(signature), Known(verdict, ran is True)
+    return str(signature), CachedVerdict(verdict, ran is True)
 
 
 class VerdictCache:
@@ -54,7 +54,7 @@ class VerdictCache:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, CachedVerdict] = {}
         self._lines: dict[bytes, list[bytes]] = {}
         self._read_to, self._tail = 0, b""
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class VerdictCache:
                 if line:
                     self._lines.setdefault(line.partition(b",")[0], []).append(line)
 
-    def add(self, found: Mapping[str, Known]) -> None:
+    def add(self, found: Mapping[str, CachedVerdict]) -> None:
         """Remember verdicts by signature: in the file, which `refresh` reads, or where there is none, here."""
         if self._path is None or not self._write(self._path, found):
             with self._lock:
@@ -101,7 +101,7 @@ class VerdictCache:
                     self._learn(signature, known)
 
     @staticmethod
-    def _write(path: Path, found: Mapping[str, Known]) -> bool:
+    def _write(path: Path, found: Mapping[str, CachedVerdict]) -> bool:
         """Whether all of it could be written."""
         lines = [
             json.dumps([signature, known.verdict.status.value, known.verdict.message, known.verdict.error, known.ran])
@@ -121,7 +121,7 @@ class VerdictCache:
     def _forget(self) -> None:
         self._known, self._lines, self._read_to, self._tail = {}, {}, 0, b""
 
-    def _learn(self, signature: str, known: Known) -> None:
+    def _learn(self, signature: str, known: CachedVerdict) -> None:
         before = self._known.get(signature)
         if before is None or not before.final:
             self._known[signature] = known

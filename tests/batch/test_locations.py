@@ -28,7 +28,7 @@ from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import Elsewhere, output_at
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import RemotePath, parse_location
-from onnx_bridge.migraphx.machine import Site
+from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from tests.batch.test_batch import statuses, write
@@ -45,8 +45,8 @@ class Inline(Engine):
         super().__init__()
         self._busy = False
 
-    def site(self, target: str) -> tuple[Site, str]:
-        return Pool().site(target)
+    def machine(self, target: str) -> tuple[Machine, str]:
+        return Pool().machine(target)
 
     def open(self, journal: Journal, land: Land) -> None:
         self._land = land

@@ -250,10 +250,10 @@ def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
         assert where(gpu=False) == nodes.plain.node_id
         engine._left_out = {nodes.plain.node_id: "it is unlike the others"}
         assert where(gpu=False) == nodes.card.node_id
-        site, target = engine.site("ref")
-        assert (target, site.identity) == ("ref", engine._agreed["ref"]["site"]["identity"])
+        machine, target = engine.machine("ref")
+        assert (target, machine.identity) == ("ref", engine._agreed["ref"]["machine"]["identity"])
         with pytest.raises(InputError, match="no such target"):
-            engine.site("cuda")
+            engine.machine("cuda")
     finally:
         engine.close()
     assert not ray.is_initialized()
@@ -267,16 +267,16 @@ def test_what_the_nodes_lack(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> N
     try:
         told |= {"problem": "there is no MIGraphX on this machine"}
         with pytest.raises(RuntimeNotFound, match=r"no node of the cluster can convert: .*no MIGraphX") as error:
-            engine.site("ref")
+            engine.machine("ref")
         assert "runtime install" in str(error.value)
-        site = {"identity": "2", "architecture": None, "environment": {}, "targets": ["ref", "gpu"]}
-        told |= {"problem": None, "site": site, "version": onnx_bridge.__version__, "passes": ray_engine.code()}
+        machine = {"identity": "2", "architecture": None, "environment": {}, "targets": ["ref", "gpu"]}
+        told |= {"problem": None, "machine": machine, "version": onnx_bridge.__version__, "passes": ray_engine.code()}
         with pytest.raises(RuntimeNotFound, match="no AMD GPU"):
-            engine.site("gpu")
+            engine.machine("gpu")
         monkeypatch.setattr(ray_engine, "GPU", "ANOTHER")
         with pytest.raises(RuntimeNotFound, match="has the resource ANOTHER"):
-            engine.site("gpu")
-        assert engine.site("auto")[1] == "ref"
+            engine.machine("gpu")
+        assert engine.machine("auto")[1] == "ref"
     finally:
         engine.close()
 

@@ -22,7 +22,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
 from passes.target.probes import Probe
 from tests.passes.helpers import mentioned
@@ -311,7 +311,7 @@ def test_a_node_that_nothing_can_run(runtime: Runtime, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-class TooKind(Verdicts):
+class TooKind(ProbedRuntime):
     """Verdicts that find nothing wrong with any node, for what a runtime says of the whole."""
 
     def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:

@@ -13,7 +13,7 @@ from onnx_bridge.batch.jobs import gather as gather_jobs
 from onnx_bridge.conversion.precision import PRECISIONS, Precision, quantize_again
 from onnx_bridge.conversion.quantized_products import quantize_products
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.migraphx.compile_options import Options, parse_option
+from onnx_bridge.migraphx.compile_options import CompileOptions, parse_option
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
@@ -326,7 +326,7 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
         gather(tmp_path, [SPEC])
 
 
-# Options
+# CompileOptions
 
 
 def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) 
 )
 def test_unknown_options_are_errors(runtime: Runtime, given: dict[str, Any], target: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Options.of(given, runtime, target)
+        CompileOptions.of(given, runtime, target)
 
 
 def test_options_as_text() -> None:

@@ -14,7 +14,7 @@ from onnx_bridge.conversion.explain import explain
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import inference
 from passes.core.base import Status
 from passes.core.graphs import Scope
@@ -125,7 +125,7 @@ def test_why_no_verdict_tells(runtime: Runtime) -> None:
     )
     inference.infer(model)
     scope = Scope(model, model.graph)
-    (verdict,) = Verdicts(runtime, cache=False).verdicts([Probe.of(list(model.graph), scope)])
+    (verdict,) = ProbedRuntime(runtime, cache=False).verdicts([Probe.of(list(model.graph), scope)])
     assert verdict.status is Status.REJECTED and "draws new numbers" in verdict.message
 
 

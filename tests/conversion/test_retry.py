@@ -35,14 +35,14 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
 from passes.target.probes import Probe
 
 CRASH = WorkerCrashed("compile", returncode=-signal.SIGSEGV)
 
 
-class TooKind(Verdicts):
+class TooKind(ProbedRuntime):
     """Verdicts that find nothing wrong with any node: what they would say is not what this is about."""
 
     def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
@@ -123,7 +123,7 @@ def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
 
 def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What worked is pinned in the manifest, with the command that cuts the failure out; and that command does."""
-    monkeypatch.setattr(conversions, "Verdicts", lambda runtime, **_: TooKind(runtime))
+    monkeypatch.setattr(conversions, "ProbedRuntime", lambda runtime, **_: TooKind(runtime))
     models.save(channels(), tmp_path / "m.onnx")
     bundle = conversions.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
     assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
@@ -173,7 +173,7 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
 
 def test_what_worked_is_pinned(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest has the settings, and a bundle that must compile again does it with them."""
-    monkeypatch.setattr("onnx_bridge.conversion.convert.Verdicts", TooKind)
+    monkeypatch.setattr("onnx_bridge.conversion.convert.ProbedRuntime", TooKind)
     path = tmp_path / "m.onnx"
     onnx.save(ir.to_proto(channels()), path)
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="none")

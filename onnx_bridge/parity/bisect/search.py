@@ -32,7 +32,7 @@ from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.files import Given
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Context
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer
@@ -113,7 +113,7 @@ class Search:
         self.notes: list[str] = []
         self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
         self.model = _loaded(model)
-        self._verdicts = Verdicts(self.runtime, cache=cache, progress=progress, compile_for=self.target)
+        self._verdicts = ProbedRuntime(self.runtime, cache=cache, progress=progress, compile_for=self.target)
         self.tell("clean")
         self.applications = Applications(
             self.model,

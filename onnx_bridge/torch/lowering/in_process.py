@@ -17,9 +17,9 @@ from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compile_options import Options
+from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.migraphx.in_process_program import InProcessProgram
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.migraphx.resident import Resident
 
 _FILE = "resident.mxr"
 _HINT = "leave it out: programs then run in a worker process"
@@ -62,7 +62,7 @@ class InProcess:
         path = bundle.path / _FILE
         if not path.exists():
             _compile(bundle, bundle.model_path, found, limits, path)
-        self._program = Resident(found, path)
+        self._program = InProcessProgram(found, path)
         self._names = [each.name for each in bundle.outputs]
 
     def run(
@@ -98,6 +98,6 @@ def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Lim
     worker = workers.shared(runtime, options.get("environment"))
     with worker.limited(limits), atomic_file(path) as temporary:
         program = parse(worker, model, {each.name: each.shape for each in bundle.inputs})
-        compiling = Options.of(options.get("compile"), runtime, target).compile
+        compiling = CompileOptions.of(options.get("compile"), runtime, target).compile
         program.compile(target, **{**compiling, "offload_copy": False})
         program.save(temporary)

@@ -15,7 +15,7 @@ import pytest
 
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes import legalize
 from passes.core import graphs
 from passes.core.base import Budget, Context, Exactness, Result
@@ -27,11 +27,11 @@ from tests.passes.rewriting import all_nodes, migraphx, model, operators, reason
 
 
 @pytest.fixture(scope="module")
-def target(runtime: Runtime) -> Verdicts:
-    return Verdicts(runtime)
+def target(runtime: Runtime) -> ProbedRuntime:
+    return ProbedRuntime(runtime)
 
 
-def apply(source: ir.Model, target: Verdicts, worker: Worker) -> Result:
+def apply(source: ir.Model, target: ProbedRuntime, worker: Worker) -> Result:
     """Legalize; checks the results on ONNX Runtime and MIGraphX, and that a second run changes nothing."""
     before = ir.to_proto(source)
     result = Legalize().run(source, Context(target))
@@ -53,12 +53,12 @@ def test_without_a_runtime() -> None:
     assert reasons(result) == ["there is no runtime to ask"]
 
 
-def test_accepted_nodes_are_unchanged(target: Verdicts, worker: Worker) -> None:
+def test_accepted_nodes_are_unchanged(target: ProbedRuntime, worker: Worker) -> None:
     source = model("(float[2] x) => (float[2] y) { h = HardSwish(x) y = Softmax(h) }")
     assert not apply(source, target, worker).rewrites
 
 
-def test_a_function_body(target: Verdicts, worker: Worker) -> None:
+def test_a_function_body(target: ProbedRuntime, worker: Worker) -> None:
     source = model("(float[2] x) => (float[2] y) { a = Relu(x) y = Mish(a) }", opset=18)
     graphs.name_nodes(graphs.Scope(source, source.graph))
     mish = str(source.graph[1].name)
@@ -72,7 +72,7 @@ def test_a_function_body(target: Verdicts, worker: Worker) -> None:
     assert {tuple(json.loads(node.metadata_props[graphs.ORIGIN])) for node in made} == {(mish,)}
 
 
-def test_in_a_subgraph(target: Verdicts, worker: Worker) -> None:
+def test_in_a_subgraph(target: ProbedRuntime, worker: Worker) -> None:
     source = model(
         "(bool[1] c, float[2] x) => (float[2] y) {"
         " y = If(c) <then_branch = t () => (float[2] a) { a = Mish(x) },"
@@ -83,7 +83,7 @@ def test_in_a_subgraph(target: Verdicts, worker: Worker) -> None:
     assert "Mish" not in operators(source)
 
 
-def test_no_rule_succeeds(target: Verdicts) -> None:
+def test_no_rule_succeeds(target: ProbedRuntime) -> None:
     """The skip has the runtime's message and the rule's reason, and the graph is unchanged."""
     source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = DFT(x, n) }", opset=17)
     uses = {str(value.name): len(value.uses()) for node in source.graph for value in node.inputs if value is not None}
@@ -98,7 +98,7 @@ def test_no_rule_succeeds(target: Verdicts) -> None:
     }
 
 
-def test_the_budget(target: Verdicts) -> None:
+def test_the_budget(target: ProbedRuntime) -> None:
     text = "(float[2] x) => (float[2] y) { a = Mish(x) y = Mish(a) }"
     source = model(text, opset=18)
     assert not Legalize().run(source, Context(target, budget=Budget(0))).rewrites
@@ -107,7 +107,7 @@ def test_the_budget(target: Verdicts) -> None:
     assert operators(source).count("Mish") == 1
 
 
-def test_nodes_of_one_rewrite_are_judged_together(target: Verdicts, worker: Worker) -> None:
+def test_nodes_of_one_rewrite_are_judged_together(target: ProbedRuntime, worker: Worker) -> None:
     """ScatterND aborts on a negative index; after the Mod that the rule inserts there are none, so it passes."""
     source = model("(float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }")
     Legalize().run(source, Context(target))
@@ -116,7 +116,7 @@ def test_nodes_of_one_rewrite_are_judged_together(target: Verdicts, worker: Work
     assert not Legalize().run(source, Context(target)).rewrites
 
 
-def test_a_pair_that_is_wrong_together(target: Verdicts, worker: Worker) -> None:
+def test_a_pair_that_is_wrong_together(target: ProbedRuntime, worker: Worker) -> None:
     """A constant Pad before a convolution with pads of its own: MIGraphX drops one of the two."""
     source = model(
         "(float[1,2,5,5] x) => (float[1,3,7,7] y) { p = Pad(x, n, v) y = Conv<pads=[1,1,1,1]>(p, w) }",
@@ -129,7 +129,7 @@ def test_a_pair_that_is_wrong_together(target: Verdicts, worker: Worker) -> None
     assert "computes it wrongly" in result.rewrites[0].note
 
 
-def test_contrib_operators_in_a_row(target: Verdicts, worker: Worker) -> None:
+def test_contrib_operators_in_a_row(target: ProbedRuntime, worker: Worker) -> None:
     """ONNX infers no shapes after the first, so the next is judged only after that one is rewritten."""
     text = (
         '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,4] x) => (float[2,4] y)'
@@ -155,7 +155,7 @@ class _MishIsTanh(NodeRewrite[Match]):
         return [edit.op("Tanh", [match.node.inputs[0]])]
 
 
-def test_a_wrong_rule_is_discarded(target: Verdicts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_discarded(target: ProbedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
     known: Any = {("", "Mish"): (_MishIsTanh(),)}
     monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
     source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
@@ -177,7 +177,7 @@ def _rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
     return rules
 
 
-def test_in_the_default_pipeline(target: Verdicts, worker: Worker) -> None:
+def test_in_the_default_pipeline(target: ProbedRuntime, worker: Worker) -> None:
     source = model("(float[1,4] x) => (float[1,4] y) { a = Mish(x) y = Softmax(a) }", opset=18)
     before = run(ir.to_proto(source))
     steps = Pipeline.parse("default").run(source, Context(target))

@@ -10,7 +10,7 @@ import pytest
 
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Context
 from passes.core.rewrite import NodeRewrite
 from passes.legalize.driver import Legalize
@@ -107,7 +107,7 @@ def test_what_is_left() -> None:
 def test_legalization_makes_many_rows_safe(runtime: Runtime, worker: Worker, shape: str, expected: set[str]) -> None:
     source = model(f"(float{shape} x) => (y, i) {{ y, i = TopK(x, k) }}", k=ints(3))
     before = ir.to_proto(source)
-    result = Legalize().run(source, Context(target=Verdicts(runtime)))
+    result = Legalize().run(source, Context(target=ProbedRuntime(runtime)))
     found = set(operators(result.model))
     assert expected <= found
     assert ("TopK" in found) == ("TopK" in expected)

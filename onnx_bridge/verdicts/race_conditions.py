@@ -25,7 +25,7 @@ _ALWAYS_SHARED = 2
 """Builds with the C++ library's parallel algorithms may give a thread to every row."""
 
 
-def hazard(probe: Probe, runtime: Runtime, target: str) -> str | None:
+def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
     """Why no run can show whether a probe is right; None where one can.
 
     Args:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.verdicts.hazards import hazard
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.race_conditions import race_condition
 from passes.core import inference
 from passes.core.base import Status
 from passes.core.graphs import Scope
@@ -38,32 +38,32 @@ def old(runtime: Runtime) -> Runtime:
 
 
 def test_rows_that_threads_share(old: Runtime) -> None:
-    assert hazard(rows("[4,4,8]"), old, "ref") == "its threads sort the 16 rows of TopK in the same memory"
-    assert hazard(rows("[15,80]"), old, "ref") is None
-    assert hazard(rows("[80]"), old, "ref") is None
-    assert hazard(probe("(float[90,8] x) => (y) { y = Softmax(x) z = Identity(k) }"), old, "ref") is None
+    assert race_condition(rows("[4,4,8]"), old, "ref") == "its threads sort the 16 rows of TopK in the same memory"
+    assert race_condition(rows("[15,80]"), old, "ref") is None
+    assert race_condition(rows("[80]"), old, "ref") is None
+    assert race_condition(probe("(float[90,8] x) => (y) { y = Softmax(x) z = Identity(k) }"), old, "ref") is None
 
 
 def test_other_builds_share_any_rows(old: Runtime) -> None:
     system = dataclasses.replace(old, kind="system")
-    assert hazard(rows("[2,8]"), system, "ref") is not None
-    assert hazard(rows("[1,8]"), system, "ref") is None
+    assert race_condition(rows("[2,8]"), system, "ref") is not None
+    assert race_condition(rows("[1,8]"), system, "ref") is None
 
 
 def test_other_targets_and_later_versions_do_not(old: Runtime) -> None:
-    assert hazard(rows("[99,8]"), old, "gpu") is None
-    assert hazard(rows("[99,8]"), dataclasses.replace(old, version="2.16.0"), "ref") is None
+    assert race_condition(rows("[99,8]"), old, "gpu") is None
+    assert race_condition(rows("[99,8]"), dataclasses.replace(old, version="2.16.0"), "ref") is None
 
 
 def test_within_a_body(old: Runtime) -> None:
     given = {"three": np.array(3), "yes": np.array(True), "i0": np.ones(8, np.float32)}
-    assert hazard(probe(_LOOP.format(rows=40), **given), old, "ref") is not None
-    assert hazard(probe(_LOOP.format(rows=4), **given), old, "ref") is None
+    assert race_condition(probe(_LOOP.format(rows=40), **given), old, "ref") is not None
+    assert race_condition(probe(_LOOP.format(rows=4), **given), old, "ref") is None
 
 
 def test_verdicts_know_it(runtime: Runtime) -> None:
-    (verdict,) = Verdicts(runtime).verdicts([rows("[32,8]")])
+    (verdict,) = ProbedRuntime(runtime).verdicts([rows("[32,8]")])
     assert verdict.status is Status.WRONG
     assert "same memory" in verdict.message
-    (verdict,) = Verdicts(runtime, compile_for="gpu").verdicts([rows("[33,1]")], run=False)
+    (verdict,) = ProbedRuntime(runtime, compile_for="gpu").verdicts([rows("[33,1]")], run=False)
     assert verdict.status is Status.OK

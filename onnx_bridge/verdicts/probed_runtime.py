@@ -23,9 +23,9 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.verdicts.cache import Known, VerdictCache, shared
-from onnx_bridge.verdicts.hazards import hazard
+from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.probing import TARGET, Question, ask, judge
+from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from passes.core.base import Status, Verdict
 from passes.target.probes import Probe
@@ -49,7 +49,7 @@ _CODE = (
 """What decides on verdicts: when it changes, those on disk count no more."""
 
 
-class Verdicts:
+class ProbedRuntime:
     """The verdicts of one runtime; a `passes.core.base.Target`.
 
     Args:
@@ -89,7 +89,7 @@ class Verdicts:
             RuntimeFailure: the runtime cannot be loaded.
         """
         able = [probe for probe in probes if probe.problem is None and probe.outputs]
-        by_chance = {probe: said for probe in able if (said := hazard(probe, self.runtime, self._compile_for))}
+        by_chance = {probe: said for probe in able if (said := race_condition(probe, self.runtime, self._compile_for))}
         able = [probe for probe in able if probe not in by_chance]
         found = self._look_up(able, run)
         if len(found) < len({probe.signature for probe in able}):
@@ -100,7 +100,7 @@ class Verdicts:
         for batch in _batches(new.values()):
             fresh = self._probe(batch, run)
             lasting = {signature: verdict for signature, verdict in fresh.items() if not _by_chance(verdict)}
-            self._cache.add({signature: Known(verdict, run) for signature, verdict in lasting.items()})
+            self._cache.add({signature: CachedVerdict(verdict, run) for signature, verdict in lasting.items()})
             found |= fresh
             done += len(batch)
             if self._progress is not None:

@@ -20,7 +20,7 @@ _OUTPUT = re.compile(r"(?:main:)?#output_(\d+)")
 _STREAM = "ihipStream_t"
 
 
-class Resident:
+class InProcessProgram:
     """A program of the GPU.
 
     Attributes:

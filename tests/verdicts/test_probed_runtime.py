@@ -18,9 +18,9 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.verdicts.cache import Known, VerdictCache, shared
+from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.probe_samples import samples
-from onnx_bridge.verdicts.verdicts import Verdicts
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import graphs, inference
 from passes.core.base import Status, Target, Verdict
 from passes.core.graphs import Scope
@@ -32,7 +32,7 @@ PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])
 
 @pytest.fixture(scope="module")
 def target(runtime: Runtime) -> Target:
-    return Verdicts(runtime, cache=False)
+    return ProbedRuntime(runtime, cache=False)
 
 
 @pytest.fixture
@@ -210,9 +210,9 @@ class TestBlame:
 
     def test_hangs(self, runtime: Runtime) -> None:
         slow = last("(float[64,64] x) => (y) { y = MatMul(x, x) }")
-        hasty = Verdicts(runtime, cache=False, timeout=1e-4)
+        hasty = ProbedRuntime(runtime, cache=False, timeout=1e-4)
         assert said(hasty, slow) == Verdict(Status.HANGS, "no answer within 0.0001 s")
-        assert said(Verdicts(runtime, cache=False), slow).status is Status.OK
+        assert said(ProbedRuntime(runtime, cache=False), slow).status is Status.OK
 
 
 class TestConstants:
@@ -262,47 +262,47 @@ class TestCache:
         self, runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = probes_of(self.PROBES)
-        first = Verdicts(runtime).verdicts(asked)
+        first = ProbedRuntime(runtime).verdicts(asked)
         assert [verdict.status for verdict in first] == [Status.OK, Status.REJECTED, Status.OK]
 
         def refuse(*_: Any, **__: Any) -> None:
             raise AssertionError("a worker was asked")
 
         monkeypatch.setattr(workers, "shared", refuse)
-        assert Verdicts(runtime).verdicts(asked) == first
-        assert Verdicts(runtime).verdicts(asked, run=False) == first
+        assert ProbedRuntime(runtime).verdicts(asked) == first
+        assert ProbedRuntime(runtime).verdicts(asked, run=False) == first
         with pytest.raises(AssertionError, match="a worker was asked"):
-            Verdicts(runtime, cache=False).verdicts(asked)
+            ProbedRuntime(runtime, cache=False).verdicts(asked)
 
     def test_what_was_only_parsed_is_still_to_be_run(self, runtime: Runtime, folder: Path) -> None:
         probe = last("(float[2,3] x) => (y) { y = Sin(x) }")
-        assert said(Verdicts(runtime), probe, run=False).error is None
-        assert said(Verdicts(runtime), probe).error is not None
-        assert said(Verdicts(runtime), probe, run=False).error is not None
+        assert said(ProbedRuntime(runtime), probe, run=False).error is None
+        assert said(ProbedRuntime(runtime), probe).error is not None
+        assert said(ProbedRuntime(runtime), probe, run=False).error is not None
 
     def test_the_environment_of_migraphx_counts(
         self, runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         probe = last("(float[2,3] x) => (y) { y = Sin(x) }")
-        said(Verdicts(runtime), probe, run=False)
+        said(ProbedRuntime(runtime), probe, run=False)
         monkeypatch.setenv("MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION", "1")
-        said(Verdicts(runtime), probe, run=False)
+        said(ProbedRuntime(runtime), probe, run=False)
         assert len(list(folder.glob("*.jsonl"))) == 2
 
     def test_a_damaged_file_is_passed_over(self, runtime: Runtime, folder: Path) -> None:
         probe = last("(float[2,3] x) => (y) { y = Sin(x) }")
-        before = said(Verdicts(runtime), probe, run=False)
+        before = said(ProbedRuntime(runtime), probe, run=False)
         (file,) = folder.glob("*.jsonl")
         file.write_bytes(b'\x00\xff garbage\n["a"]\n{}\n[1,2,3,4,5]\n' + file.read_bytes()[:20])
         shared.cache_clear()  # as in another process
-        assert said(Verdicts(runtime), probe, run=False) == before
-        assert said(Verdicts(runtime), probe, run=False) == before
+        assert said(ProbedRuntime(runtime), probe, run=False) == before
+        assert said(ProbedRuntime(runtime), probe, run=False) == before
         cache = VerdictCache(file)
         cache.refresh()
         assert cache.get(probe.signature, run=False) == before
 
     def test_a_file_that_was_removed_is_forgotten(self, tmp_path: Path) -> None:
-        file, known = tmp_path / "cache.jsonl", Known(Verdict(Status.OK), True)
+        file, known = tmp_path / "cache.jsonl", CachedVerdict(Verdict(Status.OK), True)
         cache = VerdictCache(file)
         for remove in (file.unlink, lambda: file.write_bytes(b"")):
             cache.add({"one": known, "two": known})
@@ -316,7 +316,7 @@ class TestCache:
         file = tmp_path / "cache.jsonl"
         cache = VerdictCache(file)
         cache.refresh()
-        cache.add({"one": Known(Verdict(Status.OK), True)})
+        cache.add({"one": CachedVerdict(Verdict(Status.OK), True)})
         file.unlink()
         cache.refresh()
         assert cache.get("one", run=True) is None
@@ -324,7 +324,7 @@ class TestCache:
     @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "written anew"])
     def test_another_file_in_its_place_is_read_from_the_start(self, tmp_path: Path, replaced: bool) -> None:
         """However long the other one is."""
-        file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", Known(Verdict(Status.OK), True)
+        file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", CachedVerdict(Verdict(Status.OK), True)
         cache = VerdictCache(file)
         cache.add({"one": known})
         cache.refresh()
@@ -341,7 +341,7 @@ class TestCache:
     def test_the_thorough_one_of_two_counts(self, tmp_path: Path) -> None:
         file = tmp_path / "cache.jsonl"
         for ran in (False, True, False):
-            VerdictCache(file).add({"one": Known(Verdict(Status.OK, str(ran)), ran)})
+            VerdictCache(file).add({"one": CachedVerdict(Verdict(Status.OK, str(ran)), ran)})
         cache = VerdictCache(file)
         cache.refresh()
         assert cache.get("one", run=True) == Verdict(Status.OK, "True")
@@ -349,7 +349,7 @@ class TestCache:
     def test_a_folder_that_cannot_be_written_is_done_without(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         cache = VerdictCache(tmp_path / "file" / "cache.jsonl")
-        cache.add({"s": Known(Verdict(Status.OK), True)})
+        cache.add({"s": CachedVerdict(Verdict(Status.OK), True)})
         cache.refresh()
         assert cache.get("s", run=True) == Verdict(Status.OK)
 
@@ -358,12 +358,12 @@ class TestCache:
         code = """
             import sys
             from pathlib import Path
-            from onnx_bridge.verdicts.cache import Known, VerdictCache
+            from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache
             from passes.core.base import Status, Verdict
             cache = VerdictCache(Path(sys.argv[1]))
             for turn in range(200):
-                found = {f"{sys.argv[2]}-{turn}-{n}": Known(Verdict(Status.OK, "x" * n), True) for n in range(20)}
-                cache.add(found)
+                verdicts = [CachedVerdict(Verdict(Status.OK, "x" * n), True) for n in range(20)]
+                cache.add({f"{sys.argv[2]}-{turn}-{n}": each for n, each in enumerate(verdicts)})
         """
         arguments = [sys.executable, "-c", textwrap.dedent(code), str(file)]
         running = [subprocess.Popen([*arguments, str(number)]) for number in range(4)]
@@ -392,8 +392,8 @@ class TestManyNodes:
             return [Probe.of([node], scope) for _ in range(1000 // len(nodes) + 1) for node in nodes]
 
         heard: list[str] = []
-        cold = Verdicts(runtime, progress=heard.append).verdicts(many(), run=False)
+        cold = ProbedRuntime(runtime, progress=heard.append).verdicts(many(), run=False)
         assert len(cold) >= 1000
         kinds = int(heard[-1].split()[5])
         assert kinds < len(nodes) * 2 / 3
-        assert Verdicts(runtime).verdicts(many(), run=False) == cold
+        assert ProbedRuntime(runtime).verdicts(many(), run=False) == cold
