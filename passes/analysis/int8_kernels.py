@@ -29,7 +29,7 @@ Kernel = Literal["int8", "fp8", "int4-weight", "float"]
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger")
 """The standard's operators that a forecast is made for."""
 
-_BETWEEN = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
+LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
 """Operators that ``simplify_qdq`` looks through from a product to DequantizeLinear."""
 _FP8 = {ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2}
 
@@ -129,7 +129,7 @@ def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:
             break
         if scope.constant(value) is not None:
             return Reason(Condition.DEQUANTIZED, name, "a constant")
-        if not plain(node, scope, *_BETWEEN):
+        if not plain(node, scope, *LOOKED_THROUGH):
             return Reason(Condition.DEQUANTIZED, name, f"{node.op_type} {node.name}")
         between.append(node)
         value = node.inputs[0]

@@ -14,7 +14,7 @@ from passes.core.errors import PassError
 from passes.core.graphs import Scope
 from passes.core.inference import infer_node
 
-Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | ir.Attr
 """What `Edit.op` takes as an attribute's value."""
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare"

@@ -82,7 +82,7 @@ class Float8ToFnuz(NodeRewrite[Match]):
             bits = _bits(tensor)
             value = edit.constant(np.where(bits == 0x80, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fnuz))
         for node in reversed(moving):
-            value = edit.op(node.op_type, [value, *node.inputs[1:]], dict(node.attributes))  # type: ignore[arg-type]
+            value = edit.op(node.op_type, [value, *node.inputs[1:]], node.attributes)
         return [_with_parameters(edit, match.node, value)]
 
 

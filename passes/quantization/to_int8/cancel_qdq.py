@@ -1,12 +1,11 @@
-"""Remove quantization that only takes back what dequantization did.
+"""Remove a QuantizeLinear that inverts the DequantizeLinear before it.
 
     QuantizeLinear(DequantizeLinear(q, s, z), s, z)   →  q
 
-Quantizing a number that was just dequantized with the same parameters gives the same integer: (q − z)·s / s is within a
-rounding of q − z, which is far less than half a step. So of two pairs of QuantizeLinear and DequantizeLinear in a row,
-as a model has that was quantized twice on one grid, one is left.
+Quantizing a dequantized number with the same parameters gives the same integer: (q − z)·s / s differs from q − z by one
+rounding, far less than half a step. A model that was quantized twice with the same parameters has such pairs.
 
-Skips: scales that are not constant, zero, or so small or large that the product loses bits; floats of 8 bits are left.
+Skips: scales that are not constant, zero, or so small or large that the product loses bits. float8 is unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 @dataclass(frozen=True)
 class CancelQdq(NodeRewrite[Match]):
-    """Remove quantization that only takes back what dequantization did."""
+    """Remove a QuantizeLinear that inverts the DequantizeLinear before it."""
 
     name = "cancel-qdq"
     exactness = Exactness.BITWISE
@@ -33,7 +32,7 @@ class CancelQdq(NodeRewrite[Match]):
     absorbs = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Look for the DequantizeLinear before it."""
+        """Match a DequantizeLinear with the same parameters before it."""
         scope, value = context.scope, node.inputs[0]
         before = value.producer() if value is not None else None
         if before is None or not is_dequantize(before) or before.graph is not node.graph:
@@ -48,13 +47,13 @@ class CancelQdq(NodeRewrite[Match]):
         largest = np.abs(found.scale.astype(np.float64)).max(initial=0) * 2.0**found.dtype.bitwidth
         info = np.finfo(np.float32)
         if not np.isfinite(found.scale.astype(np.float64)).all() or largest > info.max:
-            return Skip("its scale is so large that numbers overflow")
+            return Skip("its scale is so large that dequantized values overflow")
         if found.scale.astype(np.float64).min(initial=1) < info.tiny:
-            return Skip("its scale is so small that numbers vanish")
+            return Skip("its scale is so small that dequantized values underflow")
         if found.dtype.bitwidth > 16 or (found.scale.dtype != np.float32 and found.dtype.bitwidth > 8):
-            return Skip(f"{found.dtype.name} holds more than a float can tell apart")
+            return Skip(f"{found.dtype.name} has more values than its floating-point dtype distinguishes")
         return Match(node, absorbed=(before,))
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The integers themselves."""
+        """The integers before the pair."""
         return [match.absorbed[0].inputs[0]]

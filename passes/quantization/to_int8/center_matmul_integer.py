@@ -1,14 +1,14 @@
-"""Multiply integers around the middle of their range, and make up for it with sums of columns and rows.
+"""Move the zero points of MatMulInteger to the middle of the integer range, and correct with column and row sums.
 
     MatMulInteger(A, B, a, b)  →  MatMulInteger(A, B, α, β) + (α − a)·Σₖ(B − β) + (β − b)·Σₖ(A − α) + K·(α − a)·(β − b)
 
-α and β are 128 for uint8 and 0 for int8; terms that are zero are left out, and sums over weights are constants. All is
-in int32, which wraps around as a sum of products does: not a bit changes.
+α and β are 128 for uint8 and 0 for int8. Zero terms are omitted, and sums over weights are constants. The arithmetic is
+in int32 and wraps around as the sum of products does, so the result is bitwise equal.
 
-MIGraphX takes uint8 with the zero point 128 as int8, and multiplies in 8 bits; with any other it subtracts the zero
-point in 8 bits, which overflows, and the numbers are silently wrong. Dynamic quantization makes such zero points.
+MIGraphX treats uint8 with the zero point 128 as int8 and multiplies in 8 bits. Any other zero point it subtracts in
+8 bits, which overflows and silently gives wrong numbers. Dynamic quantization produces such zero points.
 
-Skips: vectors; unknown shapes and dtypes; a zero point for each row.
+Skips: vectors; unknown shapes and dtypes; one zero point per row.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Result, Skip
+from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.inference import infer
 from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import Match, NodeContext
+from passes.quantization.rewriting import InferredRewrite
 
 _SUM = ir.DataType.INT32
 _CENTERS = {ir.DataType.UINT8: 128, ir.DataType.INT8: 0}
@@ -38,21 +37,16 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class CenterMatMulInteger(NodeRewrite[_Found]):
-    """Multiply integers around the middle of their range."""
+class CenterMatMulInteger(InferredRewrite[_Found]):
+    """Move the zero points of MatMulInteger to the middle of the integer range."""
 
     name = "center-matmul-integer"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "MatMulInteger")})
-
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """Dtypes and ranks have to be known."""
-        if any(node.op_type == "MatMulInteger" for scope in graphs.scopes(model) for node in scope.nodes()):
-            infer(model)
-        return super().run(model, context)
+    inferred_for = operators
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether a zero point is not, or not certainly, in the middle."""
+        """Match unless both zero points are known to be in the middle."""
         scope = context.scope
         if not is_plain(node, scope) or all(_is_centered(node, index, scope) for index in (0, 1)):
             return None
@@ -60,24 +54,24 @@ class CenterMatMulInteger(NodeRewrite[_Found]):
         for value in node.inputs[:2]:
             dtype, shape = scope.dtype(value), scope.shape(value)
             if dtype not in _CENTERS or shape is None:
-                return Skip("its factors are not known to be integers of 8 bits, or of unknown rank")
+                return Skip("its operands are not known to be 8-bit integers, or have an unknown rank")
             if len(shape) < 2:
-                return Skip("a factor is a vector")
+                return Skip("an operand is a vector")
             dtypes.append(dtype)
             shapes.append(shape)
         length = shapes[1][-2] if isinstance(shapes[1][-2], int) else shapes[0][-1]
         if not isinstance(length, int):
-            return Skip("how many terms its sums have is not known")
+            return Skip("the length of its sums is unknown")
         rows = _zero(node, 0)
         if rows is not None and _count(rows, scope) != 1:
-            return Skip("it may have a zero point for each row")
+            return Skip("it may have one zero point per row")
         columns = _zero(node, 1)
         if columns is not None and ((shape := scope.shape(columns)) is None or len(shape) > 1):
-            return Skip("the shape of its second zero point is not known, or not that of columns")
+            return Skip("its second zero point has an unknown shape, or is not one per column")
         return _Found(node, (dtypes[0], dtypes[1]), length)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product with centered zero points, and the terms that make up for it."""
+        """The product with centered zero points, plus the correction terms."""
         node, scope = match.node, edit.scope
         centers = [_CENTERS[dtype] for dtype in match.dtypes]
         zeros = [
@@ -109,7 +103,7 @@ def _count(value: ir.Value, scope: Scope) -> int | None:
 
 
 def _is_centered(node: ir.Node, index: int, scope: Scope) -> bool:
-    """Whether a zero point is in the middle; left out it is zero."""
+    """Whether a zero point is in the middle of the range; a missing one is zero."""
     dtype, zero = scope.dtype(node.inputs[index]), _zero(node, index)
     if zero is None:
         return dtype == ir.DataType.INT8
@@ -118,7 +112,7 @@ def _is_centered(node: ir.Node, index: int, scope: Scope) -> bool:
 
 
 def _shift(edit: Edit, node: ir.Node, index: int, center: int) -> ir.Value:
-    """By how much the zero point is below the middle; a constant where it is one."""
+    """The middle minus the zero point, in int32; folded where the zero point is constant."""
     zero = _zero(node, index)
     tensor = edit.scope.constant(zero)
     if zero is None or tensor is not None:
@@ -131,7 +125,7 @@ def _shift(edit: Edit, node: ir.Node, index: int, center: int) -> ir.Value:
 
 
 def _total(edit: Edit, value: ir.Value | None, center: int, axis: int, length: int) -> ir.Value:
-    """The sums over an axis of integers less ``center``, the axis kept; a constant where they are."""
+    """The sums of ``value - center`` along an axis, which is kept; folded where the integers are constant."""
     tensor = edit.scope.constant(value)
     if tensor is not None:
         sums = (tensor.numpy().astype(np.int64) - center).sum(axis=axis, keepdims=True)

@@ -1,25 +1,24 @@
-"""Write out the zero points that quantization leaves out.
+"""Add the zero points that QuantizeLinear and DequantizeLinear omit.
 
-    QuantizeLinear(x, s)     →  QuantizeLinear(x, s, 0)        of uint8, or as output_dtype says
+    QuantizeLinear(x, s)     →  QuantizeLinear(x, s, 0)        of uint8, or of output_dtype
     DequantizeLinear(q, s)   →  DequantizeLinear(q, s, 0)      of the dtype of q
 
-Zero is what is left out, so nothing changes. MIGraphX makes kernels of 8 bits only where the zero points are there, and
-aborts at a QuantizeLinear after Concat that has none.
+A missing zero point is zero, so the result is bitwise equal. MIGraphX selects int8 kernels only where the zero points
+are present, and aborts on a QuantizeLinear without one after Concat.
 
-Skips: scales of unknown shape. 32 bits, dtypes that are not known, and DequantizeLinear in blocks are left alone: no
-kernel depends on their zero points.
+Skips: scales of unknown shape. 32-bit integers, unknown dtypes, and DequantizeLinear in blocks are unchanged: no kernel
+depends on their zero points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, is_quantize, quantized_dtype, zero_point
+from passes.analysis.quantization import DOMAINS, is_dequantize, is_quantize, quantized_dtype, zero_point
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -37,21 +36,21 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class ExplicitZeroPoint(NodeRewrite[_Found]):
-    """Write out the zero points that quantization leaves out."""
+    """Add the zero points that QuantizeLinear and DequantizeLinear omit."""
 
     name = "explicit-zero-point"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether it has none, and what it would be."""
+        """Match where there is no zero point, with its dtype and shape."""
         if zero_point(node) is not None:
             return None
         dtype, shape = quantized_dtype(node, context.scope), context.scope.shape(node.inputs[1])
         if dtype is None or not (dtype in _FLOATS or (dtype.is_integer() and dtype.bitwidth <= 16)):
             return None
         if shape is None or not shape.is_static():
-            return Skip("the shape of its scale is not known")
+            return Skip("the shape of its scale is unknown")
         dims = tuple(int(each) for each in shape.numpy())
         return _Found(node, dtype, dims) if len(dims) <= 1 or is_quantize(node) else None
 
@@ -59,7 +58,7 @@ class ExplicitZeroPoint(NodeRewrite[_Found]):
         """The same node with a third input."""
         node = match.node
         zero = edit.constant(ir.Tensor(np.zeros(match.shape, match.dtype.numpy()), dtype=match.dtype))
-        attributes: dict[str, Any] = dict(node.attributes)
-        if is_quantize(node):
-            attributes.pop("output_dtype", None)
+        attributes = {
+            key: each for key, each in node.attributes.items() if key != "output_dtype" or is_dequantize(node)
+        }
         return [edit.op(node.op_type, [*node.inputs[:2], zero], attributes, domain=node.domain)]

@@ -1,15 +1,16 @@
-"""Give weights in float that lie on the grid of an integer quantization their integers back.
+"""Quantize float weights that are exact multiples of a scale.
 
     MatMul(DQ(…), W)   →  MatMul(DQ(…), DequantizeLinear(Q, s, z))       where W = (Q − z)·s
 
-Quantizers that "freeze" a model store the rounded weights as floats and leave only the quantization of activations.
-Then no kernel of 8 bits is found, although the weights have the numbers for it. The grid is found again: the scale is
-the largest weight divided by the smallest whole number for which all weights are whole multiples of it. With one scale
-for all or, where there is none, one for each output channel.
+Quantizers that "freeze" a model store the rounded weights as floats and keep only the quantization of activations.
+Then MIGraphX selects no int8 kernel, although the weights allow it. This pass recovers scale and integers: the scale is
+the largest weight divided by the smallest integer for which all weights are integer multiples of it. It tries one scale
+per tensor first, then one per output channel.
 
-Weights move by at most 4·10⁻⁷ of themselves, the rounding of a product of integer and scale; otherwise they stay.
+Weights change by at most 4·10⁻⁷ relative, the rounding of the product of integer and scale; otherwise nothing changes.
 
-Skips: weights that are on no grid of 8 bits. Only weights whose other operand is dequantized from 8 bits are looked at.
+Skips: weights that are not 8-bit multiples of a scale. Only weights whose other operand is dequantized from 8 bits are
+considered.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.int8_kernels import Reason, kept, trace
-from passes.analysis.quantization import Array, infer_quantized, quantized_dtype
-from passes.core.base import Context, Exactness, Result, Skip
+from passes.analysis.quantization import Array, quantized_dtype
+from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import Match, NodeContext
+from passes.quantization.rewriting import InferredRewrite
 
 _LARGEST = 255
-"""The most steps between the least and the largest weight."""
-_CLOSE = 4e-7
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+"""The most steps between the smallest and the largest weight."""
+_RELATIVE_ERROR = 4e-7
+"""How far a weight may be from a multiple of the scale."""
+_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,15 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class RequantizeWeights(NodeRewrite[_Found]):
-    """Give weights in float that lie on a grid of integers these back."""
+class RequantizeWeights(InferredRewrite[_Found]):
+    """Quantize float weights that are exact multiples of a scale."""
 
     name = "requantize-weights"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
 
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """Axes want ranks."""
-        infer_quantized(model)
-        return super().run(model, context)
-
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look for integers on one side, and for a constant on a grid on the other."""
+        """Match a constant weight on a quantization grid, multiplied by a dequantized operand."""
         scope = context.scope
         if not is_plain(node, scope) or (node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0):
             return None
@@ -63,32 +61,34 @@ class RequantizeWeights(NodeRewrite[_Found]):
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < 2 or len(tensor.shape) < 2:
             return None
         operand = trace(node.inputs[0], scope)
-        if isinstance(operand, Reason) or quantized_dtype(operand.dequantize, scope) not in _BYTES:
+        if isinstance(operand, Reason) or quantized_dtype(operand.dequantize, scope) not in _EIGHT_BITS:
             return None
         axis = kept(node, 1, scope)
         found = on_grid(tensor.numpy(), axis if scope.opset() >= 13 else None) if scope.opset() >= 10 else None
         if found is None:
-            return Skip(f"{node.inputs[1].name if node.inputs[1] else ''} is on no grid of 8 bits")
+            return Skip(
+                f"the weight {node.inputs[1].name if node.inputs[1] else ''} is not on an 8-bit quantization grid"
+            )
         return _Found(node, *found, axis=axis or 0)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node, with the weight dequantized."""
+        """The same node on a dequantized weight."""
         node = match.node
         parts = [edit.constant(each) for each in (match.integers, match.scale, match.zero)]
         weight = edit.op("DequantizeLinear", parts, {"axis": match.axis} if match.scale.ndim else {})
-        return [edit.op(node.op_type, [node.inputs[0], weight, *node.inputs[2:]], dict(node.attributes))]  # type: ignore[arg-type]
+        return [edit.op(node.op_type, [node.inputs[0], weight, *node.inputs[2:]], node.attributes)]
 
 
 def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | None:
-    """The integers of 8 bits, scales and zero points that a weight is made of.
+    """The integers, scales and zero points that weights can be written with.
 
     Args:
         weights: float32.
-        axis: along which there may be several scales; None where there may not.
+        axis: the axis along which there may be several scales; None for one scale per tensor.
 
     Returns:
-        int8 in the shape of the weights, float32 and int8 in that of the scales: one, or one for each index of the
-        axis. None where there are none.
+        The integers (int8, in the shape of the weights), the scales (float32) and the zero points (int8): one, or one
+        per index of the axis. None where the weights are not on such a grid.
     """
     whole = _grid(weights.ravel())
     if whole is not None:
@@ -110,7 +110,7 @@ def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | No
 
 
 def _grid(row: Array) -> tuple[Array, np.float32, np.int8] | None:
-    """Integers, scale and zero point of weights that share one scale."""
+    """The integers, scale and zero point of weights that share one scale; None where there is no such scale."""
     if not np.isfinite(row).all():
         return None
     sizes = np.unique(np.abs(row.astype(np.float64)))
@@ -121,7 +121,7 @@ def _grid(row: Array) -> tuple[Array, np.float32, np.int8] | None:
         return None
     steps = np.arange(1, _LARGEST + 1)
     multiples = sizes[:, None] * (steps / sizes[-1])
-    off = np.abs(multiples - np.round(multiples)) <= 2 * _CLOSE * multiples
+    off = np.abs(multiples - np.round(multiples)) <= 2 * _RELATIVE_ERROR * multiples
     for count in steps[off.all(axis=0)]:
         scale = np.float32(sizes[-1] / count)
         if scale < np.finfo(np.float32).tiny:
@@ -132,6 +132,6 @@ def _grid(row: Array) -> tuple[Array, np.float32, np.int8] | None:
         if high - low > _LARGEST or not -128 <= zero <= 127:
             return None
         again = integers.astype(np.float32) * scale
-        if (np.abs(again - row) <= _CLOSE * np.abs(row)).all():
+        if (np.abs(again - row) <= _RELATIVE_ERROR * np.abs(row)).all():
             return (integers + zero).astype(np.int8), scale, np.int8(zero)
     return None

@@ -1,25 +1,23 @@
-"""Make the saturation of quantization explicit, so that it outlives the quantization.
+"""Make the saturation of QuantizeLinear explicit, so that it remains where the quantization is removed.
 
     Q(x, s, z) → DQ   →   Q(Clip(x, (qmin − z)·s, (qmax − z)·s), s, z) → DQ
 
-Compilers that run an operator in float delete the QuantizeLinear and DequantizeLinear around it, as if they only
-rounded. But they saturate as well, and quantizers rely on it: they remove a Relu where the zero point is the smallest
-integer. Saturating first changes no integer: the bounds are themselves multiples of s, and round to qmin and qmax.
-Along an axis Max and Min do what Clip does with numbers.
+Compilers that run an operator in float delete the QuantizeLinear and DequantizeLinear around it, as if these only
+rounded. But they also saturate, and quantizers rely on it: they remove a Relu where the zero point is the smallest
+integer. Saturating first changes no integer: the bounds are multiples of s and round to qmin and qmax. Along an axis,
+Max and Min replace Clip, which takes scalar bounds only.
 
-What else takes x needs this as well: where a value is quantized and goes into another operator, MIGraphX gives that
-operator what is quantized and dequantized, saturation and all. Nothing else takes what Clip makes.
+The pass also protects other consumers of x: where a value is both quantized and used in float, MIGraphX gives the float
+consumer the quantized and dequantized value, saturation included. Nothing else uses the output of Clip.
 
-Skips: quantization in blocks, to floats of 8 bits, with parameters that are not constant; bounds that are not finite.
-Nothing is to be done where x is within the bounds anyway, where x is constant, and where nothing dequantizes the
-integers and nothing else takes x.
+Skips: quantization in blocks or to float8, parameters that are not constant, and bounds that are not finite. Unchanged
+where x is constant or known to be within the bounds, and where nothing dequantizes the integers or else uses x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +30,7 @@ from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
-"""Operators that may stand between QuantizeLinear and DequantizeLinear where these are deleted."""
+"""Operators between QuantizeLinear and DequantizeLinear with which MIGraphX still deletes the pair."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,14 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class SaturateBeforeQuantize(NodeRewrite[_Found]):
-    """Clip what is quantized, so that saturation outlives the quantization."""
+    """Clip the input of QuantizeLinear, so that saturation remains where the quantization is removed."""
 
     name = "saturate-before-quantize"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the quantizer saturates, and is dequantized again or not alone."""
+        """Match a QuantizeLinear that may saturate, and that is dequantized or not the only consumer of its input."""
         scope, source = context.scope, node.inputs[0]
         if source is None or scope.constant(source) is not None:
             return None
@@ -63,28 +61,27 @@ class SaturateBeforeQuantize(NodeRewrite[_Found]):
         return _Found(node, source, *bounds)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same QuantizeLinear on what is clipped."""
+        """The same QuantizeLinear on the clipped input."""
         low, high = edit.constant(match.low), edit.constant(match.high)
         if match.low.ndim == 0:
             x = edit.op("Clip", [match.source, low, high])
         else:
             x = edit.op("Min", [edit.op("Max", [match.source, low]), high])
-        attributes: dict[str, Any] = dict(match.node.attributes)
         node = match.node
-        return [edit.op(node.op_type, [x, *node.inputs[1:]], attributes, domain=node.domain)]
+        return [edit.op(node.op_type, [x, *node.inputs[1:]], node.attributes, domain=node.domain)]
 
 
 def saturation(node: ir.Node, scope: Scope) -> tuple[Array, Array] | str | None:
     """The bounds at which a QuantizeLinear saturates, in a shape that broadcasts with its input.
 
     Returns:
-        None where its input is known to be within them, up to half a step; a text where that cannot be known.
+        The bounds; None where the input is known to be within them, up to half a step; a reason where they are unknown.
     """
     found = parameters(node, scope)
     if isinstance(found, str):
         return found
     if (dtype := scope.dtype(node.inputs[0])) is not None and dtype.numpy() != found.scale.dtype:
-        return "its input is of another dtype than its scale"
+        return "the dtypes of its input and its scale differ"
     if found.dtype.bitwidth > 16:
         return None
     low, high = found.bounds()
@@ -97,12 +94,12 @@ def saturation(node: ir.Node, scope: Scope) -> tuple[Array, Array] | str | None:
     shape = scope.shape(node.inputs[0])
     bounds = [aligned(bound, found, None if shape is None else len(shape)) for bound in (low, high)]
     if bounds[0] is None or bounds[1] is None:
-        return "it quantizes in blocks, or along an axis of a tensor whose rank is not known"
+        return "it quantizes in blocks, or along an axis of a tensor of unknown rank"
     return None if _is_clipped(node.inputs[0], bounds[0], bounds[1], scope) else (bounds[0], bounds[1])
 
 
 def _is_clipped(value: ir.Value | None, low: Array, high: Array, scope: Scope) -> bool:
-    """Whether a value is Min(Max(x, low), high)."""
+    """Whether a value is made by ``Min(Max(x, low), high)``."""
     least = value.producer() if value is not None else None
     if least is None or not plain(least, scope, "Min") or least.inputs[0] is None:
         return False
@@ -115,7 +112,7 @@ def _is_clipped(value: ir.Value | None, low: Array, high: Array, scope: Scope) -
 
 
 def reaches_dequantize(value: ir.Value) -> bool:
-    """Whether integers are dequantized, right away or rearranged."""
+    """Whether integers are dequantized, directly or after being rearranged."""
     pending, seen = [value], {value}
     while pending:
         for node in pending.pop().consumers():

@@ -1,14 +1,14 @@
-"""Quantize to int8 what is quantized to uint8.
+"""Quantize to int8 instead of uint8.
 
     Q(x, s, z) in 0 … 255   →  Q(x, s, z − 128) in −128 … 127
     DQ(q, s, z)             →  DQ(q − 128, s, z − 128)
 
-Every integer, and every zero point, is less by 128: their differences are the same, and so is what they stand for. The
-same holds behind operators that only move integers or take the larger of two. Kernels of 8 bits take int8; with uint8
-MIGraphX computes in float.
+Integers and zero points decrease by 128, so their differences, and the values they represent, are unchanged. The same
+holds behind operators that only move integers or select the larger of two. MIGraphX has int8 kernels; with uint8 it
+computes in float.
 
-All tensors that are connected change together or not at all. Skips: integers that come in or go out as uint8, that
-another operator takes or makes, and zero points that are not constant.
+All connected tensors change together or not at all. Skips: uint8 graph inputs and outputs, integers that another
+operator takes or makes, and zero points that are not constant.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _MOVING = (
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "MaxPool", "Pad",
     "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 )  # fmt: skip
-"""Operators that give some of the integers that they take, and nothing else."""
-_DATA = {"Concat": None}
-"""Which inputs hold the integers, where it is not the first alone: None for all."""
+"""Operators whose output holds elements of their integer input and nothing else."""
+_OF_ALL_INPUTS = {"Concat"}
+"""Those that move all of their inputs; the others move the first."""
 _UINT8 = ir.DataType.UINT8
 
 
 @dataclass
 class _Component:
-    """Integers that are connected.
+    """Connected integer tensors.
 
     Attributes:
-        values: those that nodes make.
-        constants: the places where constants are taken as integers: a node and the index of its input.
-        quantizers: the QuantizeLinear that make them.
-        dequantizers: the DequantizeLinear that take them.
+        values: those that nodes compute.
+        constants: where constants are used: a node and the index of its input.
+        quantizers: the QuantizeLinear nodes that make them.
+        dequantizers: the DequantizeLinear nodes that take them.
         moving: the operators between.
     """
 
@@ -56,23 +56,21 @@ class _Component:
     moving: dict[ir.Node, None] = field(default_factory=dict)
 
     def ends(self) -> Iterable[ir.Node]:
-        """The nodes that have zero points."""
         return (*self.quantizers, *self.dequantizers)
 
     def nodes(self) -> list[str]:
-        """The names of all nodes."""
         return [node.name or "" for node in (*self.ends(), *self.moving)]
 
 
 @dataclass(frozen=True)
 class Uint8ToInt8(Pass):
-    """Quantize to int8 what is quantized to uint8."""
+    """Quantize to int8 instead of uint8."""
 
     name = "uint8-to-int8"
     exactness = Exactness.BITWISE
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Change one group of connected tensors after the other."""
+        """Convert each group of connected tensors."""
         result = Result(model)
         if not is_quantized(model):
             return result
@@ -94,25 +92,15 @@ class Uint8ToInt8(Pass):
                     return result
                 _shift(found, scope)
                 names = tuple(found.nodes())
-                result.rewrites.append(Rewrite(names, names, "uint8 becomes int8"))
+                result.rewrites.append(Rewrite(names, names, "uint8 → int8"))
         return result
 
 
 def _component(start: ir.Node, scope: Scope) -> _Component | str:
-    """The integers connected with those that a DequantizeLinear takes; why they must stay uint8 where they must."""
+    """The integers connected with those that a DequantizeLinear takes; a reason where they must stay uint8."""
     found = _Component()
-    pending: list[ir.Value] = []
-
-    def take(node: ir.Node, index: int) -> None:
-        value = node.inputs[index]
-        assert value is not None
-        if scope.constant(value) is not None:
-            found.constants[node, index] = None
-        else:
-            pending.append(value)
-
-    take(start, 0)
     found.dequantizers[start] = None
+    pending = _operands(found, start, [0], scope)
     while pending:
         value = pending.pop()
         if value in found.values:
@@ -120,7 +108,7 @@ def _component(start: ir.Node, scope: Scope) -> _Component | str:
         found.values[value] = None
         maker = value.producer()
         if maker is None or value.is_graph_output():
-            return f"{value.name} comes in or goes out as uint8"
+            return f"{value.name} is a uint8 graph input or output"
         for node in (maker, *value.consumers()):
             if is_quantize(node) and node is maker:
                 found.quantizers[node] = None
@@ -129,25 +117,41 @@ def _component(start: ir.Node, scope: Scope) -> _Component | str:
             elif plain(node, scope, "Shape", "Size") and node is not maker:
                 continue
             elif node not in found.moving:
-                problem = _obstacle(node, value, scope)
-                if problem:
+                if problem := _obstacle(node, value, scope):
                     return problem
                 found.moving[node] = None
-                data = range(len(node.inputs)) if node.op_type in _DATA else [0]
-                for index in data:
-                    take(node, index)
-                pending.extend(each for each in node.outputs if each.name)
+                moved = range(len(node.inputs)) if node.op_type in _OF_ALL_INPUTS else [0]
+                pending += _operands(found, node, moved, scope)
+                pending += [each for each in node.outputs if each.name]
+    return _unknown_zero_point(found, scope) or found
+
+
+def _operands(found: _Component, node: ir.Node, indices: Iterable[int], scope: Scope) -> list[ir.Value]:
+    """The computed inputs of a node; constant ones are added to ``found``."""
+    computed = []
+    for index in indices:
+        value = node.inputs[index]
+        assert value is not None
+        if scope.constant(value) is not None:
+            found.constants[node, index] = None
+        else:
+            computed.append(value)
+    return computed
+
+
+def _unknown_zero_point(found: _Component, scope: Scope) -> str:
+    """Why a zero point cannot be changed; empty where all can."""
     for node in found.ends():
-        if zero_point(node) is not None and scope.constant(zero_point(node)) is None:
+        zero, shape = zero_point(node), scope.shape(node.inputs[1])
+        if zero is not None and scope.constant(zero) is None:
             return "its zero point is not constant"
-        shape = scope.shape(node.inputs[1])
-        if zero_point(node) is None and (shape is None or not shape.is_static()):
-            return "the shape of its scale is not known"
-    return found
+        if zero is None and (shape is None or not shape.is_static()):
+            return "the shape of its scale is unknown"
+    return ""
 
 
 def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
-    """Why a node stands in the way; empty where it only moves ``value``."""
+    """Why a node prevents the conversion; empty where it only moves ``value``."""
     which = f"{node.op_type} {node.name} makes or takes {value.name}"
     if not plain(node, scope, *_MOVING):
         return which
@@ -164,13 +168,13 @@ def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
         given = node.inputs[2] if len(node.inputs) > 2 else None
         if scope.opset() < 13 or (given is not None and scope.constant(given) is None):
             return which
-    if node.op_type not in _DATA and value in node.inputs[1:]:
+    if node.op_type not in _OF_ALL_INPUTS and value in node.inputs[1:]:
         return which
     return ""
 
 
 def _shift(found: _Component, scope: Scope) -> None:
-    """Lower integers and zero points by 128, wherever they are stored or made."""
+    """Subtract 128 from all integers and zero points of a group."""
     for node in found.moving:
         if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
             padding = node.inputs[2] if len(node.inputs) > 2 else None
@@ -200,7 +204,7 @@ def _shift(found: _Component, scope: Scope) -> None:
     for value in found.values:
         before = str(value.name)
         value.type = ir.TensorType(ir.DataType.INT8)
-        value.name = scope.names.value(f"{before}_int8")  # its integers are others
+        value.name = scope.names.value(f"{before}_int8")  # its integers have changed
         zero_point_shifts.record(value, before, -_SHIFT)
 
 

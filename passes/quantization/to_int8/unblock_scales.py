@@ -1,49 +1,48 @@
-"""Write scales in blocks as scales of an axis where each block is a whole axis, and one scale as a scalar.
+"""Write block scales as per-axis scales where each block spans the axis, and single scales as scalars.
 
     DequantizeLinear <axis = a, block_size = b> (W, s, z), s of size 1 along a
-        →  DequantizeLinear <axis = c> (W, s′, z′)      where s has several numbers along c alone
+        →  DequantizeLinear <axis = c> (W, s′, z′)      where s has several elements along c alone
         →  DequantizeLinear (W, s′, z′)                 where it has one
     DequantizeLinear (q, s, z), s of shape [1]          →  DequantizeLinear (q, s′, z′), s′ of shape []
 
-The numbers are the same, in another shape. A kernel of 8 bits takes scales of a channel, and none of blocks: weights
-that are smaller than a block, or quantized in blocks as large as a row, would run in float for nothing. And where a
-kernel is made, MIGraphX takes anything but a scalar for as many scales as there are channels, and refuses the model.
+The parameters keep their values and change their shape. An int8 kernel takes per-channel scales, but no block scales:
+weights that are smaller than a block, or quantized in blocks as large as a row, would run in float without need. Also,
+for an int8 kernel MIGraphX assumes that a scale that is not a scalar has one element per channel, and rejects the model
+otherwise.
 
-Skips: scales or zero points that are not constant. Scales with several numbers along two axes are blocks indeed, and
-left alone.
+Skips: scales or zero points that are not constant. Scales with several elements along two axes are true block scales
+and unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
 from passes.analysis.quantization import DOMAINS, zero_point
 from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
+from passes.core.edit import Attribute, Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """Which axis the scales are of; None for one scale."""
-
     axis: int | None
+    """The axis of the scales; None for a single scale."""
 
 
 @dataclass(frozen=True)
 class UnblockScales(NodeRewrite[_Found]):
-    """Write scales in blocks as scales of an axis where each block is a whole axis, and one scale as a scalar."""
+    """Write block scales as per-axis scales where each block spans the axis, and single scales as scalars."""
 
     name = "unblock-scales"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its scales vary along one axis at most, and not along that of its blocks."""
+        """Match scales that vary along at most one axis, which is not that of the blocks."""
         scope = context.scope
         shape, zero = scope.shape(node.inputs[1]), zero_point(node)
         if shape is None or not shape.is_static():
@@ -60,9 +59,9 @@ class UnblockScales(NodeRewrite[_Found]):
         return _Found(node, several[0] if several else None)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node, its parameters reshaped."""
+        """The same node with reshaped parameters."""
         node, shape = match.node, [] if match.axis is None else [-1]
-        attributes: dict[str, Any] = {
+        attributes: dict[str, Attribute] = {
             name: each for name, each in node.attributes.items() if name not in ("axis", "block_size")
         }
         if match.axis is not None:

@@ -1,4 +1,4 @@
-"""Multiply dequantized numbers in single precision where a product takes them in half.
+"""Multiply dequantized values in float32 where a product takes them in half precision.
 
     MatMul(Cast(DQ(a) → half), Cast(DQ(b) → half))   →  Cast(MatMul(DQ(a), DQ(b)) → half)     likewise Conv and Gemm
 
@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import infer_quantized, is_dequantize, plain
-from passes.core.base import Context, Exactness, Result, Skip
+from passes.analysis.quantization import is_dequantize, plain
+from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import Match, NodeContext
+from passes.quantization.rewriting import InferredRewrite
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MOVING = ("Transpose", "Reshape", "Identity")
@@ -37,20 +37,15 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class WidenProducts(NodeRewrite[_Found]):
-    """Multiply dequantized numbers in single precision where a product takes them in half."""
+class WidenProducts(InferredRewrite[_Found]):
+    """Multiply dequantized values in float32 where a product takes them in half precision."""
 
     name = "widen-products"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
 
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """It wants dtypes."""
-        infer_quantized(model)
-        return super().run(model, context)
-
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether both operands are dequantized in single precision, and cast to half."""
+        """Match where both operands are dequantized to float32 and cast to half precision."""
         scope = context.scope
         dtype = scope.dtype(node.outputs[0]) or scope.dtype(node.inputs[0])
         if dtype not in _HALVES or not is_plain(node, scope):
@@ -59,25 +54,24 @@ class WidenProducts(NodeRewrite[_Found]):
         if left is None or right is None:
             return None
         if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
-            return Skip("alpha is not one")
+            return Skip("alpha is not 1")
         return _Found(node, dtype, (left, right))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same product on what was cast, and its result cast."""
+        """The same product on the float32 operands, and its result cast."""
         inputs: list[ir.Value | None] = []
         for chain in match.chains:
             value = chain[-1].inputs[0]
             for node in reversed(chain[:-1]):
-                own: dict[str, Any] = dict(node.attributes)
-                value = edit.op(node.op_type, [value, *node.inputs[1:]], own)
+                value = edit.op(node.op_type, [value, *node.inputs[1:]], node.attributes)
             inputs.append(value)
         inputs += [_widened(bias, edit) for bias in match.node.inputs[2:]]
-        attributes: dict[str, Any] = dict(match.node.attributes)
-        return [edit.op("Cast", [edit.op(match.node.op_type, inputs, attributes)], {"to": match.dtype.value})]
+        product = edit.op(match.node.op_type, inputs, match.node.attributes)
+        return [edit.op("Cast", [product], {"to": match.dtype.value})]
 
 
 def _widened(value: ir.Value | None, edit: Edit) -> ir.Value | None:
-    """A bias in single precision."""
+    """A bias in float32."""
     tensor = edit.scope.constant(value)
     if tensor is not None:
         return edit.constant(tensor.numpy().astype(np.float32))
@@ -85,7 +79,7 @@ def _widened(value: ir.Value | None, edit: Edit) -> ir.Value | None:
 
 
 def _chain(value: ir.Value | None, scope: Scope) -> tuple[ir.Node, ...] | None:
-    """The nodes from an operand back to the cast of what is dequantized in single precision; None if it is not so."""
+    """The nodes from an operand back to the Cast of a float32 dequantized value; None where there is none."""
     found: list[ir.Node] = []
     while value is not None and (node := value.producer()) is not None:
         found.append(node)

@@ -1,20 +1,19 @@
-"""Let quantization of half-precision numbers have scales of single precision.
+"""Give the quantization of half-precision values float32 scales.
 
     QuantizeLinear(x, s, z)     →  QuantizeLinear(Cast(x), Cast(s), z)       s of float16 or bfloat16
     DequantizeLinear(q, s, z)   →  Cast(DequantizeLinear(q, Cast(s), z))
 
-Both are computed in single precision anyway and rounded once at the end, so nothing changes. But a kernel of 8 bits
-multiplies the integers' sum, which easily exceeds 65,504, by the product of the scales in the dtype that these have: in
-half precision it overflows.
+Both are computed in float32 anyway and rounded once at the end, so the result is bitwise equal. But an int8 kernel
+multiplies the sum of integer products, which easily exceeds 65,504, by the product of the scales, in the dtype of the
+scales: in half precision it overflows.
 
-Skips: scales that are not constant; blocks are left alone, as no kernel of 8 bits has them.
+Skips: scales that are not constant. Blocks, which no int8 kernel takes, are unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -29,14 +28,14 @@ _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 @dataclass(frozen=True)
 class WidenScales(NodeRewrite[Match]):
-    """Let quantization of half-precision numbers have scales of single precision."""
+    """Give the quantization of half-precision values float32 scales."""
 
     name = "widen-scales"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether its scale is of half precision."""
+        """Match a half-precision scale of 8-bit integers."""
         scope = context.scope
         if scope.dtype(node.inputs[1]) not in _HALVES:
             return None
@@ -46,21 +45,20 @@ class WidenScales(NodeRewrite[Match]):
         if len(scale.shape) > 1 or dtype is None or dtype.bitwidth != 8:
             return None
         if "precision" in node.attributes:
-            return Skip("it says itself in which precision it is computed")
+            return Skip("its attribute precision already sets the precision of the computation")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node between casts."""
+        """The same node on float32, with casts."""
         node = match.node
         scale = edit.scope.constant(node.inputs[1])
         assert scale is not None
         wide = edit.constant(scale.numpy().astype(np.float32))
-        attributes: dict[str, Any] = dict(node.attributes)
         rest = [] if zero_point(node) is None else [zero_point(node)]
         if is_quantize(node):
             x = edit.op("Cast", [node.inputs[0]], {"to": ir.DataType.FLOAT.value})
-            return [edit.op(node.op_type, [x, wide, *rest], attributes, domain=node.domain)]
-        attributes.pop("output_dtype", None)
+            return [edit.op(node.op_type, [x, wide, *rest], node.attributes, domain=node.domain)]
+        attributes = {name: each for name, each in node.attributes.items() if name != "output_dtype"}
         y = edit.op(node.op_type, [node.inputs[0], wide, *rest], attributes, domain=node.domain)
         target = ir.DataType(node.attributes.get_int("output_dtype", 0) or scale.dtype.value)
         return [edit.op("Cast", [y], {"to": target.value})]

@@ -1,14 +1,14 @@
-"""Refuse quantization that cannot be meant, and say which node it is.
+"""Reject invalid quantization, and name the node.
 
-A scale must be a positive, finite number. Where a constant is nothing but zero it may be zero, as for channels that are
-pruned; weights of few bits, in blocks, have scales of either sign. There must be as many scales as the axis is long, or
-one; zero points must be of the dtype of the integers, as many as scales, within the dtype's range, and zero with 32
-bits. A weight must not be quantized twice, from one grid of 8 bits onto another, which loses what the first had kept:
-that is what quantizing a quantized model does.
+A scale must be positive and finite. It may be zero where the constant is all zeros, as in pruned channels; low-bit
+weights in blocks may have negative scales. There must be one scale, or as many as the axis is long. Zero points must
+have the dtype of the integers, be as many as the scales and within the range of the dtype, and be zero for 32-bit
+integers. A weight must not be quantized twice with different 8-bit parameters, which loses precision: that is the
+result of quantizing a quantized model.
 
-The operators on integers, of the standard and of ONNX Runtime, weights in blocks, and AMD Quark's operators are looked
-at likewise. Runtimes accept such models, or abort, and give infinities, NaN or other numbers. Nothing is changed here.
-Scales that are computed are not looked at.
+The same is checked for operators on integers (standard and ONNX Runtime's), for weights in blocks, and for AMD Quark's
+operators. Runtimes accept such models, or abort, and return infinities, NaN or wrong numbers. The model is not changed.
+Computed scales are not checked.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from passes.core.graphs import Scope
 
 
 class _Operand(NamedTuple):
-    """Where an operator has an operand's integers, scale and zero point among its inputs; None where it has not."""
+    """The input indices of an operand's integers, scale and zero point; None where there is no such input."""
 
     data: int | None
     scale: int | None
     zero: int | None
     axis: int | None = None
-    """The axis of the operand that there may be several scales or zero points along."""
+    """The axis along which there may be several scales or zero points."""
 
 
 _PAIR = (_Operand(0, 1, 2), _Operand(3, 4, 5), _Operand(None, 6, 7))
@@ -59,21 +59,21 @@ _BLOCKS = ("MatMulNBits", "GatherBlockQuantized")
 _EXTENDED = {
     "ExtendedQuantizeLinear", "ExtendedDequantizeLinear", "VitisQuantizeLinear", "VitisDequantizeLinear"
 }  # fmt: skip
-"""AMD Quark's, which quantize to more dtypes."""
+"""AMD Quark's operators, which quantize to more dtypes."""
 _AGAIN = "quantize the model again"
 
 
 @dataclass(frozen=True)
 class CheckQuantization(Pass):
-    """Refuse quantization that cannot be meant, and say which node it is."""
+    """Reject invalid quantization, and name the node."""
 
     name = "check-quantization"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Look at every node that quantizes or dequantizes.
+        """Check every node that quantizes or dequantizes.
 
         Raises:
-            InputError: one of them cannot be meant.
+            InputError: a node is invalid.
         """
         for scope in graphs.scopes(model):
             graphs.name_nodes(scope)
@@ -92,7 +92,7 @@ class CheckQuantization(Pass):
 
 
 def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """What cannot be meant of a QuantizeLinear or DequantizeLinear, and what helps."""
+    """The problem of a QuantizeLinear or DequantizeLinear, and a hint."""
     zero = zero_point(node)
     offset, scale, dtype = scope.constant(zero), scope.constant(node.inputs[1]), quantized_dtype(node, scope)
     if zero is not None and is_dequantize(node):
@@ -104,31 +104,31 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
             )
     if offset is not None and (outside := _outside(offset)) is not None:
         return (
-            f"its zero point {outside} is out of the range of {offset.dtype.name.lower()}",
+            f"its zero point {outside} is out of range of {offset.dtype.name.lower()}",
             _AGAIN,
         )
     wide = dtype in (ir.DataType.INT32, ir.DataType.UINT32) and node.op_type not in _EXTENDED
     if offset is not None and wide and offset.numpy().any():
-        return "its zero point is not zero, and its integers are of 32 bits", "only fewer bits have zero points"
+        return "its zero point is not zero, and its integers have 32 bits", "32-bit integers have no zero point"
     if scale is not None:
         if not scale.dtype.is_floating_point():
-            return f"its scale is {scale.dtype.name.lower()}", "a scale is a float"
+            return f"its scale is {scale.dtype.name.lower()}", "a scale must be a float"
         steps = scale.numpy().astype(np.float64)
         if problem := _values(steps, _zeros_only(node, steps, offset, scope), signed=steps.ndim > 1):
-            return problem, "calibrate on data that covers what the model sees, and quantize it again"
+            return problem, "calibrate on data that is representative of the inputs, and quantize the model again"
         if problem := _length(node, steps, offset, scope):
             return problem, _AGAIN
     return _twice(node, scope)
 
 
 def _stored(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
-    """The dtype of integers, also where only the node that makes them says it."""
+    """The dtype of integers, also where only the node that makes them determines it."""
     maker = value.producer() if value is not None else None
     return scope.dtype(value) or (quantized_dtype(maker, scope) if maker is not None and is_quantize(maker) else None)
 
 
 def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """What cannot be meant of the scales and zero points of an operator on integers."""
+    """The problem of the scales and zero points of an operator on integers, and a hint."""
 
     def given(index: int | None) -> ir.Value | None:
         return node.inputs[index] if index is not None and index < len(node.inputs) else None
@@ -154,7 +154,7 @@ def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
 
 
 def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """What cannot be meant of the scales of weights in blocks; they may be zero, and negative."""
+    """The problem of the scales of weights in blocks, which may be zero or negative, and a hint."""
     scale = scope.constant(node.inputs[2])
     if scale is None:
         return None
@@ -169,7 +169,7 @@ def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
 
 
 def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
-    """Which of the scales is no number of the right sign; those at ``allowed`` may be zero."""
+    """The problem of the values of scales; those at ``allowed`` may be zero."""
     if np.isnan(steps).any():
         return "its scale is NaN"
     if np.isinf(steps).any():
@@ -182,7 +182,7 @@ def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
 
 
 def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> Array | None:
-    """Where along the axis of the scales a constant is nothing but zero; None where nothing is known of that."""
+    """Where along the axis of the scales a constant is all zeros; None where that is unknown."""
     if not (steps == 0).any():
         return None
     source = node.inputs[0]
@@ -191,7 +191,7 @@ def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, s
     stored = scope.constant(before)
     if stored is None:
         return None
-    if before is not source or is_quantize(node):  # a constant in float, as it is before it is quantized
+    if before is not source or is_quantize(node):  # a float constant, before its quantization
         offset = None
     if steps.ndim > 1:
         return np.asarray(steps == 0)
@@ -205,7 +205,7 @@ def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, s
 
 
 def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> str:
-    """Whether there are as many scales and zero points as there must be."""
+    """The problem of the number of scales and zero points."""
     if offset is not None and offset.size != steps.size:
         return f"it has {steps.size} scales and {offset.size} zero points"
     shape, block = scope.shape(node.inputs[0]), node.attributes.get_int("block_size", 0)
@@ -215,7 +215,7 @@ def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope
     if block:
         wanted = [dim if isinstance(dim, int) else None for dim in shape]
         if steps.ndim != len(wanted) or not -len(wanted) <= axis < len(wanted):
-            return f"its blocks are along axis {axis} of rank {len(wanted)}, and its scales of rank {steps.ndim}"
+            return f"its blocks are along axis {axis} of rank {len(wanted)}, but its scales have rank {steps.ndim}"
         if (along := wanted[axis]) is not None:
             wanted[axis] = -(-along // block)
         wrong = any(dim is not None and dim != size for dim, size in zip(wanted, steps.shape, strict=True))
@@ -229,7 +229,7 @@ def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope
 
 
 def _outside(tensor: ir.TensorProtocol) -> int | None:
-    """A number that was stored for a tensor and that its dtype cannot hold; None where there is none."""
+    """A stored element that is out of range of the tensor's dtype; None where there is none."""
     stored = getattr(getattr(tensor, "raw", None), "int32_data", ())
     if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 8:
         return None
@@ -237,7 +237,7 @@ def _outside(tensor: ir.TensorProtocol) -> int | None:
 
 
 def _twice(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """Whether it quantizes a weight that was quantized on another grid."""
+    """The problem of a weight that is quantized twice with different parameters, and a hint."""
     before = node.inputs[0].producer() if node.inputs[0] is not None else None
     if not is_quantize(node) or before is None or not is_dequantize(before):
         return None

@@ -1,4 +1,4 @@
-"""Write the operators that AMD Quark adds to ONNX as arithmetic that every runtime has.
+"""Write AMD Quark's custom operators as standard arithmetic.
 
     ExtendedQuantizeLinear, ExtendedDequantizeLinear       of 8 and 16 bits   →  QuantizeLinear, DequantizeLinear
                                                            of 32 bits         →  clip(round(x / s))·s
@@ -6,12 +6,12 @@
                                                            of float16         →  round₁₀(x)
     BFPQuantizeDequantize, MXQuantizeDequantize            →  rounding in blocks (`passes.build.block_floats`)
 
-Their names before Quark, in the domain com.vai.quantize, are known too. The float16 of the CPU kernels uses neither
-scale nor zero point. Everything is exact, so that weights fold to the very numbers that Quark's kernels give.
-Infinities and NaN stay what they are; of block floats with sub-blocks, the rest of such a block stays as well.
+The older names of these operators, in the domain com.vai.quantize, are supported too. Quark's CPU kernels for float16
+use neither scale nor zero point. The arithmetic is exact: weights fold to the same bits that Quark's kernels compute.
+Infinities and NaN are unchanged; in block formats with sub-blocks, so is the rest of their block.
 
-Skips: unknown shapes and dtypes; 32 bits with zero points; floats of 16 bits that are rearranged between quantization
-and dequantization.
+Skips: unknown shapes and dtypes; 32-bit integers with zero points; 16-bit floats that are rearranged between
+quantization and dequantization.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _STANDARD = {
     ir.DataType.INT16: 21,
     ir.DataType.UINT16: 21,
 }
-"""Integers that QuantizeLinear has, and since which opset; before, com.microsoft has them."""
+"""Integers that QuantizeLinear supports, and the opset since which it does; com.microsoft supports them before."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,21 @@ def _operators(*names: str) -> frozenset[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Integers(NodeRewrite[_Found]):
-    """Quantization to 8 and 16 bits is the standard's."""
+    """Quantization to 8 and 16 bits: the standard operators."""
 
     name = "decompose-quark"
     exactness = Exactness.BITWISE
     operators = _operators(*_QUANTIZE, *_DEQUANTIZE)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its integers are such."""
+        """Match 8- and 16-bit integers."""
         dtype = context.scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
         if dtype is None:
-            return Skip("the dtype of its zero point is not known")
+            return Skip("the dtype of its zero point is unknown")
         return _Found(node, dtype) if dtype in _STANDARD else None
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The standard's operator, or com.microsoft's where the standard's has not these integers yet."""
+        """The standard operator, or com.microsoft's where the opset lacks these integers."""
         node = match.node
         domain = "" if edit.scope.opset() >= _STANDARD[match.dtype] else "com.microsoft"
         if domain:
@@ -98,7 +98,7 @@ class _Integers(NodeRewrite[_Found]):
 
 @dataclass(frozen=True)
 class _Pairs(NodeRewrite[_Found]):
-    """Quantization to 32 bits and to floats of 16 bits is rounding, once it is dequantized."""
+    """Quantization to 32-bit integers and 16-bit floats, together with its dequantization: rounding."""
 
     name = "decompose-quark"
     exactness = Exactness.BITWISE
@@ -106,25 +106,25 @@ class _Pairs(NodeRewrite[_Found]):
     absorbs = _operators(*_QUANTIZE)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look for the quantization before it, or a constant."""
+        """Match a quantization before it, or a constant."""
         scope = context.scope
         dtype = scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
         if dtype not in _HALVES and dtype not in _WIDE:
             return None
         if any(sizes_of(value, scope) is None for value in node.inputs[1:]):
-            return Skip("the shape of its scale is not known")
-        if dtype in _WIDE and any(_numbers(node, scope)):
+            return Skip("the shape of its scale is unknown")
+        if dtype in _WIDE and any(_zero_points(node, scope)):
             return Skip("it has a zero point of 32 bits")
         if scope.constant(node.inputs[0]) is not None:
             return _Found(node, dtype)
         before = node.inputs[0].producer() if node.inputs[0] is not None else None
         if before is None or before.domain not in _DOMAINS or before.op_type not in _QUANTIZE:
-            return Skip(f"{dtype.name.lower()} numbers are rearranged before they are dequantized")
-        if dtype in _WIDE and any(_numbers(before, scope)):
+            return Skip(f"{dtype.name.lower()} values are rearranged before they are dequantized")
+        if dtype in _WIDE and any(_zero_points(before, scope)):
             return Skip("it has a zero point of 32 bits")
         several = any(sizes_of(value, scope) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:])
         if several and sizes_of(before.inputs[0], scope) is None:
-            return Skip("the shape of its input is not known")
+            return Skip("the shape of its input is unknown")
         return _Found(node, dtype, absorbed=(before,))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
@@ -138,7 +138,7 @@ class _Pairs(NodeRewrite[_Found]):
                 x = a("Div", x, _spread(edit, before, 1, x))
             if match.dtype == ir.DataType.BFLOAT16:
                 x = a("Add", x, _spread(edit, before, 2, x))
-            if match.dtype == ir.DataType.FLOAT16:  # whose kernels clip infinities, too
+            if match.dtype == ir.DataType.FLOAT16:  # Quark's kernels clip infinities, too
                 x = round_to_float(edit, x, FLOAT16)
             elif match.dtype == ir.DataType.BFLOAT16:
                 x = apply_to_finite(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
@@ -157,34 +157,34 @@ class _Pairs(NodeRewrite[_Found]):
 
 @dataclass(frozen=True)
 class _Blocks(NodeRewrite[Match]):
-    """Rounding in blocks is arithmetic."""
+    """Rounding in blocks."""
 
     name = "decompose-quark"
     exactness = Exactness.BITWISE
     operators = _operators(*_BLOCK, *_MX)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether its shape is known, and its attributes mean something."""
+        """Match known shapes and valid attributes."""
         scope = context.scope
         if sizes_of(node.inputs[0], scope) is None or scope.dtype(node.inputs[0]) is None:
-            return Skip("the shape or the dtype of its input is not known: freeze it with freeze-shapes")
+            return Skip("the shape or the dtype of its input is unknown: freeze it with freeze-shapes")
         if node.attributes.get_int("rounding_mode", 0) not in list(Rounding):
-            return Skip("it rounds in a way that is not known")
+            return Skip("its rounding_mode is unknown")
         if node.op_type in _MX and node.attributes.get_string("element_dtype", "int8") not in (*ELEMENTS, "int8"):
-            return Skip("its elements are of a dtype that is not known")
+            return Skip("its element_dtype is unknown")
         if node.op_type in _BLOCK:
             method, part = (
                 node.attributes.get_string("bfp_method", "to_bfp"),
                 node.attributes.get_int("sub_block_size", 2),
             )
             if method not in ("to_bfp", "to_bfp_prime", "to_bfp_prime_shared"):
-                return Skip("its method is not known")
+                return Skip("its bfp_method is unknown")
             if method != "to_bfp" and node.attributes.get_int("block_size", 8) % part:
-                return Skip("its blocks are no multiples of its sub-blocks")
+                return Skip("its block_size is not a multiple of its sub_block_size")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """Take blocks apart, round them, and put them together."""
+        """Split into blocks, round them, and join them."""
         node, a = match.node, Arithmetic(edit, _NUMBER)
         x, dims, dtype = node.inputs[0], sizes_of(node.inputs[0], edit.scope), edit.scope.dtype(node.inputs[0])
         assert x is not None and dims is not None and dtype is not None
@@ -204,7 +204,7 @@ class _Blocks(NodeRewrite[Match]):
 
 
 def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
-    """Round blocks along an axis as the node's attributes say."""
+    """Round blocks along an axis by the node's attributes."""
     rounding = Rounding(node.attributes.get_int("rounding_mode", 0))
     if node.op_type in _MX:
         return round_mx(edit, x, axis, element=node.attributes.get_string("element_dtype", "int8"), rounding=rounding)
@@ -218,8 +218,8 @@ def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
     return round_prime_block(edit, x, shape, axis, bits=bits, rounding=rounding, sub_block=part, shift=shift)
 
 
-def _numbers(node: ir.Node, scope: Scope) -> list[int]:
-    """The zero points; one that is not zero where they are not constant."""
+def _zero_points(node: ir.Node, scope: Scope) -> list[int]:
+    """The zero points; ``[1]`` where they are not constant."""
     tensor = scope.constant(node.inputs[2])
     return [1] if tensor is None else [int(each) for each in tensor.numpy().ravel()]
 
@@ -250,11 +250,11 @@ _STEPS: tuple[NodeRewrite[Match], ...] = (_Integers(), _Pairs(), _Blocks())  # t
 
 @dataclass(frozen=True)
 class DecomposeQuark(Pass):
-    """Write the operators that AMD Quark adds to ONNX as arithmetic that every runtime has."""
+    """Write AMD Quark's custom operators as standard arithmetic."""
 
     name = "decompose-quark"
     exactness = Exactness.BITWISE
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Each round lets shapes be known for the next: inference does not know these operators."""
+        """Rewrite to a fixpoint: ONNX does not infer these operators, so each round makes more shapes known."""
         return run_in_rounds(_STEPS, model, context)

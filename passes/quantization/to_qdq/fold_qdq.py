@@ -1,16 +1,16 @@
-"""Fold quantization that gains nothing, and keep the quantized weights that int8 kernels need.
+"""Fold quantization that no int8 kernel can use, and keep the quantized weights that int8 kernels need.
 
     W → QuantizeLinear → DequantizeLinear   →  W' (integers) → DequantizeLinear      for a constant W
-    W' → DequantizeLinear → f               →  W'' → f                               where f cannot run in int8
+    W' → DequantizeLinear → f               →  W'' → f                               where f has no int8 kernel
     x → QuantizeLinear → DequantizeLinear   →  Clip(x, (qmin − zp)·s, (qmax − zp)·s) with policy=all
 
-``keep-int8``, the default, leaves DequantizeLinear where a convolution or a matrix product takes its result, directly
-or rearranged, unless it is a bias of 32 bits; ``weights`` does not. ``all`` gives a plain float model besides. A pair
-both rounds and saturates: the rounding is lost, so that results move by up to half a step of each pair; the saturation
-is kept as Clip, since quantizers rely on it where they remove a Relu.
+``keep-int8``, the default, keeps DequantizeLinear where a convolution or a matrix product takes its result, directly or
+rearranged, except for 32-bit biases. ``weights`` folds all dequantized constants. ``all`` also removes the pairs on
+activations, which gives a plain float model. A pair both rounds and saturates: without the rounding, results change by
+up to half a step per pair; the saturation is kept as Clip, since quantizers rely on it where they remove a Relu.
 
-Skips: constants larger than ``max-bytes``; pairs in blocks or in floating point of 8 bits; and with ``all`` each
-DequantizeLinear that has no QuantizeLinear of the same scale before it.
+Skips: constants larger than ``max-bytes``; pairs in blocks or in float8; and with ``all`` each DequantizeLinear without
+a QuantizeLinear of the same scale before it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INT8 = {
     "QuantizeLinear",
     "RNN",
 }
-"""Operators that could go on in integers, on this or another runtime."""
+"""Operators that may have an integer kernel, on this or another runtime."""
 _BIAS = (ir.DataType.INT32, ir.DataType.UINT32)
 _REARRANGING = {
     "Cast",
@@ -65,17 +65,17 @@ _REARRANGING = {
     "Transpose",
     "Unsqueeze",
 }
-"""Operators behind which a weight is still that weight."""
+"""Operators that keep the elements of a weight."""
 
 
 @dataclass(frozen=True)
 class FoldQdq(Pass):
-    """Fold quantization that gains nothing, and keep the quantized weights that int8 kernels need.
+    """Fold quantization that no int8 kernel can use, and keep the quantized weights that int8 kernels need.
 
     Attributes:
-        policy: what to fold besides the quantization of constants: dequantized constants that no int8 kernel could take
+        policy: what to fold besides the quantization of constants: dequantized constants that no int8 kernel can take
             (keep-int8), all dequantized constants (weights), or these and the pairs on activations (all).
-        max_bytes: with keep-int8, no constant in floating point may become larger than this.
+        max_bytes: with keep-int8, the largest floating-point constant to create.
     """
 
     name = "fold-qdq"
@@ -84,7 +84,7 @@ class FoldQdq(Pass):
 
     @property
     def exactness(self) -> Exactness:  # type: ignore[override]  # it depends on an option
-        """Only without the rounding of activations numbers move."""
+        """Results change only where the rounding of activations is removed."""
         return Exactness.QUANTIZATION_STEP if self.policy == "all" else Exactness.BITWISE
 
     def run(self, model: ir.Model, context: Context) -> Result:
@@ -110,17 +110,17 @@ class FoldQdq(Pass):
         if not _is_qdq(node):
             return ""
         keep = self.policy == "keep-int8" and node.op_type == "DequantizeLinear"
-        if keep and scope.dtype(node.inputs[0]) in _BIAS:  # what kernels of 8 bits add is no integer
+        if keep and scope.dtype(node.inputs[0]) in _BIAS:  # int8 kernels add a float bias
             return None
-        return "" if keep and _may_run_in_int8(node.outputs[0]) else None
+        return "" if keep and _may_be_integer_operand(node.outputs[0]) else None
 
 
 def _is_qdq(node: ir.Node) -> bool:
     return node.domain in _DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear")
 
 
-def _may_run_in_int8(value: ir.Value) -> bool:
-    """Whether a constant reaches an operator that could take it as integers, or one that is not known."""
+def _may_be_integer_operand(value: ir.Value) -> bool:
+    """Whether a constant reaches an operator that may take it as integers, or an unknown operator."""
     pending, seen = [value], set[ir.Value]()
     while pending:
         value = pending.pop()
@@ -144,7 +144,7 @@ class _Pair(Match):
 
 @dataclass(frozen=True)
 class _FoldPairs(NodeRewrite[_Pair]):
-    """Replace QuantizeLinear → DequantizeLinear by the saturation that they imply."""
+    """Replace QuantizeLinear → DequantizeLinear by Clip."""
 
     name = "fold-qdq"
     exactness = Exactness.QUANTIZATION_STEP
@@ -152,21 +152,21 @@ class _FoldPairs(NodeRewrite[_Pair]):
     absorbs = frozenset((domain, "QuantizeLinear") for domain in _DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
-        """Look for the QuantizeLinear before it."""
+        """Match a QuantizeLinear with the same parameters before it."""
         scope = context.scope
         value = node.inputs[0]
         before = value.producer() if value is not None else None
         if before is None or not is_quantize(before) or not same_parameters(before, node, scope):
-            return Skip("no QuantizeLinear of the same scale comes before it")
+            return Skip("no QuantizeLinear of the same scale is before it")
         source, scale = before.inputs[0], scope.constant(node.inputs[1])
         zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
         if source is None or scale is None or (len(node.inputs) > 2 and node.inputs[2] is not None and zero is None):
             return Skip("its scale or zero point is not constant")
         dtype = zero.dtype if zero is not None else ir.DataType(before.attributes.get_int("output_dtype", 0) or 2)
         if not dtype.is_integer():
-            return Skip(f"{dtype.name} rounds by each number's size, and not by a step")
+            return Skip(f"{dtype.name} has no uniform quantization step")
         if scope.dtype(source) not in (None, scale.dtype):
-            return Skip("its input is of another dtype than its output")
+            return Skip("the dtypes of its input and output differ")
         steps = scale.numpy()
         offset = zero.numpy().astype(np.int64) if zero is not None else np.zeros((), np.int64)
         bounds = [
@@ -177,7 +177,7 @@ class _FoldPairs(NodeRewrite[_Pair]):
             shape = scope.shape(source)
             axis = node.attributes.get_int("axis", 1)
             if steps.ndim != 1 or shape is None:
-                return Skip("it quantizes in blocks, or along an axis of a tensor whose rank is not known")
+                return Skip("it quantizes in blocks, or along an axis of a tensor of unknown rank")
             aligned = [1] * len(shape)
             aligned[axis] = -1
             bounds = [bound.reshape(aligned) for bound in bounds]
@@ -186,7 +186,7 @@ class _FoldPairs(NodeRewrite[_Pair]):
         return _Pair(node, source, *bounds, absorbed=(before,))
 
     def rewrite(self, match: _Pair, edit: Edit) -> Sequence[ir.Value | None]:
-        """Clip takes scalars only; along an axis, Max and Min do the same."""
+        """Clip, which takes scalar bounds only; along an axis, Max and Min."""
         low, high = edit.constant(match.low), edit.constant(match.high)
         if match.low.ndim == 0:
             return [edit.op("Clip", [match.source, low, high])]

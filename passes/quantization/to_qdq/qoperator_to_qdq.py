@@ -1,11 +1,11 @@
-"""Write operators on integers of 8 bits as operators in float between DequantizeLinear and QuantizeLinear.
+"""Write operators on 8-bit integers as float operators between DequantizeLinear and QuantizeLinear.
 
     QLinearConv(x, w, b)   →  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), b·s_x·s_w))
 
-Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and the rest of them: it is the algebra of
-`passes.build.quantized_operators`, applied whether or not the runtime takes the operator. The passes that make
-kernels of 8 bits, and keep saturation, know this form only. Results may differ by one step where the integers would
-have been rounded another way.
+Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and others. `passes.build.quantized_operators`
+has the algebra; this pass applies it whether or not the runtime supports the operator, since the passes for int8
+kernels and saturation match QuantizeLinear and DequantizeLinear only. Results may differ by one quantization step where
+the integer operator rounds differently.
 
 Skips: unknown shapes and dtypes; scales along an axis before opset 13.
 """
@@ -34,11 +34,11 @@ _STEPS = (_Operators(), _Products())
 
 @dataclass(frozen=True)
 class QOperatorToQdq(Pass):
-    """Write operators on integers as operators in float between DequantizeLinear and QuantizeLinear."""
+    """Write operators on integers as float operators between DequantizeLinear and QuantizeLinear."""
 
     name = "qoperator-to-qdq"
     exactness = Exactness.QUANTIZATION_STEP
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Each round lets shapes be known for the next: inference does not know most of these operators."""
+        """Rewrite to a fixpoint: ONNX does not infer most of these operators, so each round makes more shapes known."""
         return run_in_rounds(_STEPS, model, context)

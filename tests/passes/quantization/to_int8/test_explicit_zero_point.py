@@ -1,4 +1,4 @@
-"""explicit-zero-point: which zeros are written out."""
+"""explicit-zero-point: which zero points are added."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_dequantize(dtype: str) -> None:
     assert source.graph[0].inputs[2].dtype.name == dtype.upper()  # type: ignore[union-attr]
 
 
-def test_quantize_is_uint8_or_what_it_says() -> None:
+def test_quantize_to_uint8_or_output_dtype() -> None:
     for attribute, dtype in (("", "UINT8"), ("<output_dtype = 3>", "INT8")):
         text = f"(float[4] x) => (float[4] y) {{ q = QuantizeLinear {attribute} (x, s) y = DequantizeLinear(q, s) }}"
         source = tiny(text, opset=21, s=S)
@@ -41,7 +41,7 @@ def test_quantize_is_uint8_or_what_it_says() -> None:
     ("attributes", "scale"), [("output_dtype = 5", S), ("axis = 1, block_size = 2", np.full((4, 2), 0.1, np.float32))]
 )
 def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Runtime) -> None:
-    """Behind Concat without a zero point, the passes of the gpu target abort."""
+    """After Concat, without a zero point, the passes of the gpu target abort."""
     text = f"""(float[2,4] x) => (float[4,4] y) {{
         r = Relu(x) c = Concat <axis = 0> (r, x) q = QuantizeLinear <{attributes}> (c, s) y = Cast <to = 1> (q) }}"""
     source = tiny(text, opset=21, s=scale)
@@ -70,7 +70,7 @@ def test_float8_and_int4() -> None:
         assert source.graph[0].inputs[2].dtype.name == name  # type: ignore[union-attr]
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     texts = {
         "(int32[4] q) => (float[4] y) { y = DequantizeLinear(q, s) }": {"s": S},
         "(int8[4] q) => (float[4] y) { y = DequantizeLinear(q, s, z) }": {"s": S, "z": np.int8(1)},
@@ -85,4 +85,4 @@ def test_what_is_left() -> None:
         tiny("(int8[4] q, float[n] s) => (float[4] y) { y = DequantizeLinear <axis = 0> (q, s) }"),
         inputs={"q": np.zeros(4, np.int8), "s": np.ones(4, np.float32)},
     )
-    assert "not known" in reasons(result)[0]
+    assert "unknown" in reasons(result)[0]

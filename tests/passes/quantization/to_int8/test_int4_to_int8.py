@@ -1,4 +1,4 @@
-"""int4-to-int8: which weights are widened, and what they compute then."""
+"""int4-to-int8: which weights are widened, and that results are unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS = np.random.default_rng(3).integers(0, 8, (4, 6))
 
 
 def dtypes(source: ir.Model) -> set[str]:
-    """Of what is dequantized."""
+    """The dtypes of integers and zero points that are dequantized."""
     nodes = [node for node in source.graph if node.op_type == "DequantizeLinear"]
     values = [value for node in nodes for value in (node.inputs[0], *node.inputs[2:])]
     return {value.dtype.name for value in values if value is not None and value.dtype is not None}
@@ -47,14 +47,14 @@ def test_convolutions_and_other_users() -> None:
     assert apply(STEP, tiny(text, opset=21, w=NUMBERS.astype(ml_dtypes.int4), s=S)).rewrites
 
 
-def test_one_number_as_zero_point_even_where_the_product_is_in_float() -> None:
-    """MIGraphX ends with a segmentation fault on it."""
+def test_scalar_zero_point_of_a_float_product() -> None:
+    """MIGraphX crashes on it with a segmentation fault."""
     text = "(float[2,4] x) => (float[2,6] y) { e = DequantizeLinear(w, s, z) y = MatMul(x, e) }"
     four = NUMBERS.astype(ml_dtypes.int4)
     assert apply(STEP, tiny(text, opset=21, w=four, s=S, z=np.array(1, ml_dtypes.int4))).rewrites
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     four, scale = NUMBERS.astype(ml_dtypes.int4), np.linspace(0.1, 0.3, 6, dtype=np.float32)
     text = "(float[2,4] x) => (float[2,6] y) { e = DequantizeLinear <axis = 1> (w, t) y = MatMul(x, e) }"
     assert "in float" in reasons(apply(STEP, tiny(text, opset=21, w=four, t=scale)))[0]

@@ -1,4 +1,4 @@
-"""keep-inner-scales: scales along the summed axis become arithmetic, others stay."""
+"""keep-inner-scales: scales along the summed axis become arithmetic, others are unchanged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_only_the_summed_axis(product: str, inner: int) -> None:
     assert not apply(STEP, source(product, 1 - inner)).rewrites
 
 
-def test_a_matrix_that_is_not_square_is_no_kernel_of_8_bits_anyway() -> None:
+def test_a_matrix_that_is_not_square_has_no_int8_kernel() -> None:
     assert not apply(STEP, source("y = MatMul(d, e)", 0, w=W[:, :3].copy())).rewrites
 
 

@@ -1,4 +1,4 @@
-"""lift-dequantize: what is lifted, what stays in integers, and that no number changes."""
+"""lift-dequantize: what is lifted, what stays in integers, and that no value changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIVEN = {
         ("t = Slice(q, a, b) r = Reshape(t, k)".replace("k", "k2"), ["Slice", "Reshape"]),
     ],
 )
-def test_what_is_lifted(between: str, names: list[str]) -> None:
+def test_lifted(between: str, names: list[str]) -> None:
     text = f"(float[2,4] x) => (float[i,j] y) {{ q = QuantizeLinear(x, s, z) {between} y = DequantizeLinear(r, s, z) }}"
     given = mentioned(between, GIVEN | {"k2": np.array([2, 2])})
     source = tiny(text, opset=18, s=np.float32(0.05), z=np.int8(-3), **given)
@@ -43,13 +43,13 @@ def test_what_is_lifted(between: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "between", ["r = Transpose(q)", "r = Concat <axis = 0> (q, q)", "t = Transpose(q) r = Reshape(t, k)"]
 )
-def test_what_is_not_deleted_in_between(between: str) -> None:
+def test_operators_that_are_not_deleted(between: str) -> None:
     text = f"(float[2,4] x) => (float[i,j] y) {{ q = QuantizeLinear(x, s, z) {between} y = DequantizeLinear(r, s, z) }}"
     source = tiny(text, s=np.float32(0.05), z=np.int8(-3), **mentioned(between, GIVEN))
     assert not apply(STEP, source).rewrites
 
 
-def test_integers_stay_for_a_product_in_8_bits() -> None:
+def test_integers_of_an_int8_product() -> None:
     text = """(float[2,4] x) => (float[i,j] y) { q = QuantizeLinear(x, s, z) r = Slice(q, a, b)
         d = DequantizeLinear(r, s, z) e = DequantizeLinear(w, s, z) y = MatMul(d, e) }"""
     source = tiny(text, s=np.float32(0.05), z=np.int8(0), **mentioned(text, GIVEN))
@@ -60,7 +60,7 @@ def test_integers_stay_for_a_product_in_8_bits() -> None:
     assert apply(STEP, source).rewrites  # uint8 runs in float
 
 
-def test_what_is_skipped() -> None:
+def test_skips() -> None:
     text = """(float[2,4] x) => (float[4,2] y) { q = QuantizeLinear <axis = 0> (x, s, z) r = Reshape(q, k)
         y = DequantizeLinear <axis = 0> (r, t, u) }"""
     constants = {"t": np.ones(4, np.float32), "u": np.zeros(4, np.int8), "k": GIVEN["k"]}

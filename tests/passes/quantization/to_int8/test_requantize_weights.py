@@ -1,4 +1,4 @@
-"""requantize-weights: grids that are found again, and weights that are on none."""
+"""requantize-weights: grids that are recovered, and weights that are on none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_one_scale(scale: float) -> None:
         ("y = Conv(d, w)", 0, (5, 6, 2, 2)),
     ],
 )
-def test_a_scale_for_each_output_channel(product: str, axis: int, shape: tuple[int, ...]) -> None:
+def test_one_scale_per_output_channel(product: str, axis: int, shape: tuple[int, ...]) -> None:
     integers = RANDOM.integers(-127, 128, shape)
     scales = RANDOM.uniform(0.01, 0.05, shape[axis]).astype(np.float32)
     aligned = scales.reshape([-1 if each == axis else 1 for each in range(len(shape))])
@@ -63,9 +63,9 @@ def test_asymmetric_weights() -> None:
     assert operators(model).count("DequantizeLinear") == 2
 
 
-def test_what_is_on_no_grid() -> None:
+def test_weights_on_no_grid() -> None:
     model = source("y = MatMul(d, w)", RANDOM.standard_normal((6, 5)).astype(np.float32))
-    assert reasons(apply(STEP, model)) == ["w is on no grid of 8 bits"]
+    assert reasons(apply(STEP, model)) == ["the weight w is not on an 8-bit quantization grid"]
     assert on_grid(np.array([[1, np.nan]], np.float32), None) is None
 
 
@@ -77,7 +77,7 @@ def test_only_where_the_other_operand_is_quantized() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(power=st.integers(-40, 40), bits=st.integers(2, 8), seed=st.integers(0, 999))
-def test_any_grid_is_found_again(power: int, bits: int, seed: int) -> None:
+def test_any_grid_is_recovered(power: int, bits: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     scale = np.float32(2.0**power * random.uniform(1, 2))
     weight = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (4, 8)).astype(np.float32) * scale

@@ -1,4 +1,4 @@
-"""saturate-before-quantize: where Clip is put, where not, and that no integer changes."""
+"""saturate-before-quantize: where Clip is inserted, where not, and that no integer changes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_along_an_axis() -> None:
     "between",
     ["r = Identity(q)", "r = Reshape(q, k)", "p, r = Split <axis = 1> (q)", "p = Pad(q, n) r = Slice(p, n, k)"],
 )
-def test_where_integers_are_rearranged_before_they_are_dequantized(between: str) -> None:
+def test_integers_rearranged_before_dequantization(between: str) -> None:
     text = f"(float[2,4] x) => (y) {{ q = QuantizeLinear(x, s, z) {between} y = DequantizeLinear(r, s, z) }}"
     source = tiny(text, s=S, z=Z, k=np.array([4, 2]), n=np.array([0, 0, 0, 0]))
     STEP.run(source, Context())
@@ -85,20 +85,20 @@ def test_sixteen_bits_of_microsoft_and_half_precision() -> None:
         "DequantizeLinear(w, s, z)",
     ],
 )
-def test_what_is_in_range_anyway(before: str) -> None:
+def test_values_in_range(before: str) -> None:
     text = f"""(float[2,4,3] x) => (float[3,4,2] y) {{ v = {before} a = Transpose(v)
         q = QuantizeLinear(a, s, z) y = DequantizeLinear(q, s, z) }}"""
     source = tiny(text, s=S, z=Z, low=np.float32(-3), high=np.float32(2), w=np.ones((2, 4, 3), np.int8))
     assert not apply(STEP, source, inputs=X).rewrites
 
 
-def test_relu_leaves_the_upper_bound() -> None:
+def test_relu_still_needs_the_upper_bound() -> None:
     source = tiny(TEXT.replace("{ q", "{ r = Relu(x) q").replace("(x, s", "(r, s"), s=S, z=np.int8(-128))
     apply(STEP, source, inputs=X)
     assert operators(source)[:2] == ["Relu", "Clip"]
 
 
-def test_nothing_dequantizes_it_or_it_is_constant() -> None:
+def test_without_dequantization_and_of_constants() -> None:
     source = tiny("(float[4] x) => (int8[4] q) { q = QuantizeLinear(x, s, z) }", s=S, z=Z)
     assert not apply(STEP, source).rewrites
     text = "(float[4] x) => (y) { q = QuantizeLinear(w, s, z) d = DequantizeLinear(q, s, z) y = Add(x, d) }".replace(
@@ -115,8 +115,8 @@ def test_nothing_dequantizes_it_or_it_is_constant() -> None:
         "y = Mul(e, a)",
     ],
 )
-def test_what_else_takes_it(text: str, tmp_path: Path, runtime: Runtime) -> None:
-    """MIGraphX lets Add take what is quantized and dequantized, in the place of x; only Clip is in its way."""
+def test_float_consumers(text: str, tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX would give Add the quantized and dequantized x; Clip prevents that."""
     source = tiny(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", s=np.float32(0.01), z=Z, k=np.float32(1.5))
     apply(STEP, source, inputs={"x": X["x"].reshape(-1)[:8].reshape(2, 4)})
     assert operators(source)[0] == "Clip"
@@ -141,14 +141,14 @@ def test_what_else_takes_it(text: str, tmp_path: Path, runtime: Runtime) -> None
         (TEXT, {"s": np.float32(3e38)}, "not finite"),
     ],
 )
-def test_what_is_skipped(text: str, constants: dict[str, Any], reason: str) -> None:
+def test_skips(text: str, constants: dict[str, Any], reason: str) -> None:
     source = tiny(text, opset=21, **({"s": S} if "t" not in constants else {}) | {"z": Z} | constants)
     result = apply(STEP, source, inputs=X)
     assert not result.rewrites
     assert (reason or "not constant") in reasons(result)[0]
 
 
-def test_the_budget() -> None:
+def test_budget() -> None:
     assert [stops(STEP, tiny(TEXT, s=S, z=Z), limit) for limit in range(3)] == [0, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""uint8-to-int8: what changes together, what keeps it from changing, and that no number does."""
+"""uint8-to-int8: what changes together, what prevents it, and that no value changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_weight_along_an_axis() -> None:
         "r = Resize(q, , f)",
     ],
 )
-def test_what_is_between(between: str) -> None:
+def test_operators_between(between: str) -> None:
     given = {
         "k": np.array([3, 4, 2]),
         "c": np.full((2, 1, 3), 200, np.uint8),
@@ -86,7 +86,7 @@ def test_what_is_between(between: str) -> None:
     assert "UINT8" not in dtypes(source)
 
 
-def test_all_readers_change_together() -> None:
+def test_all_dequantizers_change_together() -> None:
     source = tiny(
         """(float[2,4,3] x) => (float[2,4,3] y) { q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z)
             b = DequantizeLinear(q, t, u) y = Add(a, b) }""",
@@ -101,10 +101,10 @@ def test_all_readers_change_together() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("(uint8[4] q) => (float[4] y) { y = DequantizeLinear(q, s, z) }", "comes in or goes out as uint8"),
+        ("(uint8[4] q) => (float[4] y) { y = DequantizeLinear(q, s, z) }", "is a uint8 graph input or output"),
         (
             "(float[4] x) => (uint8[4] q, float[4] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
-            "comes in or goes out as uint8",
+            "is a uint8 graph input or output",
         ),
         (
             """(float[4] x) => (float[4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
@@ -121,19 +121,19 @@ def test_all_readers_change_together() -> None:
         ),
     ],
 )
-def test_what_keeps_it(text: str, reason: str) -> None:
+def test_skips(text: str, reason: str) -> None:
     result = apply(STEP, tiny(text, s=S, z=Z))
     assert not result.rewrites
     assert reason in reasons(result)[0]
 
 
-def test_what_is_int8_already_and_floats() -> None:
+def test_int8_and_floats() -> None:
     text = "(float[4] x) => (float[4] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
     assert not apply(STEP, tiny(text, s=S, z=np.int8(3))).rewrites
     assert not apply(STEP, tiny("(float[4] x) => (float[4] y) { y = Abs(x) }")).rewrites
 
 
-def test_a_shared_weight_stays_for_others() -> None:
+def test_a_shared_weight_is_kept_for_other_consumers() -> None:
     source = tiny(
         """(float[2,4] x) => (float[2,3] y, uint8[4,3] v) {
             d = DequantizeLinear(w, s, z) y = MatMul(x, d) v = Identity(w) }""",
@@ -145,7 +145,7 @@ def test_a_shared_weight_stays_for_others() -> None:
     assert operators(source) == ["DequantizeLinear", "MatMul", "Identity"]
 
 
-def test_the_budget() -> None:
+def test_budget() -> None:
     def source() -> Any:
         return tiny(
             """(float[4] x) => (float[4] y) { q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z)

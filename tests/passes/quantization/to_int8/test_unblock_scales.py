@@ -1,4 +1,4 @@
-"""unblock-scales: blocks that are whole axes, blocks that are not, and single scales."""
+"""unblock-scales: blocks that span their axis, blocks that do not, and single scales."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_scale() -> None:
 
 
 @pytest.mark.parametrize(("scale", "zero"), [([1], [1]), ([1], []), ([], [1]), ([1], None)])
-def test_one_number_is_a_scalar(scale: list[int], zero: list[int] | None) -> None:
+def test_a_single_scale_becomes_a_scalar(scale: list[int], zero: list[int] | None) -> None:
     given = "s" if zero is None else "s, z"
     text = f"""(float[1,4] x) => (float[1,4] y) {{
         q = QuantizeLinear <axis = 0> (x, {given}) y = DequantizeLinear <axis = 0> (q, {given}) }}"""
@@ -63,7 +63,7 @@ def test_one_number_is_a_scalar(scale: list[int], zero: list[int] | None) -> Non
         assert not node.attributes
 
 
-def test_computed_scales_stay() -> None:
+def test_computed_scales() -> None:
     text = """(float[1,4] x, float[1] s) => (float[1,4] y) {
         q = QuantizeLinear (x, s) y = DequantizeLinear (q, s) }"""
     result = apply(STEP, tiny(text))
@@ -80,7 +80,7 @@ def test_quantize() -> None:
     assert len(apply(STEP, source).rewrites) == 2
 
 
-def test_blocks_indeed() -> None:
+def test_true_blocks() -> None:
     assert not apply(STEP, dequantized(0, 2, np.ones((2, 6), np.float32))).rewrites
     assert not apply(STEP, dequantized(1, 3, np.ones((4, 2), np.float32))).rewrites
     per_axis = "(float[4,6] x) => (float[4,6] y) { d = DequantizeLinear <axis = 0> (w, s) y = Add(x, d) }"

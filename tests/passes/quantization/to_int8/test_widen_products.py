@@ -1,4 +1,4 @@
-"""widen-products: products of halves that are dequantized, and those that are not."""
+"""widen-products: half-precision products of dequantized values, and of others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_products(case: str) -> None:
     assert forecast_kernel(product, Scope(source, source.graph)).kernel == "int8"
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     for body in (
         f"{X} y = MatMul(h, f)",  # one operand is no integer
         f"{X} {W} a = Relu(h) y = MatMul(a, g)",

@@ -1,4 +1,4 @@
-"""widen-scales: half-precision scales become single, and no number changes."""
+"""widen-scales: half-precision scales become float32, and no value changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_weight_along_an_axis() -> None:
     assert operators(source) == ["DequantizeLinear", "Cast", "Add"]
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     source = tiny(TEXT.replace("float16", "float"), s=np.float32(0.1), z=np.int8(0))
     assert not apply(STEP, source).rewrites
     text = TEXT.replace("x)", "x, float16 s)")

@@ -1,4 +1,4 @@
-"""check-quantization: every kind of quantization that cannot be meant, and the node's name in what it says."""
+"""check-quantization: every kind of invalid quantization, and the node's name in the error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_scale(scale: Any, message: str) -> None:
     refused(WEIGHT, message, s=scale, z=Z, w=W)
 
 
-def test_as_many_as_the_axis_is_long() -> None:
+def test_the_number_of_scales_of_an_axis() -> None:
     two = np.ones(2, np.float32)
     refused(PAIR, "2 scales for an axis of 3", s=two, z=np.zeros(2, np.int8))
     refused(WEIGHT, "2 scales and 3 zero points", s=two, z=np.zeros(3, np.int8), w=W)
@@ -54,13 +54,13 @@ def test_as_many_as_the_axis_is_long() -> None:
 
 def test_zero_points() -> None:
     refused(WEIGHT, "zero point is uint8, and its integers are int8", s=S, z=np.uint8(0), w=W)
-    refused(WEIGHT, "not zero, and its integers are of 32 bits", s=S, z=np.int32(4), w=W.astype(np.int32))
+    refused(WEIGHT, "not zero, and its integers have 32 bits", s=S, z=np.int32(4), w=W.astype(np.int32))
 
 
 def test_a_zero_point_out_of_range() -> None:
     proto = ir.to_proto(tiny(WEIGHT, opset=21, s=S, w=W))
     proto.graph.initializer.append(onnx.TensorProto(name="z", data_type=onnx.TensorProto.INT8, int32_data=[300]))
-    with pytest.raises(InputError, match="zero point 300 is out of the range of int8"):
+    with pytest.raises(InputError, match="zero point 300 is out of range of int8"):
         CheckQuantization().run(ir.from_proto(proto), Context())
 
 
@@ -71,7 +71,7 @@ def test_a_weight_that_is_quantized_twice() -> None:
     assert not apply(CheckQuantization(), tiny(text, s=S, t=S, z=Z, w=W)).rewrites
 
 
-def test_pruned_channels_and_signed_blocks_are_meant() -> None:
+def test_pruned_channels_and_signed_blocks_are_valid() -> None:
     source = tiny(WEIGHT, s=np.array([0, 1, 1], np.float32), z=np.zeros(3, np.int8), w=W)
     assert not apply(CheckQuantization(), source).rewrites
     refused(WEIGHT, "scale is zero", s=np.array([1, 0, 1], np.float32), z=np.zeros(3, np.int8), w=W)
@@ -85,23 +85,23 @@ def test_other_operators() -> None:
     refused(text, "scale is negative", s=S, t=np.float32(-1), z=np.uint8(0), w=np.ones((3, 2), np.uint8))
 
 
-def test_it_is_the_first_of_the_pipelines() -> None:
+def test_it_is_the_first_pass_of_the_pipelines() -> None:
     for name in ("quantized", "default"):
         with pytest.raises(InputError, match="scale is zero"):
             Pipeline.parse(name).run(tiny(PAIR, s=np.float32(0), z=Z))
 
 
-def test_integers_on_the_way_are_not_those_of_the_zero_point() -> None:
+def test_dtypes_of_zero_point_and_integers_differ() -> None:
     text = PAIR.replace("[first] ", "").replace("[second]", "[first]").replace("(q, s, z)", "(q, s, u)")
     refused(text, "zero point is uint8, and its integers are int8", s=S, z=Z, u=np.uint8(0))
 
 
-def test_a_scale_is_a_float() -> None:
+def test_a_scale_must_be_a_float() -> None:
     refused(WEIGHT, "its scale is int32", s=np.int32(1), z=Z, w=W)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (2, 2), (2, 4)])
-def test_as_many_as_blocks(shape: tuple[int, int]) -> None:
+def test_the_number_of_blocks(shape: tuple[int, int]) -> None:
     text = WEIGHT.replace("axis = 1", "axis = 1, block_size = 2").replace("2,3]", "2,4]")
     weight = np.arange(8, dtype=np.int8).reshape(2, 4)
     scale, zero = np.ones(shape, np.float32), np.zeros(shape, np.int8)
@@ -164,15 +164,15 @@ def test_operators_of_other_domains(body: str, message: str) -> None:
     assert "first" in str(caught.value)
 
 
-def test_convert_says_which_node(tmp_path: Path) -> None:
-    """Before MIGraphX is asked anything."""
+def test_convert_names_the_node(tmp_path: Path) -> None:
+    """The error comes before MIGraphX runs."""
     proto = ir.to_proto(tiny(WEIGHT, s=np.array([0.1, -1, 1], np.float32), z=np.zeros(3, np.int8), w=W))
     onnx.save(proto, tmp_path / "bad.onnx")
     with pytest.raises(InputError, match="DequantizeLinear first: its scale is negative: -1"):
         onnx_bridge.clean(tmp_path / "bad.onnx")
 
 
-def test_a_constant_of_nothing_but_zero() -> None:
+def test_a_constant_of_zeros() -> None:
     text = """(float[2,3] x) => (float[2,3] y) { [first] q = QuantizeLinear (w, s, z) d = DequantizeLinear (q, s, z)
         y = Add(x, d) }"""
     given = {"s": np.float32(0), "z": Z}

@@ -96,7 +96,7 @@ def test_mx(element: str, worker: Worker) -> None:
     computes(source, quark.mx(vector, axis=0, element=element, size=4, mode=2), worker, vector)
 
 
-def test_rounded_to_bfloat16_first_and_the_older_name(worker: Worker) -> None:
+def test_bfloat16_rounding_first_and_the_older_name(worker: Worker) -> None:
     source = model(
         "y = com.vai.quantize.BFPFixNeuron <bit_width = 16, block_size = 8, convert_to_bfloat_before_bfp = 1> (x)",
         domain="com.vai.quantize",
@@ -140,7 +140,7 @@ def test_extended(kind: str, several: bool, worker: Worker) -> None:
     computes(source, quark.extended(X, scale.reshape(-1, 1) if several else scale, kind), worker)
 
 
-def test_sixteen_bits_are_the_standards_since_21() -> None:
+def test_16_bits_are_standard_since_opset_21() -> None:
     for opset, domain in ((17, "com.microsoft"), (21, "")):
         zero = onnx.helper.make_tensor("z", TensorProto.INT16, [], [0])
         source = model(PAIR.format(""), opset=opset, s=np.float32(0.1), z=zero)
@@ -159,8 +159,8 @@ def test_stored_weights() -> None:
     np.testing.assert_allclose(run(ir.to_proto(source), {"x": X})["y"], expected, rtol=1e-6)
 
 
-def test_one_after_the_other() -> None:
-    """The second one's shape is known only once the first one is gone."""
+def test_shapes_become_known_round_by_round() -> None:
+    """The shape of the second node is known only once the first is rewritten."""
     body = """a = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (x) b = Relu(a)
         y = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (b)"""
     source = model(body)
@@ -170,16 +170,16 @@ def test_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("y = com.amd.quark.BFPQuantizeDequantize <rounding_mode = 9> (x)", "rounds in a way"),
-        ('y = com.amd.quark.BFPQuantizeDequantize <bfp_method = "x"> (x)', "method is not known"),
-        ('y = com.amd.quark.MXQuantizeDequantize <element_dtype = "fp5"> (x)', "dtype that is not known"),
+        ("y = com.amd.quark.BFPQuantizeDequantize <rounding_mode = 9> (x)", "rounding_mode is unknown"),
+        ('y = com.amd.quark.BFPQuantizeDequantize <bfp_method = "x"> (x)', "bfp_method is unknown"),
+        ('y = com.amd.quark.MXQuantizeDequantize <element_dtype = "fp5"> (x)', "element_dtype is unknown"),
         (
             'y = com.amd.quark.BFPQuantizeDequantize <bfp_method = "to_bfp_prime", block_size = 9> (x)',
-            "no multiples of its sub-blocks",
+            "not a multiple of its sub_block_size",
         ),
     ],
 )
-def test_what_is_skipped(body: str, reason: str) -> None:
+def test_skips(body: str, reason: str) -> None:
     result = STEP.run(model(body), Context())
     assert not result.rewrites
     assert reason in reasons(result)[0]

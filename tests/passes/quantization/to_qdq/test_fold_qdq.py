@@ -1,4 +1,4 @@
-"""fold-qdq: what stays quantized, what does not, and what becomes of saturation."""
+"""fold-qdq: what stays quantized, what is folded, and that saturation is kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestConstants:
             "y = local.f(x, d)",
         ],
     )
-    def test_what_could_run_in_int8_stays(self, take: str) -> None:
+    def test_operands_of_integer_kernels_stay(self, take: str) -> None:
         source = tiny(
             f"(float[2,4] x) => (float[2,3] y) {{ d = DequantizeLinear(w, s, z) {take} }}",
             functions='<domain: "local", opset_import: ["": 17]> f (a, b) => (c) { c = MatMul(a, b) }',
@@ -62,7 +62,7 @@ class TestConstants:
             "g = Gather(d, i) y = Add(x, g)",
         ],
     )
-    def test_what_could_not_is_folded(self, take: str) -> None:
+    def test_other_operands_are_folded(self, take: str) -> None:
         source = tiny(
             f"(float[4,3] x, int64[4] i) => (float[4,3] y) {{ [d] d = DequantizeLinear(w, s, z) {take} }}",
             w=W8,
@@ -86,14 +86,14 @@ class TestConstants:
             "(float[4,3] x) => (y) { d = DequantizeLinear(w, s, z) q = QuantizeLinear(d, s, z) y = Cast <to = 1> (q) }",
         ],
     )
-    def test_what_is_not_seen_through(self, text: str) -> None:
+    def test_opaque_consumers(self, text: str) -> None:
         source = tiny(text, w=W8, s=S, z=Z)
         source.graph.sort()
         before = operators(source)
         FoldQdq().run(source, Context())
         assert operators(source)[: len(before)] == before
 
-    def test_quantizing_a_constant_is_folded_and_the_integers_stay(self) -> None:
+    def test_quantization_of_a_constant_is_folded_to_integers(self) -> None:
         source = tiny(
             """(float[2,4] x) => (float[2,3] y) {
                 q = QuantizeLinear(w, s, z) d = DequantizeLinear(q, s, z) y = MatMul(x, d) }""",
@@ -122,14 +122,14 @@ class TestConstants:
         apply(FoldQdq(), source)
         assert operators(source) == ["Add", "Add"]
 
-    def test_those_of_microsoft(self) -> None:
+    def test_microsoft_domain(self) -> None:
         text = "(float[4,3] x) => (float[4,3] y) { d = com.microsoft.DequantizeLinear(w, s, z) y = Add(x, d) }"
         source = tiny(text, w=W8.astype(np.int16), s=S, z=np.int16(3))
         source.opset_imports["com.microsoft"] = 1
         apply(FoldQdq(), source)
         assert operators(source) == ["Add"]
 
-    def test_the_limit(self) -> None:
+    def test_max_bytes(self) -> None:
         text = "(float[4,3] x) => (float[4,3] y) { [d] d = DequantizeLinear(w, s, z) y = Add(x, d) }"
         source = tiny(text, w=W8, s=S, z=Z)
         result = apply(FoldQdq(max_bytes=47), source)
@@ -139,7 +139,7 @@ class TestConstants:
         source = tiny(text, w=W8, s=S, z=Z)
         assert apply(FoldQdq(policy="weights", max_bytes=0), source).rewrites
 
-    def test_weights_that_stay_are_not_read(self) -> None:
+    def test_weights_that_are_kept_are_not_read(self) -> None:
         source = tiny("(float[2,4096] x) => (y) { d = DequantizeLinear(w, s, z) y = MatMul(x, d) }", s=S, z=Z)
         weigh(source, "w", sealed(4096, 4096, dtype=ir.DataType.INT8))
         assert not FoldQdq().run(source, Context()).rewrites
@@ -169,19 +169,19 @@ class TestConstants:
         apply(FoldQdq(), source)
         assert operators(source) == ["f", "Add"]
 
-    def test_nothing_quantized(self) -> None:
+    def test_float_model(self) -> None:
         source = tiny("(float[4,3] x) => (float[4,3] y) { n = Neg(w) y = Add(x, n) }", w=W)
         assert not apply(FoldQdq(policy="all"), source).rewrites
 
 
 class TestPairs:
-    """With policy ``all``, pairs on activations become the saturation that they imply."""
+    """With policy ``all``, pairs on activations become their saturation."""
 
     step = FoldQdq(policy="all")
     x = np.linspace(-20, 20, 24, dtype=np.float32).reshape(2, 4, 3)
 
     def folded(self, text: str, *, opset: int = 21, step_size: float, **constants: Any) -> ir.Model:
-        """Results may move by half a step; where it saturates they do not."""
+        """Results may change by half a step; saturated results do not change."""
         source = tiny(text, opset=opset, **constants)
         before = run(ir.to_proto(source), {"x": self.x})["y"]
         assert self.step.run(source, Context()).rewrites
@@ -207,7 +207,7 @@ class TestPairs:
         assert source.graph[0].name == "d/Clip"
         assert [value.name for value in source.graph.outputs] == ["y"]
 
-    def test_without_a_zero_point_it_is_uint8(self) -> None:
+    def test_default_uint8(self) -> None:
         text = "(float[2,4,3] x) => (float[2,4,3] y) { q = QuantizeLinear(x, s) y = DequantizeLinear(q, s) }"
         source = self.folded(text, step_size=0.05, s=S)
         low = source.graph[0].inputs[1]
@@ -229,12 +229,12 @@ class TestPairs:
             h = Cast <to = 10> (x) q = QuantizeLinear(h, s, z) y = DequantizeLinear(q, s, z) }"""
         assert operators(self.folded(text, step_size=0.06, s=np.float16(0.05), z=Z)) == ["Cast", "Clip"]
 
-    def test_several_readers_of_one_quantizer(self) -> None:
+    def test_several_dequantizers_of_one_quantizer(self) -> None:
         text = """(float[2,4,3] x) => (float[2,4,3] y) {
             q = QuantizeLinear(x, s, z) a = DequantizeLinear(q, s, z) b = DequantizeLinear(q, t, z) y = Max(a, b) }"""
         assert operators(self.folded(text, step_size=0.05, s=S, t=S, z=Z)) == ["Clip", "Clip", "Max"]
 
-    def test_what_is_equal_but_stored_twice(self) -> None:
+    def test_equal_parameters_stored_twice(self) -> None:
         text = "(float[2,4,3] x) => (float[2,4,3] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, t, u) }"
         self.folded(text, step_size=0.05, s=S, z=Z, t=S, u=Z)
 
@@ -260,7 +260,7 @@ class TestPairs:
             (
                 "q = QuantizeLinear(x, s, f) y = DequantizeLinear(q, s, f)",
                 {"f": np.array(0, ml_dtypes.float8_e4m3fn)},
-                "FLOAT8E4M3FN rounds by each number's size",
+                "FLOAT8E4M3FN has no uniform quantization step",
             ),
             (
                 """q = QuantizeLinear <axis = 1, block_size = 2> (x, b, c)
@@ -270,7 +270,7 @@ class TestPairs:
             ),
         ],
     )
-    def test_what_is_left(self, text: str, constants: dict[str, Any], reason: str) -> None:
+    def test_unchanged(self, text: str, constants: dict[str, Any], reason: str) -> None:
         source = tiny(f"(float[2,4,3] x, float k) => (float[2,4,3] y) {{ {text} }}", opset=21, s=S, z=Z, **constants)
         result = apply(self.step, source, inputs={"x": self.x, "k": np.array(0.1, np.float32)})
         assert not result.rewrites
@@ -280,7 +280,7 @@ class TestPairs:
         assert self.step.exactness is Exactness.QUANTIZATION_STEP
         assert FoldQdq().exactness is Exactness.BITWISE
 
-    def test_the_budget(self) -> None:
+    def test_budget(self) -> None:
         text = """(float[4,3] x) => (float[4,3] y) { d = DequantizeLinear(w, s, z) a = Add(x, d)
             q = QuantizeLinear(a, s, z) y = DequantizeLinear(q, s, z) }"""
         counts = [stops(self.step, tiny(text, w=W8, s=S, z=Z), limit) for limit in range(4)]
@@ -302,7 +302,7 @@ class Readings:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Convolution, normalization, ReLU, addition, pooling and a matrix product; as it is, and quantized by ORT."""
+    """Convolution, normalization, ReLU, addition, pooling and a matrix product; in float, and quantized by ORT."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     folder: Path = tmp_path_factory.mktemp("quantized")
@@ -344,10 +344,8 @@ class TestWholeNetworks:
                     assert producer.op_type == "DequantizeLinear"
         np.testing.assert_array_equal(run(ir.to_proto(source))["y"], run(quantized)["y"])
 
-    def test_all_comes_close_to_the_network_before_quantization(
-        self, network: tuple[onnx.ModelProto, onnx.ModelProto]
-    ) -> None:
-        """The quantizer took the ReLU out: with saturation kept the results agree, without it they could not."""
+    def test_policy_all_is_close_to_the_float_network(self, network: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
+        """The quantizer removed the ReLU: the results agree only because saturation is kept."""
         plain, quantized = network
         source = ir.from_proto(quantized)
         assert "Relu" not in operators(source)

@@ -1,4 +1,4 @@
-"""qoperator-to-qdq: whole chains of operators on integers, whose shapes are known only one after the other."""
+"""qoperator-to-qdq: chains of operators on integers, whose shapes become known one after the other."""
 
 from __future__ import annotations
 

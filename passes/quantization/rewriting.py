@@ -1,0 +1,53 @@
+"""What rewrites of quantized models share: inference before they match, and the consumers of a dequantized value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from passes.analysis.int8_kernels import LOOKED_THROUGH
+from passes.analysis.quantization import DOMAINS, plain
+from passes.core import graphs
+from passes.core.base import Context, Result
+from passes.core.graphs import Scope
+from passes.core.inference import infer
+from passes.core.rewrite import M, NodeRewrite
+
+
+@dataclass(frozen=True)
+class InferredRewrite(NodeRewrite[M]):
+    """A rewrite that matches by inferred shapes and dtypes.
+
+    Attributes:
+        inferred_for: the operators of which a model must have one to be inferred; without any, inference is skipped.
+    """
+
+    inferred_for: ClassVar[frozenset[tuple[str, str]]] = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        """Infer shapes and dtypes, then rewrite."""
+        nodes = (node for scope in graphs.scopes(model) for node in scope.nodes())
+        if any((node.domain, node.op_type) in self.inferred_for for node in nodes):
+            infer(model)
+        return super().run(model, context)
+
+
+def consumers(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+    """What takes a dequantized value, directly or through the operators that MIGraphX looks through.
+
+    Yields:
+        The value as it is taken, and the node that takes it; None for a graph output, and where nothing takes it.
+    """
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output() or not value.uses():
+            yield value, None
+        for node in value.consumers():
+            if plain(node, scope, *LOOKED_THROUGH):
+                pending.extend(node.outputs)
+            else:
+                yield value, node
