@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.graphs import Scope, scopes
-from passes.core.inference import infer
+from passes.core.graphs import Scope
 from passes.core.matching import is_plain
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,12 +31,6 @@ def is_quantize(node: ir.Node | None) -> bool:
 def is_dequantize(node: ir.Node | None) -> bool:
     """Whether a node is a DequantizeLinear."""
     return node is not None and node.op_type == "DequantizeLinear" and node.domain in DOMAINS
-
-
-def infer_quantized(model: ir.Model) -> None:
-    """Infer shapes and dtypes, which quantized models are judged by; models that dequantize nothing are left alone."""
-    if any(is_dequantize(node) for scope in scopes(model) for node in scope.nodes()):
-        infer(model)
 
 
 def is_quantized(model: ir.Model) -> bool:
