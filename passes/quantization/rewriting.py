@@ -1,4 +1,4 @@
-"""What rewrites of quantized models share: inference before they match, and the consumers of a dequantized value."""
+"""What rewrites of quantized models share: inference before they match, and the nodes around a quantized value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passes.core import graphs
 from passes.core.base import Context, Result
 from passes.core.graphs import Scope
 from passes.core.inference import infer
-from passes.core.rewrite import M, NodeRewrite
+from passes.core.rewrite import M, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class InferredRewrite(NodeRewrite[M]):
         if any((node.domain, node.op_type) in self.inferred_for for node in nodes):
             infer(model)
         return super().run(model, context)
+
+
+def producer(node: ir.Node, op_type: str, context: NodeContext) -> ir.Node | None:
+    """The QuantizeLinear or DequantizeLinear, in either domain, that computes the first input of ``node``."""
+    return next(filter(None, (context.producer(node, 0, op_type, domain=domain) for domain in DOMAINS)), None)
 
 
 def consumers(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Value, ir.Node | None]]:

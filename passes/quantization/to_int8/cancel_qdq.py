@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, is_dequantize, parameters, quantized_dtype, same_parameters
+from passes.analysis.quantization import DOMAINS, parameters, quantized_dtype, same_parameters
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.quantization.rewriting import producer
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,8 @@ class CancelQdq(NodeRewrite[Match]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Match a DequantizeLinear with the same parameters before it."""
-        scope, value = context.scope, node.inputs[0]
-        before = value.producer() if value is not None else None
-        if before is None or not is_dequantize(before) or before.graph is not node.graph:
-            return None
-        if not same_parameters(before, node, scope):
+        scope, before = context.scope, producer(node, "DequantizeLinear", context)
+        if before is None or not same_parameters(before, node, scope):
             return None
         found = parameters(node, scope)
         if isinstance(found, str):

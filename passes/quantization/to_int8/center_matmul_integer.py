@@ -22,7 +22,6 @@ import onnx_ir as ir
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite
 
@@ -48,7 +47,7 @@ class CenterMatMulInteger(InferredRewrite[_Found]):
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match unless both zero points are known to be in the middle."""
         scope = context.scope
-        if not is_plain(node, scope) or all(_is_centered(node, index, scope) for index in (0, 1)):
+        if all(_is_centered(node, index, scope) for index in (0, 1)):
             return None
         dtypes, shapes = [], []
         for value in node.inputs[:2]:

@@ -41,13 +41,15 @@ class LiftDequantize(InferredRewrite[_Found]):
     name = "lift-dequantize"
     exactness = Exactness.BITWISE
     operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
-    absorbs = frozenset(("", each) for each in _DELETED)
+    absorbs = frozenset(("", each) for each in _REARRANGING)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match where only rearranging operators follow a QuantizeLinear, and a consumer takes floats."""
         scope = context.scope
-        moving = _moving(node.inputs[0], scope)
-        if moving is None or not _is_between(moving, scope) or _takes_integers(node.outputs[0], scope):
+        moving = context.producer(node, 0, *_REARRANGING)
+        if moving is None or (moving.op_type == "Pad" and len(moving.inputs) < 2):  # a Pad of an old opset
+            return None
+        if not _is_between(moving, scope) or _takes_integers(node.outputs[0], scope):
             return None
         found = parameters(node, scope)
         if isinstance(found, str):
@@ -72,14 +74,6 @@ class LiftDequantize(InferredRewrite[_Found]):
             inputs = [x, moving.inputs[1], edit.constant(np.asarray(pads)), *moving.inputs[3:]]
         made = edit.node(moving.op_type, inputs, moving.attributes, outputs=len(moving.outputs))
         return [made.outputs[moving.outputs.index(node.inputs[0])]]
-
-
-def _moving(value: ir.Value | None, scope: Scope) -> ir.Node | None:
-    """The node that makes ``value`` by rearranging integers, if there is one."""
-    node = value.producer() if value is not None else None
-    if node is None or not plain(node, scope, *_REARRANGING) or (len(node.inputs) < 2 and node.op_type == "Pad"):
-        return None
-    return node
 
 
 def _is_between(node: ir.Node | None, scope: Scope) -> bool:

@@ -25,7 +25,6 @@ from passes.analysis.int8_kernels import Reason, kept, trace
 from passes.analysis.quantization import Array, quantized_dtype
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite
 
@@ -55,7 +54,7 @@ class RequantizeWeights(InferredRewrite[_Found]):
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match a constant weight on a quantization grid, multiplied by a dequantized operand."""
         scope = context.scope
-        if not is_plain(node, scope) or (node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0):
+        if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
             return None
         tensor = scope.constant(node.inputs[1])
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < 2 or len(tensor.shape) < 2:

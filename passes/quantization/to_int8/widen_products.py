@@ -22,7 +22,6 @@ from passes.analysis.quantization import is_dequantize, plain
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite
 
@@ -48,7 +47,7 @@ class WidenProducts(InferredRewrite[_Found]):
         """Match where both operands are dequantized to float32 and cast to half precision."""
         scope = context.scope
         dtype = scope.dtype(node.outputs[0]) or scope.dtype(node.inputs[0])
-        if dtype not in _HALVES or not is_plain(node, scope):
+        if dtype not in _HALVES:
             return None
         left, right = (_chain(value, scope) for value in node.inputs[:2])
         if left is None or right is None:

@@ -35,7 +35,6 @@ from passes.build.block_floats import (
     round_prime_block,
     round_to_float,
 )
-from passes.build.operands import sizes_of
 from passes.build.operators import reshape_or_fold
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
@@ -111,19 +110,21 @@ class _Pairs(NodeRewrite[_Found]):
         dtype = scope.dtype(node.inputs[2]) if len(node.inputs) > 2 else None
         if dtype not in _HALVES and dtype not in _WIDE:
             return None
-        if any(sizes_of(value, scope) is None for value in node.inputs[1:]):
+        if any(scope.static_shape(value) is None for value in node.inputs[1:]):
             return Skip("the shape of its scale is unknown")
         if dtype in _WIDE and any(_zero_points(node, scope)):
             return Skip("it has a zero point of 32 bits")
         if scope.constant(node.inputs[0]) is not None:
             return _Found(node, dtype)
-        before = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if before is None or before.domain not in _DOMAINS or before.op_type not in _QUANTIZE:
+        before = context.producer(node, 0, *_QUANTIZE, domain=node.domain)
+        if before is None:
             return Skip(f"{dtype.name.lower()} values are rearranged before they are dequantized")
         if dtype in _WIDE and any(_zero_points(before, scope)):
             return Skip("it has a zero point of 32 bits")
-        several = any(sizes_of(value, scope) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:])
-        if several and sizes_of(before.inputs[0], scope) is None:
+        several = any(
+            scope.static_shape(value) not in ((), (1,)) for each in (node, before) for value in each.inputs[1:]
+        )
+        if several and scope.static_shape(before.inputs[0]) is None:
             return Skip("the shape of its input is unknown")
         return _Found(node, dtype, absorbed=(before,))
 
@@ -162,12 +163,10 @@ class _Blocks(NodeRewrite[Match]):
     name = "decompose-quark"
     exactness = Exactness.BITWISE
     operators = _operators(*_BLOCK, *_MX)
+    needs_shape = needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match known shapes and valid attributes."""
-        scope = context.scope
-        if sizes_of(node.inputs[0], scope) is None or scope.dtype(node.inputs[0]) is None:
-            return Skip("the shape or the dtype of its input is unknown: freeze it with freeze-shapes")
+        """Match valid attributes."""
         if node.attributes.get_int("rounding_mode", 0) not in list(Rounding):
             return Skip("its rounding_mode is unknown")
         if node.op_type in _MX and node.attributes.get_string("element_dtype", "int8") not in (*ELEMENTS, "int8"):
@@ -186,7 +185,7 @@ class _Blocks(NodeRewrite[Match]):
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """Split into blocks, round them, and join them."""
         node, a = match.node, Arithmetic(edit, _NUMBER)
-        x, dims, dtype = node.inputs[0], sizes_of(node.inputs[0], edit.scope), edit.scope.dtype(node.inputs[0])
+        x, dims, dtype = node.inputs[0], edit.scope.static_shape(node.inputs[0]), edit.scope.dtype(node.inputs[0])
         assert x is not None and dims is not None and dtype is not None
         x = a.cast(x, dtype)
         block = node.op_type in _BLOCK
@@ -212,7 +211,7 @@ def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
     if node.attributes.get_string("bfp_method", "to_bfp") == "to_bfp":
         widen = bool(node.attributes.get_int("use_compiler_version_cpu_kernel", 0))
         return round_block(edit, x, axis, bits=bits, rounding=rounding, widen=widen)
-    shape = sizes_of(x, edit.scope)
+    shape = edit.scope.static_shape(x)
     assert shape is not None
     part, shift = node.attributes.get_int("sub_block_size", 2), node.attributes.get_int("sub_block_shift_bits", 1)
     return round_prime_block(edit, x, shape, axis, bits=bits, rounding=rounding, sub_block=part, shift=shift)
@@ -228,7 +227,7 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
     """A scale or zero point as float32, in a shape that broadcasts with ``x``."""
     value = node.inputs[index]
     assert value is not None
-    dtype, shape = edit.scope.dtype(value), sizes_of(value, edit.scope)
+    dtype, shape = edit.scope.dtype(value), edit.scope.static_shape(value)
     if dtype is not None and dtype != _NUMBER:
         tensor = edit.scope.constant(value)
         value = (

@@ -23,17 +23,17 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.folding import Folder, Refusal
-from passes.analysis.quantization import is_quantize, same_parameters
+from passes.analysis.quantization import DOMAINS, same_parameters
 from passes.core import graphs
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.inference import infer
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.quantization.rewriting import producer
 
 Policy = Literal["keep-int8", "weights", "all"]
 
-_DOMAINS = ("", "com.microsoft")
 _INT8 = {
     "Attention",
     "Conv",
@@ -116,7 +116,7 @@ class FoldQdq(Pass):
 
 
 def _is_qdq(node: ir.Node) -> bool:
-    return node.domain in _DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    return node.domain in DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear")
 
 
 def _may_be_integer_operand(value: ir.Value) -> bool:
@@ -148,15 +148,13 @@ class _FoldPairs(NodeRewrite[_Pair]):
 
     name = "fold-qdq"
     exactness = Exactness.QUANTIZATION_STEP
-    operators = frozenset((domain, "DequantizeLinear") for domain in _DOMAINS)
-    absorbs = frozenset((domain, "QuantizeLinear") for domain in _DOMAINS)
+    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    absorbs = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
         """Match a QuantizeLinear with the same parameters before it."""
-        scope = context.scope
-        value = node.inputs[0]
-        before = value.producer() if value is not None else None
-        if before is None or not is_quantize(before) or not same_parameters(before, node, scope):
+        scope, before = context.scope, producer(node, "QuantizeLinear", context)
+        if before is None or not same_parameters(before, node, scope):
             return Skip("no QuantizeLinear of the same scale is before it")
         source, scale = before.inputs[0], scope.constant(node.inputs[1])
         zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
