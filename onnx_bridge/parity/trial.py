@@ -27,7 +27,6 @@ from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.cuts import PACKED
 from onnx_bridge.reference.tolerances import Part, Tolerances
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.verdicts.probed_runtime import checked_worker
 
 Precision = Literal["fp16", "bf16", "int8", "fp8"]
 """What MIGraphX can be asked to compute in, instead of the model's own dtypes."""
@@ -127,7 +126,7 @@ class Device:
     @property
     def worker(self) -> Worker:
         """The process."""
-        return checked_worker(self.runtime) if self.watched else workers.shared(self.runtime)
+        return workers.shared_with_heap_checks(self.runtime) if self.watched else workers.shared(self.runtime)
 
     def symptom(self, pieces: Iterable[Piece]) -> Symptom | None:
         """What is wrong with a model, or a piece, the worst sample of the first that is wrong; None where nothing is.

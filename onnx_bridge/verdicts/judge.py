@@ -1,0 +1,142 @@
+"""From MIGraphX's answer to a probe to a verdict.
+
+Accepting is not enough: the number, dtypes and shapes of the outputs must be those that the model declares, and the
+outputs must be those of the reference, where there are any.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.reference.compare import DEFAULTS, Tolerance, compare, default_tolerance
+from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, widened
+from passes.core.base import Status, Verdict
+from passes.target.probes import Probe
+
+_STANDARD = frozenset(("", "ai.onnx.ml"))
+Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]
+"""An output as the worker describes it: type, sizes, strides, and the ranges of dynamic sizes."""
+_QUANTIZERS = re.compile("Q[A-Z]|Quantize|Dequantize|DynamicQuantize|.*Integer$")
+_FLOAT32 = Tolerance(1e-4, 1e-5)
+"""For one node, of which each result is a short computation; `DEFAULTS` allow for a whole network."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, and whether it is due to the state of the machine: then it must not be cached."""
+
+    verdict: Verdict
+    transient: bool = False
+
+
+def judge(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Judgement:
+    """Judge the answer to a request.
+
+    Args:
+        request: the request.
+        answer: the worker's answer.
+        outputs: MIGraphX's outputs, as ``sample:output``.
+    """
+    # the system kills processes when memory is short
+    return Judgement(_verdict(request, answer, outputs), transient=answer.get("died") == -signal.SIGKILL)
+
+
+def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Verdict:
+    if "timeout" in answer:
+        return Verdict(Status.HANGS, f"no answer within {answer['timeout']:g} s")
+    if "died" in answer:
+        return Verdict(Status.CRASHES, _crash(answer["died"], answer["printed"]))
+    if "error" in answer:
+        return Verdict(Status.REJECTED, answer["error"]["what"])
+    mismatch = _wrong_description(request.probe, answer["ok"]["outputs"])
+    if mismatch is not None:
+        return Verdict(Status.WRONG, mismatch)
+    if request.samples:
+        return _compare(request, outputs)
+    return _unproven(request.probe, answer["ok"]["outputs"]) or Verdict(Status.OK)
+
+
+def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | None:
+    """How the outputs differ from what the model declares; None where they do not."""
+    if len(shapes) != len(probe.outputs):
+        return f"accepted, but with {len(shapes)} of {len(probe.outputs)} outputs"
+    for index, (value, (kind, lens, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
+        dtype, shape = probe.dtype(value), probe.shape(value)
+        if dtype is not None and kind != migraphx_type(dtype):
+            return f"accepted, but output {index} is of {kind.removesuffix('_type')}, not of {dtype.name.lower()}"
+        if ranges:
+            return f"accepted, but MIGraphX leaves the shape of output {index} open"
+        if shape is not None and kind != "fp4x2_type" and not _fits(lens, shape):
+            return f"accepted, but output {index} has the shape {list(lens)}, not {list(shape)}"
+    return None
+
+
+def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
+    """Whether MIGraphX's sizes are those declared; scalars are (1,) to it."""
+    if not shape:
+        return list(lens) in ([], [1])
+    return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
+
+
+def _unproven(probe: Probe, shapes: Sequence[Description]) -> Verdict | None:
+    """An accepted probe that was not run, where the outputs' sizes depend on the data and MIGraphX's are fixed."""
+    if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
+        return None  # ONNX cannot infer these
+    for index, (value, (_, _, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
+        shape = probe.shape(value)
+        if shape is not None and None in shape and not ranges:
+            return Verdict(Status.WRONG, f"accepted, but the size of output {index} depends on the data")
+    return None
+
+
+def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
+    errors, reasons = [], []
+    for number, expected in enumerate(request.expected):
+        wanted = {name: widened(array) for name, array in expected.items()}
+        actual = {
+            name: _shaped(outputs[f"{number}:{index}"].numpy(), array)
+            for index, (name, array) in enumerate(wanted.items())
+        }
+        tolerances = {name: _tolerance(request.probe, array) for name, array in wanted.items()}
+        for index, output in enumerate(compare(actual, wanted, tolerances).outputs):
+            if output.max_abs is not None:
+                errors.append(output.max_abs)
+            if output.reason is not None:
+                reasons.append(f"output {index}: {output.reason}")
+    error = max(errors, default=None)
+    return Verdict(Status.WRONG, reasons[0], error) if reasons else Verdict(Status.OK, error=error)
+
+
+def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np.dtype[Any]]) -> Any:
+    return actual.reshape(()) if expected.shape == () and actual.shape == (1,) else actual
+
+
+def _tolerance(probe: Probe, expected: np.ndarray[Any, np.dtype[Any]]) -> Tolerance:
+    """How far one node may be off by rounding."""
+    tolerance = default_tolerance(expected)
+    if expected.dtype.name == "float32":
+        largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
+        tolerance = Tolerance(_FLOAT32.rtol, max(DEFAULTS["float32"][1], min(1.0, largest) * _FLOAT32.atol))
+    if any(_QUANTIZERS.match(name) for _, name in probe.operators):
+        if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
+            return Tolerance(0.0, 1.0)  # halfway between two steps, either is right
+        if "float" in expected.dtype.name:
+            values = expected.astype(np.float64)
+            largest = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
+            return Tolerance(tolerance.rtol, max(tolerance.atol, largest / 64))
+    return tolerance
+
+
+def _crash(status: int, printed: str) -> str:
+    """The signal or status that a process ended with, and the last line that it printed."""
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    last = re.sub(r"^.*?(?=Assertion )", "", lines[-1]) if lines else ""
+    return f"{how}: {last}" if last else how

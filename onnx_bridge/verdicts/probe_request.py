@@ -1,0 +1,168 @@
+"""From a probe to a request that MIGraphX can carry out, with the outputs that are expected.
+
+Where it is cheap, a probe is compiled for ``ref`` and run, and its outputs are compared with the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnx_bridge.migraphx.program import Tensor, type_of
+from onnx_bridge.verdicts.probe_samples import samples
+from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
+from passes.core.graphs import subgraphs
+from passes.target.probes import Probe
+
+TARGET = "ref"
+
+_NODE_WORK, _CLUSTER_WORK = 1_000_000, 100_000_000
+"""The most multiply-adds of a node that is run, and of several that are suspected together."""
+_RUN_BYTES = 8 << 20
+"""The most bytes of constants and inputs of a probe that is run."""
+_TYPES = {
+    ir.DataType.INT4: "int8_type",
+    ir.DataType.UINT4: "uint8_type",
+    ir.DataType.FLOAT4E2M1: "fp4x2_type",
+}
+"""The types that MIGraphX uses instead of dtypes that it lacks."""
+
+
+@dataclass
+class ProbeRequest:
+    """A probe as MIGraphX gets it.
+
+    Attributes:
+        probe: the probe.
+        model: its model, serialized.
+        whole: whether the model has the elements of all constants.
+        target: what it is compiled for; None where it is only parsed.
+        samples: inputs to run it on.
+        expected: the right outputs for each sample.
+    """
+
+    probe: Probe
+    model: bytes
+    whole: bool
+    target: str | None = None
+    samples: list[Values] = field(default_factory=list)
+    expected: list[Values] = field(default_factory=list)
+
+    @property
+    def reload(self) -> bool:
+        """Whether its program is saved and loaded before it runs: MIGraphX 2.14 loads some control flow wrong."""
+        return any(next(subgraphs(node), None) is not None for node in self.probe.nodes)
+
+    @property
+    def empty_inputs(self) -> dict[str, list[int]]:
+        """The shapes of inputs without elements: MIGraphX reads a size of 0 as unknown unless it is given."""
+        shapes = (self.probe.shape(value) for value in self.probe.inputs)
+        return {f"v{index}": [dim or 0 for dim in shape] for index, shape in enumerate(shapes) if shape and 0 in shape}
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """The model as ``prefix``, and the inputs as ``prefix:sample:name``."""
+        found = {prefix: Tensor("uint8_type", np.frombuffer(self.model, np.uint8))}
+        for number, sample in enumerate(self.samples):
+            found |= {f"{prefix}:{number}:{name}": Tensor.of(widened(array)) for name, array in sample.items()}
+        return found
+
+    def to_json(self) -> list[Any]:
+        """The request without its tensors."""
+        return [self.target, self.reload, self.empty_inputs, [list(sample) for sample in self.samples]]
+
+
+def prepare(
+    probe: Probe, reference: ReferenceWorker, *, run: bool, full: bool = False, by_onnx: bool = False
+) -> ProbeRequest:
+    """The request for a probe.
+
+    Args:
+        probe: without a problem.
+        reference: computes the expected outputs.
+        run: compile it and, where that is cheap and there is a reference, run it.
+        full: with all constants, whatever their size.
+        by_onnx: what the probe replaces is computed by ONNX's own evaluator, not by ONNX Runtime.
+    """
+    target = TARGET if run else None
+    if not (run and _is_cheap(probe)):
+        whole = full or probe.has_all_data
+        return ProbeRequest(probe, probe.to_proto(full=full).SerializeToString(), whole, target)
+    proto = probe.to_proto(full=True)
+    request = ProbeRequest(probe, proto.SerializeToString(), True, target)
+    if not _is_determined(probe) or not all(_can_be_fed(value) for value in proto.graph.input):
+        return request
+    if not _expect_original(request, proto, reference, by_onnx):
+        given = samples(ir.from_proto(proto))
+        _expect(request, given, reference.run(request.model, given))
+    return request
+
+
+def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: ReferenceWorker, by_onnx: bool) -> bool:
+    """Expect the outputs of what the probe replaces, for samples that suit that; False without a reference for it."""
+    original, places = request.probe.instead_of, request.probe.full_places
+    if original is None or original.problem is not None or places is None:
+        return False
+    if not (_is_cheap(original) and _is_determined(original)):
+        return False
+    before = original.to_proto(full=True)
+    given = samples(ir.from_proto(before))
+    theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
+    inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
+    outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))
+    answers = reference.run(before.SerializeToString(), given, by_onnx=by_onnx)
+    _expect(
+        request,
+        [{ours: sample[name] for ours, name in inputs.items()} for sample in given],
+        [None if answer is None else {ours: answer[name] for ours, name in outputs.items()} for answer in answers],
+    )
+    return bool(request.samples)
+
+
+def _expect(request: ProbeRequest, given: Sequence[Values], answers: Sequence[Values | None]) -> None:
+    for sample, outputs in zip(given, answers, strict=True):
+        if outputs is not None:  # a sample that the reference refuses proves nothing
+            request.samples.append(sample)
+            request.expected.append(outputs)
+
+
+def _is_cheap(probe: Probe) -> bool:
+    work = probe.multiply_adds()
+    limit = _NODE_WORK if len(probe.nodes) == 1 else _CLUSTER_WORK
+    if work is not None and work > limit:
+        return False
+    size = sum(_bytes(probe, value) for value in (*probe.inputs, *probe.outputs))
+    return size <= _RUN_BYTES and probe.data_bytes <= _RUN_BYTES
+
+
+def _bytes(probe: Probe, value: ir.Value) -> int:
+    dtype, shape = probe.dtype(value), probe.shape(value)
+    width = dtype.bitwidth if dtype is not None else 32
+    return math.prod(dim or 1 for dim in shape or ()) * width // 8
+
+
+def _is_determined(probe: Probe) -> bool:
+    """Whether ONNX says what the probe computes, up to rounding."""
+    return not any(node.op_type == "TopK" and not node.attributes.get_int("sorted", 1) for node in probe.nodes)
+
+
+def _can_be_fed(value: onnx.ValueInfoProto) -> bool:
+    kind = migraphx_type(ir.DataType(value.type.tensor_type.elem_type))
+    return kind is not None and kind != "fp4x2_type"  # MIGraphX wants it packed
+
+
+def migraphx_type(dtype: ir.DataType) -> str | None:
+    """MIGraphX's type for a dtype; None where it has none."""
+    return _TYPES.get(dtype) or (None if dtype == ir.DataType.STRING else type_of(dtype.numpy()))
+
+
+def widened(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """4-bit integers as 8-bit integers, as MIGraphX has them."""
+    if array.dtype.name in ("int4", "uint4"):
+        return array.astype(np.int8 if array.dtype.name == "int4" else np.uint8)
+    return array
