@@ -11,12 +11,9 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import onnx_ir as ir
-
-if TYPE_CHECKING:
-    from passes.target.probes import Probe
 
 
 class Exactness(enum.Enum):
@@ -92,11 +89,11 @@ class Target(Protocol):
 
     name: str
 
-    def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
-        """What the runtime makes of each probe, in their order, in one go.
+    def verdicts(self, probes: Sequence[Any], *, run: bool = True) -> list[Verdict]:
+        """The verdict on each probe, in their order, in one call.
 
         Args:
-            probes: none of which has a ``problem``.
+            probes: each a `passes.target.probes.Probe` without a ``problem``.
             run: also compile them and, where that is cheap, compare what they compute with the reference.
         """
 
