@@ -237,11 +237,15 @@ class Proposal:
         graphs.replace(old, new)
 
     def _remove(self, graph: ir.Graph) -> list[ir.Node]:
-        gone = [self.node]
-        graphs.remove(graph, gone)
-        for node in self.absorbed:
-            owner = node.graph  # of a node in a subgraph, it may be an outer one
-            if owner is not None and not any(value.uses() or value.is_graph_output() for value in node.outputs):
-                gone.append(node)
-                graphs.remove(owner, [node])
-        return gone
+        removed = [self.node]
+        graphs.remove(graph, removed)
+        pending = list(self.absorbed)
+        while unused := next((node for node in pending if node.graph is not None and _is_unused(node)), None):
+            pending.remove(unused)
+            removed.append(unused)
+            graphs.remove(graph, [unused])
+        return removed
+
+
+def _is_unused(node: ir.Node) -> bool:
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)

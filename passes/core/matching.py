@@ -1,87 +1,18 @@
-"""What patterns of several nodes are found with: neighbours within one graph, and constants of one element."""
+"""Helpers to find and compare nodes: operators with their domain, neighbours in one graph, constant operands.
+
+A fusion that reached into an outer graph would move work from there to where it may run many times, so neighbours are
+nodes of the same graph only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from passes.core.graphs import Scope, ints
 
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What is around a node: standard operators, in the same graph.
-
-    A pattern that reached into an outer graph would move work from there to where it may be done many times.
-
-    Attributes:
-        scope: where the graph is.
-        graph: the node's.
-    """
-
-    scope: Scope
-    graph: ir.Graph
-
-    @classmethod
-    def of(cls, node: ir.Node, scope: Scope) -> Surroundings:
-        """Those of a node in a graph."""
-        assert isinstance(node.graph, ir.Graph)
-        return cls(scope, node.graph)
-
-    def maker(self, value: ir.Value | None, *operators: str) -> ir.Node | None:
-        """The node that makes ``value``, if it is one of ``operators``."""
-        node = value.producer() if value is not None else None
-        return node if node is not None and self._is(node, operators) else None
-
-    def reader(self, value: ir.Value, *operators: str) -> ir.Node | None:
-        """The node that uses ``value``, if exactly one of those that do is one of ``operators``."""
-        found = {use.node for use in value.uses() if self._is(use.node, operators)}
-        return found.pop() if len(found) == 1 else None
-
-    def scalar(self, value: ir.Value | None, like: ir.Value) -> float | None:
-        """The number in a constant of one element; None where, by its rank, it could extend the shape of ``like``."""
-        tensor = self.scope.constant(value)
-        if tensor is None or tensor.size != 1 or not (tensor.dtype.is_floating_point() or tensor.dtype.is_integer()):
-            return None
-        shape = self.scope.shape(like)
-        if len(tensor.shape) > (len(shape) if shape is not None else 0):
-            return None
-        return float(tensor.numpy().item())
-
-    def between(self, last: ir.Node, ends: Collection[ir.Value]) -> tuple[ir.Node, ...]:
-        """The nodes that ``last`` is computed by from ``ends`` and constants, each before those that it uses."""
-        done: dict[ir.Node, None] = {}
-        begun: set[ir.Node] = set()
-        pending = [(last, False)]
-        while pending:
-            node, finished = pending.pop()
-            if finished:
-                done[node] = None
-            elif node not in begun:
-                begun.add(node)
-                pending.append((node, True))
-                for value in node.inputs:
-                    before = value.producer() if value is not None and value not in ends else None
-                    if before is not None and before.graph is last.graph and before.inputs:
-                        pending.append((before, False))
-        return tuple(node for node in reversed(done) if node is not last)
-
-    def _is(self, node: ir.Node, operators: Collection[str]) -> bool:
-        standard = node.domain == "" and node.op_type in operators
-        return standard and node.graph is self.graph and is_plain(node, self.scope)
-
-
-def wanted_elsewhere(nodes: Iterable[ir.Node], last: ir.Node) -> ir.Value | None:
-    """A value that one of ``nodes`` makes and that others than these and ``last`` use; None where there is none."""
-    nodes = list(nodes)
-    within = {*nodes, last}
-    for node in nodes:
-        for value in node.outputs:
-            if value.is_graph_output() or any(use.node not in within for use in value.uses()):
-                return value
-    return None
+Graph = ir.Graph | ir.Function | ir.GraphView | None
 
 
 def is_op(node: ir.Node, *operators: str, domain: str = "") -> bool:
@@ -102,6 +33,65 @@ def has_references(node: ir.Node) -> bool:
 def is_plain(node: ir.Node, scope: Scope) -> bool:
     """Whether a node is what the standard says: no function of the model has its name, and all attributes are given."""
     return not is_redefined(node, scope) and not has_references(node)
+
+
+def producer(value: ir.Value | None, graph: Graph, scope: Scope, *operators: str, domain: str = "") -> ir.Node | None:
+    """The node that computes ``value``, if it is in ``graph``, plain, and one of ``operators``."""
+    node = value.producer() if value is not None else None
+    if node is None or node.graph is not graph or not is_op(node, *operators, domain=domain):
+        return None
+    return node if is_plain(node, scope) else None
+
+
+def consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
+    """The node of the value's graph that uses ``value``, if exactly one is one of ``operators``."""
+    found = {use.node for use in value.uses() if is_op(use.node, *operators)}
+    found = {node for node in found if node.graph is value.graph and is_plain(node, scope)}
+    return found.pop() if len(found) == 1 else None
+
+
+def sole_consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
+    """The same, if there is no other use of ``value``."""
+    return consumer(value, scope, *operators) if len(value.uses()) == 1 and not value.is_graph_output() else None
+
+
+def nodes_between(last: ir.Node, ends: Collection[ir.Value]) -> tuple[ir.Node, ...]:
+    """The nodes that compute the inputs of ``last`` from ``ends`` and constants, each before those that it uses."""
+    done: dict[ir.Node, None] = {}
+    begun: set[ir.Node] = set()
+    pending = [(last, False)]
+    while pending:
+        node, finished = pending.pop()
+        if finished:
+            done[node] = None
+        elif node not in begun:
+            begun.add(node)
+            pending.append((node, True))
+            for value in node.inputs:
+                before = value.producer() if value is not None and value not in ends else None
+                if before is not None and before.graph is last.graph and before.inputs:
+                    pending.append((before, False))
+    return tuple(node for node in reversed(done) if node is not last)
+
+
+def used_elsewhere(nodes: Iterable[ir.Node], last: ir.Node) -> ir.Value | None:
+    """An output of one of ``nodes`` that others than these and ``last`` use; None if there is none."""
+    nodes = list(nodes)
+    within = {*nodes, last}
+    for node in nodes:
+        for value in node.outputs:
+            if value.is_graph_output() or any(use.node not in within for use in value.uses()):
+                return value
+    return None
+
+
+def scalar(value: ir.Value | None, like: ir.Value, scope: Scope) -> float | None:
+    """The number in a constant of one element; None where, by its rank, it could extend the shape of ``like``."""
+    tensor = scope.constant(value)
+    if tensor is None or tensor.size != 1 or not (tensor.dtype.is_floating_point() or tensor.dtype.is_integer()):
+        return None
+    shape = scope.shape(like)
+    return float(tensor.numpy().item()) if len(tensor.shape) <= (len(shape) if shape is not None else 0) else None
 
 
 def operand(node: ir.Node, index: int, name: str, scope: Scope) -> list[int] | None:

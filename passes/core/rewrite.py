@@ -22,7 +22,7 @@ from passes.core.base import Context, Pass, Result, Skip
 from passes.core.edit import Edit, Proposal
 from passes.core.errors import PassError
 from passes.core.graphs import Scope
-from passes.core.matching import has_references, is_op, is_redefined
+from passes.core.matching import has_references, is_redefined, producer
 from passes.core.visibility import can_stand_for, is_visible
 
 EVERY_INPUT = range(sys.maxsize)
@@ -65,13 +65,11 @@ class NodeContext(Context):
     def producer(self, node: ir.Node, index: int, *operators: str, domain: str = "") -> ir.Node | None:
         """The node that computes input ``index`` of ``node``, if it is one of ``operators`` of ``domain``.
 
-        None for a node of another graph, and where a function of the model defines the operator.
+        None for a node of another graph, where a function of the model redefines the operator, and where the caller of
+        a function supplies attributes of it.
         """
         value = node.inputs[index] if index < len(node.inputs) else None
-        found = value.producer() if value is not None else None
-        if found is None or found.graph is not node.graph or is_redefined(found, self.scope):
-            return None
-        return found if is_op(found, *operators, domain=domain) else None
+        return producer(value, node.graph, self.scope, *operators, domain=domain)
 
     def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
         """The shape of an input that `NodeRewrite.needs_shape` lists."""

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import Surroundings, is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -54,8 +53,8 @@ class FoldBatchNorm(NodeRewrite[_Found]):
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Look whether all that would be computed with is constant; nothing is read yet."""
         scope = context.scope
-        linear = Surroundings.of(node, scope).maker(node.inputs[0], *_LINEAR)
-        if linear is None or not is_plain(node, scope):
+        linear = context.producer(node, 0, *_LINEAR)
+        if linear is None:
             return None
         refusal = _training(node, scope) or _unfit(linear, scope)
         if refusal is not None:
@@ -100,7 +99,7 @@ class FoldBatchNorm(NodeRewrite[_Found]):
         assert linear.inputs[1] is not None
         name = f"{linear.inputs[1].name}/folded"
         inputs = [linear.inputs[0], edit.constant(weight, name), edit.constant(bias, f"{linear.name}/bias")]
-        return [edit.op(operator, inputs, attributes), *[None for _ in match.node.outputs[1:]]]
+        return [edit.op(operator, inputs, attributes)]
 
 
 def _training(node: ir.Node, scope: Scope) -> str | None:

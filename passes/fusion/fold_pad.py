@@ -23,7 +23,7 @@ import onnx_ir as ir
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints
-from passes.core.matching import Surroundings, is_plain, operand
+from passes.core.matching import operand
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _NEVER_NEGATIVE = {"Abs", "Exp", "Relu", "Sigmoid", "Softmax"}
@@ -48,9 +48,8 @@ class FoldPad(NodeRewrite[_Found]):
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Read the pads of both, and whether both fill in the same."""
         scope = context.scope
-        near = Surroundings.of(node, scope)
-        pad = near.maker(node.inputs[0], "Pad") if node.inputs else None
-        if pad is None or not is_plain(node, scope):
+        pad = context.producer(node, 0, "Pad")
+        if pad is None:
             return None
         if node.op_type in ("ConvInteger", "QLinearConv"):
             return Skip(f"{node.op_type} pads by its zero point")
@@ -63,7 +62,7 @@ class FoldPad(NodeRewrite[_Found]):
         if isinstance(own, str):
             return Skip(own)
         pads = tuple(one + other for one, other in zip(before, own, strict=True))
-        refusal = _refusal(node, pad, own, pads, near)
+        refusal = _refusal(node, pad, own, pads, context)
         return Skip(refusal) if refusal else _Found(node, pad, pads, absorbed=(pad,))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
@@ -141,9 +140,10 @@ def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
     return begins + ends
 
 
-def _refusal(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int], near: Surroundings) -> str | None:
+def _refusal(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int], context: NodeContext) -> str | None:
     """Why an operator's own padding is not the same as that of a Pad before it; None where it is."""
-    value = _value_of(pad, near.scope)
+    scope = context.scope
+    value = _value_of(pad, scope)
     if value is None:
         return "the value that it pads with is not constant"
     if node.op_type == "Conv":
@@ -156,12 +156,12 @@ def _refusal(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int
     if any(each >= size for each, size in zip(pads, kernel * 2, strict=True)):
         return "its pads would be as large as the window"
     if node.op_type == "AveragePool":
-        return _average_refusal(node, value, own, near.scope)
+        return _average_refusal(node, value, own, scope)
     if any(each.uses() or each.is_graph_output() for each in node.outputs[1:]):
         return "the indices of MaxPool are used, which count the padding"
-    if value == float("-inf") or _is_lowest(value, pad, near.scope):
+    if value == float("-inf") or _is_lowest(value, pad, scope):
         return None
-    if value == 0 and _is_never_negative(pad.inputs[0], near):
+    if value == 0 and _is_never_negative(pad, context):
         return None
     return f"it pads with {value:g}, MaxPool with −∞, and its input may be smaller"
 
@@ -193,11 +193,11 @@ def _is_lowest(value: float, pad: ir.Node, scope: Scope) -> bool:
     return dtype is not None and value == float(dtype.min)
 
 
-def _is_never_negative(value: ir.Value | None, near: Surroundings) -> bool:
-    node = near.maker(value, "Clip", *_NEVER_NEGATIVE)
+def _is_never_negative(pad: ir.Node, context: NodeContext) -> bool:
+    node = context.producer(pad, 0, "Clip", *_NEVER_NEGATIVE)
     if node is None or node.op_type != "Clip":
         return node is not None
     if "min" in node.attributes:
         return node.attributes["min"].as_float() >= 0
-    low = near.scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    low = context.scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     return low is not None and low.size == 1 and float(low.numpy().item()) >= 0

@@ -22,7 +22,8 @@ from numpy.polynomial import Polynomial
 
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import Surroundings, is_plain, wanted_elsewhere
+from passes.core.graphs import Scope
+from passes.core.matching import Graph, consumer, nodes_between, producer, scalar, used_elsewhere
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _INNER = {
@@ -55,22 +56,20 @@ class FuseGelu(NodeRewrite[_Found]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Follow the result of Erf or Tanh through the sum with 1 and the products, until they are x · ½ of it."""
-        if not is_plain(node, context.scope):
-            return None
-        near = Surroundings.of(node, context.scope)
-        add = near.reader(node.outputs[0], "Add")
-        one = next((value for value in add.inputs if near.scalar(value, node.outputs[0]) == 1.0), None) if add else None
-        tensor = context.scope.constant(one)
+        scope, result = context.scope, node.outputs[0]
+        add = consumer(result, scope, "Add")
+        one = next((value for value in add.inputs if scalar(value, result, scope) == 1.0), None) if add else None
+        tensor = scope.constant(one)
         if add is None or tensor is None or not tensor.dtype.is_floating_point():
             return None
         tolerance = _ROUNDINGS * float(tensor.dtype.eps)
         inner = node.inputs[0]
         assert inner is not None
-        for last, factors in _products(add.outputs[0], near):
-            for x in _candidates(factors, near):
-                outer = _product(factors, x, near)
+        for last, factors in _products(add.outputs[0], scope):
+            for x in _candidates(factors, node.graph, scope):
+                outer = _product(factors, x, node.graph, scope)
                 if _is_close(outer, _OUTER, tolerance):
-                    if not _is_close(_polynomial(inner, x, near), _INNER[node.op_type], tolerance):
+                    if not _is_close(_polynomial(inner, x, node.graph, scope), _INNER[node.op_type], tolerance):
                         return None
                     return self._found(node, last, x, context)
         return None
@@ -81,8 +80,8 @@ class FuseGelu(NodeRewrite[_Found]):
         return [edit.op("Gelu", [match.x], attributes)]
 
     def _found(self, node: ir.Node, last: ir.Node, x: ir.Value, context: NodeContext) -> _Found | Skip:
-        absorbed = Surroundings.of(node, context.scope).between(last, {x})
-        shared = wanted_elsewhere(absorbed, last)
+        absorbed = nodes_between(last, {x})
+        shared = used_elsewhere(absorbed, last)
         if shared is not None:
             return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
         if context.scope.opset() < 20:
@@ -99,10 +98,10 @@ class _Factor:
     divisor: bool = False
 
 
-def _products(value: ir.Value, near: Surroundings) -> Iterator[tuple[ir.Node, list[_Factor]]]:
+def _products(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Node, list[_Factor]]]:
     """The nodes by which ``value`` is multiplied, one after the other, each with all factors so far."""
     factors: list[_Factor] = []
-    while len(factors) < 3 and (node := near.reader(value, "Mul", "Div")) is not None:
+    while len(factors) < 3 and (node := consumer(value, scope, "Mul", "Div")) is not None:
         left, right = node.inputs
         if left is None or right is None or left is right or (node.op_type == "Div" and right is value):
             return
@@ -111,36 +110,38 @@ def _products(value: ir.Value, near: Surroundings) -> Iterator[tuple[ir.Node, li
         value = node.outputs[0]
 
 
-def _candidates(factors: Sequence[_Factor], near: Surroundings) -> Iterator[ir.Value]:
+def _candidates(factors: Sequence[_Factor], graph: Graph, scope: Scope) -> Iterator[ir.Value]:
     """What may be x: a factor, or what a factor is a multiple of."""
     for factor in factors:
         yield factor.value
-        node = near.maker(factor.value, "Mul", "Div")
+        node = producer(factor.value, graph, scope, "Mul", "Div")
         yield from (value for value in node.inputs if value is not None) if node is not None else ()
 
 
-def _product(factors: Sequence[_Factor], x: ir.Value, near: Surroundings) -> Polynomial | None:
+def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope) -> Polynomial | None:
     product = Polynomial([1.0])
     for factor in factors:
-        each = _polynomial(factor.value, x, near)
+        each = _polynomial(factor.value, x, graph, scope)
         if each is None or (factor.divisor and not _is_number(each)):
             return None
         product = product / each.coef[0] if factor.divisor else product * each
     return product
 
 
-def _polynomial(value: ir.Value | None, x: ir.Value, near: Surroundings, depth: int = _DEPTH) -> Polynomial | None:
+def _polynomial(
+    value: ir.Value | None, x: ir.Value, graph: Graph, scope: Scope, depth: int = _DEPTH
+) -> Polynomial | None:
     """``value`` as a polynomial of ``x``; None where it is none, or one of a degree above 3."""
     if value is x:
         return Polynomial([0.0, 1.0])
-    number = near.scalar(value, x)
+    number = scalar(value, x, scope)
     if number is not None:
         return Polynomial([number])
-    node = near.maker(value, "Add", "Mul", "Div", "Pow") if depth else None
+    node = producer(value, graph, scope, "Add", "Mul", "Div", "Pow") if depth else None
     if node is None or len(node.inputs) != 2:
         return None
-    left = _polynomial(node.inputs[0], x, near, depth - 1)
-    right = _polynomial(node.inputs[1], x, near, depth - 1) if left is not None else None
+    left = _polynomial(node.inputs[0], x, graph, scope, depth - 1)
+    right = _polynomial(node.inputs[1], x, graph, scope, depth - 1) if left is not None else None
     if left is None or right is None:
         return None
     match node.op_type:

@@ -23,7 +23,7 @@ from passes.build.operands import UNKNOWN_SHAPE, given, integers, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import Surroundings, is_plain
+from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _PERIODIC = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
@@ -205,9 +205,7 @@ class SeparatePad(NodeRewrite[Padding]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
         """Look for a constant Pad in front."""
-        if node.graph is None or not node.inputs:  # one that is only proposed is looked at again where it stands
-            return None
-        pad = Surroundings.of(node, context.scope).maker(node.inputs[0], "Pad")
+        pad = context.producer(node, 0, "Pad")
         if pad is None or not is_plain(node, context.scope):
             return None
         if pad.attributes.get_string("mode", "constant") != "constant":
