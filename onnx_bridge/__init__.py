@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisect import bisect
     from onnx_bridge.parity.check import check
     from onnx_bridge.parity.reduce.reduce import reduce
-    from onnx_bridge.parity.report import Report
+    from onnx_bridge.parity.report import CheckReport
     from onnx_bridge.quantization.export_verb import export
     from onnx_bridge.quantization.quantize import quantize
     from onnx_bridge.quantization.quantized import Quantized
@@ -51,11 +51,11 @@ __all__ = [
     "AsGpu",
     "Buckets",
     "Bundle",
+    "CheckReport",
     "Diagnosis",
     "Exported",
     "Forecast",
     "Quantized",
-    "Report",
     "Settings",
     "__version__",
     "as_gpu",
@@ -91,7 +91,7 @@ _HOMES = {
     "Exported": "onnx_bridge.torch.export.export",
     "Forecast": "onnx_bridge.model.int8_forecast",
     "Quantized": "onnx_bridge.quantization.quantized",
-    "Report": "onnx_bridge.parity.report",
+    "CheckReport": "onnx_bridge.parity.report",
     "Settings": "onnx_bridge.batch.jobs",
     "as_gpu": "onnx_bridge.bundle.gpu_preview",
     "bench": "onnx_bridge.benchmark.bench",

@@ -43,7 +43,7 @@ from onnx_bridge.migraphx.compile_options import TUNING
 from onnx_bridge.migraphx.machine import compile_environment
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.check import check
-from onnx_bridge.parity.report import Report
+from onnx_bridge.parity.report import CheckReport
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
@@ -394,7 +394,7 @@ class _Search:
         return [samplers.generate(bundle.specs, seed=self._plan.seed, dims=each)[0] for each in dims]
 
 
-def _error(report: Report) -> float:
+def _error(report: CheckReport) -> float:
     """The worst output's: root of the mean squared error, as a share of the values' own; infinite if different in kind.
 
     That is 10^(−SQNR/20), which no precision's tolerance is part of.

@@ -75,8 +75,8 @@ def check(
         Path | None, typer.Option(metavar="OUT.json", help="Write all outputs as Polygraphy's tools read them.")
     ] = None,
     layers_memory: Annotated[
-        float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of the values compared at a time (1).")
-    ] = None,
+        float, typer.Option(metavar="GiB", min=0.001, help="Memory limit of the values compared at a time.")
+    ] = 1.0,
     as_: Annotated[
         AsTarget | None, typer.Option("--as", help="Also run on ref what a GPU would compute of quantization.")
     ] = None,
@@ -117,7 +117,7 @@ def check(
             target=target,
             pipeline=pipeline,
             dims=dims(dim),
-            input_shapes=shapes(shape),
+            shapes=shapes(shape),
             freeze=values(freeze),
             host=host,
             cache=cache,

@@ -1,7 +1,7 @@
-"""A sketch of two tensors, small enough to be kept of every layer of a model: how their differences are distributed,
-and some of the elements beside each other.
+"""A sketch of two tensors, small enough to keep for every layer of a model: a histogram of their differences, and some
+pairs of elements.
 
-The elements for the scatter plot are every n-th, and the worst of all, which a sample would miss.
+The pairs for the scatter plot are every n-th, and the one that differs most, which a sample would miss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx_bridge.core.values import Array
 BINS, POINTS = 41, 240
 _DIGITS = 5
 _ELEMENTS = 1 << 22
-"""Elements looked at, at most: of larger tensors every n-th."""
+"""The most elements that are examined: of larger tensors every n-th."""
 _LARGEST = 1.7e308
 
 
@@ -27,12 +27,12 @@ class Sketch:
 
     Attributes:
         low: of the differences (actual − expected), the left edge of the first bin.
-        high: the right edge of the last.
-        counts: elements in each bin.
+        high: the right edge of the last bin.
+        counts: the number of elements in each bin.
         expected: some of the expected elements.
-        actual: those of the result at the same places.
-        elements: how many there are in all.
-        left_out: how many of those that were looked at are NaN or Inf on either side.
+        actual: the actual elements at the same places.
+        elements: the number of elements of the tensor.
+        left_out: how many of the examined elements are NaN or Inf on either side.
     """
 
     low: float
@@ -55,7 +55,7 @@ class Sketch:
         a, b = a[finite], b[finite]
         if not a.size:
             return None
-        half = a / 2 - b / 2  # of the difference, which might be beyond all numbers
+        half = a / 2 - b / 2  # half the difference, since the difference may overflow
         most = float(np.abs(half).max()) or 0.5
         counts, _ = np.histogram(half / most, BINS, (-1, 1))
         reach = min(most, _LARGEST / 2) * 2
@@ -77,17 +77,17 @@ class Sketch:
         return values | {"elements": self.elements, "left_out": self.left_out}
 
 
-def keeping(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], None]:
-    """What `compare_layers` is to be watched by so that a sketch of each layer is kept, by its name."""
+def sketch_into(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], None]:
+    """An observer of `compare_layers` that keeps a sketch of each layer, by its name."""
 
-    def watch(name: str, actual: Array, expected: Array) -> None:
+    def observe(name: str, actual: Array, expected: Array) -> None:
         sketch = Sketch.of(actual, expected)
         if sketch is not None:
             sketches[name] = sketch
 
-    return watch
+    return observe
 
 
 def _short(number: float) -> float:
-    """With as many digits as a plot can show, and no larger than rounding may make it."""
+    """The number with the digits that a plot shows, clipped to what float64 holds after rounding."""
     return float(f"{max(-_LARGEST, min(_LARGEST, number)):.{_DIGITS}g}")

@@ -1,6 +1,6 @@
-"""What a check saw besides its verdict: the arrays, and the graphs before and after.
+"""The evidence behind a check's verdict: all outputs, and the graphs before and after cleaning.
 
-It is no part of the verdict's JSON, and costs memory: only a check that is to be reported on keeps it.
+It is not part of the report's JSON, and takes memory: a check keeps it only where a page or a file is to be written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class NetworkNode:
     """A node without its weights and attributes.
 
     Attributes:
-        name: its name.
+        name: of the node.
         operator: with its domain, where that is not ONNX's own.
-        inputs: the values it takes, those that its subgraphs capture included; without constants.
-        outputs: the values it makes.
+        inputs: its operands, those that its subgraphs capture included; without constants.
+        outputs: its outputs.
         made_by: the pass that made it; empty where none did.
-        origin: the nodes of the source model that it stands for.
+        origin: the nodes of the source model that it was made from.
     """
 
     name: str
@@ -39,7 +39,7 @@ class NetworkNode:
 
 @dataclass(frozen=True)
 class Network:
-    """The nodes of a model's main graph but constants, in order, and what they take from outside."""
+    """The nodes of a model's main graph without constants, in order, and the graph's inputs and outputs."""
 
     nodes: tuple[NetworkNode, ...]
     inputs: tuple[str, ...] = ()
@@ -77,14 +77,14 @@ def _node(node: ir.Node, constants: set[ir.Value]) -> NetworkNode:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a check saw.
+    """The outputs and graphs of a check.
 
     Attributes:
-        results: by who computed them, the outputs of each sample, in order; the reference comes first.
+        results: the outputs of each sample, by leg; the reference comes first.
         before: the original's network.
-        after: the cleaned model's.
+        after: the cleaned model's network.
         passes: what each pass did (`passes.core.pipeline.Step.to_json`).
-        sketches: of layers, by tensor, what MIGraphX made of it against the reference.
+        sketches: of MIGraphX's layers against the reference's, by tensor.
     """
 
     results: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Evidence:
     sketches: Mapping[str, Sketch] = field(default_factory=dict)
 
     def pairs(self, leg: str, sample: int) -> Iterator[tuple[str, Value, Value]]:
-        """Name, expected and actual value of each output that both the reference and a leg gave."""
+        """The name, expected and actual value of each output that both the reference and a leg have."""
         reference = next(iter(self.results), None)
         if reference is None or leg == reference or sample >= len(self.results.get(leg, ())):
             return

@@ -1,52 +1,60 @@
-"""A failure of MIGraphX as something that was found: in which step it was, of what kind, and in whose words."""
+"""A failure of MIGraphX as a result of a check: the step, the kind, and the message."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from onnx_bridge.core.errors import RuntimeFailure
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.core.errors import RuntimeFailure, Step
+from onnx_bridge.parity.symptom import SymptomKind
 
-STEPS = ("parse", "quantize", "compile", "save", "load", "run")
-"""What MIGraphX does with a model, in order. A failure before says nothing of the model."""
 _SAYS = {
-    Kind.REJECTED: "fails",
-    Kind.CRASHES: "crashes",
-    Kind.HANGS: "does not come to an end",
-    Kind.MEMORY: "runs out of memory",
+    SymptomKind.REJECTED: "fails",
+    SymptomKind.CRASHES: "crashes",
+    SymptomKind.TIMEOUT: "times out",
+    SymptomKind.MEMORY: "runs out of memory",
 }
 _LINES = 20
-"""Of what MIGraphX printed, the last so many are kept."""
+"""How many lines are kept of what MIGraphX printed."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no answer.
+    """Why a leg has no outputs.
 
     Attributes:
-        step: one of `STEPS`.
+        step: the step that failed.
         error: as it was raised.
         sample: the number of the sample that was run; None where it shows before any is.
     """
 
-    step: str
+    step: Step
     error: RuntimeFailure
     sample: int | None = None
 
+    @classmethod
+    def of(cls, error: RuntimeFailure) -> Failure:
+        """The failure of a conversion; it is one of parsing where no request to MIGraphX failed."""
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, RuntimeFailure) and cause.step is not None:
+                return cls(cause.step, error)
+            cause = cause.__cause__
+        return cls(Step.PARSE, error)
+
     @property
-    def kind(self) -> Kind:
-        """In a word."""
-        return Kind.of(self.error)
+    def kind(self) -> SymptomKind:
+        """The kind of the error."""
+        return SymptomKind.of(self.error)
 
     @property
     def summary(self) -> str:
-        """What happened, without the words of MIGraphX."""
+        """What happened, without MIGraphX's message."""
         return f"{_SAYS[self.kind]} in the step {self.step}"
 
     @property
     def printed(self) -> str:
-        """The last of what MIGraphX printed."""
+        """The last lines that MIGraphX printed."""
         return "\n".join(self.error.output.strip().splitlines()[-_LINES:])
 
     def __str__(self) -> str:
@@ -54,7 +62,7 @@ class Failure:
         return f"{self.step}{of}: {self.error.what}" + (f" ({self.error.where})" if self.error.where else "")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The attributes as JSON values."""
         error = self.error
-        told = {"what": error.what, "where": error.where, "hint": error.hint, "printed": self.printed}
-        return {"step": self.step, "kind": self.kind.value, "sample": self.sample, **told}
+        values = {"what": error.what, "where": error.where, "hint": error.hint, "printed": self.printed}
+        return {"step": self.step, "kind": self.kind.value, "sample": self.sample, **values}

@@ -1,10 +1,10 @@
-"""The answer of a check: legs × samples × outputs, for people and as JSON."""
+"""The result of a check: legs × samples × outputs, rendered and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,18 +12,16 @@ from rich.text import Text
 
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.values import Value
+from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.layer_report import Layers
+from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.reference.compare import Comparison, OutputComparison
 
-if TYPE_CHECKING:
-    from onnx_bridge.parity.bisect.bisection import Bisection
-
 REFERENCE = "ONNX Runtime"
-"""What evidence calls the reference."""
+"""The name of the reference in evidence."""
 _LISTED = 20
-"""Differences that are told one by one."""
+"""The most differences that are listed."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,9 @@ class Leg:
     """One thing that was compared with the reference.
 
     Attributes:
-        name: what it is ("cleaned on ONNX Runtime", "MIGraphX ref").
-        comparisons: one for each sample.
-        failure: why it could not be run (to the end).
+        name: "cleaned on ONNX Runtime", "MIGraphX ref", …
+        comparisons: one for each sample that was run.
+        failure: why not all samples could be run.
     """
 
     name: str
@@ -42,7 +40,7 @@ class Leg:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran and every output of every sample agrees; without a sample nothing was shown."""
+        """Whether it ran and every output of every sample agrees; False without a sample."""
         return self.failure is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
 
     @property
@@ -52,19 +50,19 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """What `onnx_bridge.check` found.
 
     Attributes:
-        model: what was checked, for people.
+        model: the name of the model.
         legs: what was compared with the reference.
         seed: of the generated samples; None where samples were given.
-        versions: by name, of what took part ("onnxruntime", "MIGraphX").
-        notes: what people should know besides ("the reference is the cleaned model").
-        samples: what was fed, in order; not part of the JSON.
-        layers: what was found within the model, where that was asked for. The verdict is that of the outputs.
-        bisection: what it is that MIGraphX fails on, where it fails.
-        evidence: the arrays and graphs behind it, where they were to be kept; not part of the JSON.
+        versions: of ONNX Runtime and MIGraphX, by name.
+        notes: sentences for the user ("the reference is the cleaned model").
+        samples: the inputs, in order; not part of the JSON.
+        layers: the comparison of every layer, if requested. The verdict is that of the outputs.
+        bisection: the nodes that MIGraphX fails on, where it fails.
+        evidence: the outputs and graphs, if requested; not part of the JSON.
     """
 
     model: str
@@ -73,13 +71,13 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
-    layers: Layers | None = field(default=None, repr=False)
+    layers: LayerReport | None = field(default=None, repr=False)
     bisection: Bisection | None = field(default=None, repr=False)
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
-        """Whether every leg passed; without any leg nothing was shown, so that is a failure."""
+        """Whether every leg passed; False without any leg."""
         return bool(self.legs) and all(leg.passed for leg in self.legs)
 
     @property
@@ -89,7 +87,7 @@ class Report:
         return 0 if self.passed else RuntimeFailure.exit_code if failed else 1
 
     def raise_failure(self) -> None:
-        """For those to whom a failure of MIGraphX is no answer.
+        """Raise the first failure of a leg.
 
         Raises:
             RuntimeFailure: MIGraphX failed.
@@ -100,9 +98,9 @@ class Report:
 
     @property
     def blame(self) -> str | None:
-        """What it is that MIGraphX fails on, in a sentence."""
-        finding = None if self.bisection is None else self.bisection.finding
-        return None if finding is None else finding.sentence
+        """The nodes that MIGraphX fails on, in a sentence."""
+        fault = None if self.bisection is None else self.bisection.fault
+        return None if fault is None else fault.sentence
 
     @property
     def largest_error(self) -> float | None:
@@ -111,7 +109,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         outputs = [output for *_, output in self._all()]
         differing = sum(not output.passed for output in outputs)
         largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
@@ -191,7 +189,7 @@ class Report:
 
 
 def _worst_samples(leg: Leg) -> list[OutputComparison]:
-    """For each output the sample in which it is off most, differences first."""
+    """For each output the comparison with the largest error, differences first."""
     worst: dict[str, OutputComparison] = {}
     for comparison in leg.comparisons:
         for output in comparison.outputs:
@@ -206,7 +204,7 @@ def _figure(number: float | None) -> Text:
 
 
 def _verdict(output: OutputComparison) -> Text:
-    """In a word, and what numbers of errors do not tell: NaN and Inf, integers that differ, other classes."""
+    """The verdict, and what errors do not show: NaN and Inf, integers that differ, other classes."""
     more = [f"{output.nonfinite} of {output.elements} NaN or Inf"] if output.nonfinite else []
     exact = "int" in output.dtype and output.same is not None and output.same < 1
     more += [f"{output.same:.2%} the same"] if exact else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_bridge.core.values import flat
 from onnx_bridge.parity.error_histogram import Sketch
 from onnx_bridge.parity.evidence import Evidence
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.reference.compare import OutputComparison
 from onnx_bridge.report.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, layer_roles
 from onnx_bridge.report.error_profile import ErrorProfile, NodeError
@@ -18,7 +18,7 @@ from onnx_bridge.report.html import Cell, Column, Page, Row, Table, facts_of, nu
 
 if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisection import Bisection
-    from onnx_bridge.parity.layer_report import Layer, Layers
+    from onnx_bridge.parity.layers.report import Layer, LayerReport
 
 _PLOTTED = 400
 """The most tensors that can be plotted; each takes about 4 KB."""
@@ -41,7 +41,7 @@ _FIGURES: tuple[tuple[str, str, str], ...] = (
 
 def write_report(
     path: str | os.PathLike[str],
-    report: Report,
+    report: CheckReport,
     *,
     evidence: Evidence | None = None,
     bisection: Bisection | None = None,
@@ -61,7 +61,7 @@ def write_report(
 
 
 def page_of(
-    report: Report,
+    report: CheckReport,
     *,
     evidence: Evidence | None = None,
     bisection: Bisection | None = None,
@@ -120,7 +120,7 @@ class _Histograms:
         return self._keys.get(title, "")
 
 
-def _outputs(report: Report, evidence: Evidence, sketches: _Histograms) -> Table:
+def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> Table:
     columns = (
         Column("output", "name"),
         Column("leg", "text", "what was compared with the reference"),
@@ -194,7 +194,7 @@ def _verdict(output: OutputComparison) -> Cell:
     return Cell("agrees", colour=GOOD)
 
 
-def _layers(layers: Layers, drawn: Mapping[str, Sketch], sketches: _Histograms) -> Table:
+def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histograms) -> Table:
     columns = (
         Column("#", "number", "in the order of computation"),
         Column("node", "name"),
@@ -233,7 +233,7 @@ def _layers(layers: Layers, drawn: Mapping[str, Sketch], sketches: _Histograms) 
         ]
         rows.append(Row(cells, name, sketches.find(_title(row)), colour if colour in (BAD, WARN) else ""))
     note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
-    return Table("layers", "Layers", columns, rows, note)
+    return Table("layers", "LayerReport", columns, rows, note)
 
 
 def _title(row: Layer) -> str:
@@ -249,7 +249,7 @@ def _error(output: OutputComparison | None) -> list[Cell]:
     return [number_cell(values["max_abs"], colour), number_cell(output.severity, colour)]
 
 
-def _error_profile(layers: Layers, sketches: _Histograms) -> ErrorProfile | None:
+def _error_profile(layers: LayerReport, sketches: _Histograms) -> ErrorProfile | None:
     def measured(name: str) -> list[NodeError]:
         return [
             NodeError(

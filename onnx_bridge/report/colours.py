@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx_bridge.parity.layer_report import Layer, Layers
+    from onnx_bridge.parity.layers.report import Layer, LayerReport
 
 GOOD, BAD, WARN, PLAIN = "good", "bad", "warn", "plain"
 RANK = (PLAIN, GOOD, WARN, BAD)
@@ -14,7 +14,7 @@ FIRST, SECOND, THIRD = "first", "second", "third"
 """Of series in a plot; they carry no meaning."""
 
 
-def layer_roles(layers: Layers) -> list[tuple[str, str]]:
+def layer_roles(layers: LayerReport) -> list[tuple[str, str]]:
     """The role of each layer in an error, as text and colour, in order.
 
     The error of cleaning is only known accumulated: a layer that reads a value that cleaning changed counts as

@@ -6,20 +6,20 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from onnx_bridge.parity.evidence import Evidence, Network
-from onnx_bridge.parity.report import Report
+from onnx_bridge.parity.report import CheckReport
 from onnx_bridge.report.colours import BAD, GOOD, PLAIN, RANK, WARN, layer_roles
 from onnx_bridge.report.html import Graphs
 from onnx_bridge.report.neighbourhood import draw
 
 if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisection import Bisection
-    from onnx_bridge.parity.layer_report import Layers
+    from onnx_bridge.parity.layers.report import LayerReport
 
 _LEGEND = ((BAD, "introduces the error"), (WARN, "propagates it, or differs"), (GOOD, "agrees"), (PLAIN, "unknown"))
 
 
 def fault_graphs(
-    report: Report, evidence: Evidence, layers: Layers | None, bisection: Bisection | None
+    report: CheckReport, evidence: Evidence, layers: LayerReport | None, bisection: Bisection | None
 ) -> Graphs | None:
     """The graphs around the faulty nodes: those found by bisection, else by layer, else the producers of the first
     output that differs. None if nothing differs or no graph is known.
@@ -32,7 +32,7 @@ def fault_graphs(
     if not old and not new:
         return None
     status = _status(layers)
-    if bisection is not None and bisection.finding is not None:
+    if bisection is not None and bisection.fault is not None:
         status |= dict.fromkeys(new, BAD)
     drawn = draw(before, old, _inherited(status, after, old, known=bool(status))), draw(after, new, status)
     if drawn == (None, None):
@@ -43,11 +43,11 @@ def fault_graphs(
 
 
 def _faulty(
-    report: Report, after: Network, layers: Layers | None, bisection: Bisection | None
+    report: CheckReport, after: Network, layers: LayerReport | None, bisection: Bisection | None
 ) -> tuple[set[str], set[str]]:
     """The names of faulty nodes of the original, and of the cleaned model."""
-    if bisection is not None and bisection.finding is not None:
-        found = bisection.finding
+    if bisection is not None and bisection.fault is not None:
+        found = bisection.fault
         names = {node.name for node in found.nodes} | set(found.after)
         if names or found.before:
             return set(found.before), names
@@ -67,7 +67,7 @@ def _producers(network: Network, output: str) -> set[str]:
     return {node.name for node in network.nodes if output in node.outputs or output.split("[")[0] in node.outputs}
 
 
-def _status(layers: Layers | None) -> dict[str, str]:
+def _status(layers: LayerReport | None) -> dict[str, str]:
     """The worst known colour of each node."""
     if layers is None:
         return {}

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as xml
 
 from onnx_bridge.core.atomic_write import write_text
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.reference.compare import OutputComparison
 
 _FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
 
 
-def write_junit(path: str | os.PathLike[str], report: Report) -> None:
+def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
     """Write the results of a check.
 
     A leg that could not be run is an error, and so is one that compared nothing.
@@ -41,7 +41,7 @@ def write_junit(path: str | os.PathLike[str], report: Report) -> None:
     write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n")
 
 
-def _cases(report: Report, leg: Leg) -> Iterator[xml.Element]:
+def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
     place = _text(f"{report.model}.{leg.name}")
     for sample, comparison in enumerate(leg.comparisons):
         for output in comparison.outputs:

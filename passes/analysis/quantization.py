@@ -33,6 +33,12 @@ def is_dequantize(node: ir.Node | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear" and node.domain in DOMAINS
 
 
+def is_quantizer(node: ir.Node) -> bool:
+    """Whether a node rounds floats, or integers of more bits, to a grid: outputs depend on rounding there."""
+    dynamic = node.op_type == "DynamicQuantizeLinear"
+    return node.op_type == "QuantizeLinear" or dynamic or node.op_type.startswith(("QLinear", "QGemm"))
+
+
 def is_quantized(model: ir.Model) -> bool:
     """Whether anything in a model quantizes or dequantizes."""
     return quantized_node(model) is not None

@@ -20,7 +20,8 @@ from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import _following, convert_buckets
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.parity.buckets import check_buckets
+from onnx_bridge.parity.bucket_check import check_buckets
+from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 
@@ -122,7 +123,7 @@ class TestBundle:
             onnx_bridge.Bundle(made[1].path)
 
     def test_check(self, made: tuple[Path, Buckets]) -> None:
-        report = check_buckets(made[1])
+        report = check_buckets(made[1], CheckRequest())
         assert report.passed, report.to_json()
         assert [len(leg.comparisons) for leg in report.legs] == [2, 2, 2, 2]
 
@@ -131,7 +132,7 @@ def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
     """A mean over what is padded: right at the edge, wrong inside, and the check says so."""
     path = write(tmp_path / "m.onnx", "(float[n, 4] x) => (float[1, 4] y) { y = ReduceMean <axes = [0]> (x) }")
     bundle = convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref")
-    report = check_buckets(bundle)
+    report = check_buckets(bundle, CheckRequest())
     assert not report.passed
     assert [each.passed for each in report.legs[0].comparisons] == [True, False]
 
@@ -145,7 +146,7 @@ def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
     bundle = convert_buckets(path, tmp_path / "out", {"n": [5]}, pad={"x": "edge"}, target="ref")
     given = {"x": np.array([-3, -2], np.float32), "z": np.array([1, 2], np.float32)}
     assert compare(bundle(given), Reference(path).run(given)).passed
-    assert check_buckets(bundle).passed
+    assert check_buckets(bundle, CheckRequest()).passed
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,17 @@ import onnx_bridge
 import passes
 from fixtures import small
 from fixtures.faults import Plot
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import parity
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisect import bisect
-from onnx_bridge.parity.bisect.bisection import Bisection, Leg
-from onnx_bridge.parity.bisect.recorded import Recorded
+from onnx_bridge.parity.bisect.bisection import Bisection, Component
+from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.reduce.reduce import reduce
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.request import BisectRequest
+from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
@@ -81,9 +83,9 @@ class TestExport:
 
         assert bisect(mlp, inputs=[{"x": x}], outputs=tmp_path / "right.npz").passed
         found = bisect(mlp, inputs=[{"x": x}], outputs=tmp_path / "wrong.npz")
-        assert found.finding is not None
-        assert found.finding.leg is Leg.EXPORT
-        assert found.finding.error == pytest.approx(0.5, rel=1e-3)
+        assert found.fault is not None
+        assert found.fault.component is Component.EXPORT
+        assert found.fault.error == pytest.approx(0.5, rel=1e-3)
         assert "the export is at fault" in sentence(found)
 
     def test_several_samples_are_stacked(self, tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ class TestExport:
         right = [Reference(mlp).run(sample)["y"] for sample in samples]
         wrong = [*right[:2], np.zeros((4, 16), np.float32)]
         np.savez(tmp_path / "y.npz", y=np.stack(wrong))  # type: ignore[arg-type]
-        found = bisect(mlp, inputs=samples, outputs=tmp_path / "y.npz").finding
+        found = bisect(mlp, inputs=samples, outputs=tmp_path / "y.npz").fault
         assert found is not None
         assert found.sample == 2
 
@@ -140,9 +142,9 @@ class TestPasses:
             "        return result\n"
         )
         passes.load_file(tmp_path / "careless.py")
-        found = bisect(small.mlp(), pipeline="minimal,careless,default").finding
+        found = bisect(small.mlp(), pipeline="minimal,careless,default").fault
         assert found is not None
-        assert (found.leg, found.pass_name, found.application) == (Leg.PASSES, "careless", 0)
+        assert (found.component, found.pass_name, found.application) == (Component.PASSES, "careless", 0)
         assert [node.name for node in found.nodes] == ["leakyrelu_7"]
 
     def test_a_pass_whose_model_onnx_runtime_refuses(self, tmp_path: Path) -> None:
@@ -160,9 +162,9 @@ class TestPasses:
             "        return Result(model, [Rewrite((node.name,), (node.name,))])\n"
         )
         passes.load_file(tmp_path / "mangle.py")
-        found = bisect(small.mlp(), pipeline="minimal,mangle").finding
+        found = bisect(small.mlp(), pipeline="minimal,mangle").fault
         assert found is not None
-        assert (found.leg, found.kind, found.pass_name) == (Leg.PASSES, Kind.REJECTED, "mangle")
+        assert (found.component, found.kind, found.pass_name) == (Component.PASSES, SymptomKind.REJECTED, "mangle")
         assert "Sofdmax" in found.message
 
 
@@ -171,30 +173,34 @@ def test_a_model_made_of_another_by_hand() -> None:
     assert fault is not None
     found = bisect(fault.model, **fault.options)
     assert fault.named(found), found.summary
-    assert found.finding is not None
-    assert found.finding.leg is Leg.MODEL
+    assert found.fault is not None
+    assert found.fault.component is Component.MODEL
 
 
 class TestMigraphx:
     def test_two_nodes_that_are_wrong_together(self) -> None:
         found = bisect(model(PAD_CONV), pipeline="none", host=False)
-        assert found.finding is not None
-        assert (found.finding.leg, found.finding.kind) == (Leg.MIGRAPHX, Kind.WRONG)
-        assert [node.operator for node in found.finding.nodes] == ["Pad", "Conv"]
+        assert found.fault is not None
+        assert (found.fault.component, found.fault.kind) == (Component.MIGRAPHX, SymptomKind.WRONG)
+        assert [node.operator for node in found.fault.nodes] == ["Pad", "Conv"]
         assert "MIGraphX computes Pad Pad and Conv Conv wrongly together (run): c: " in sentence(found)
 
     def test_a_crash(self) -> None:
-        found = bisect(model(SCATTER), inputs=[SCATTER_INPUTS], pipeline="none", host=False).finding
+        found = bisect(model(SCATTER), inputs=[SCATTER_INPUTS], pipeline="none", host=False).fault
         assert found is not None
-        assert (found.kind, found.step) == (Kind.CRASHES, "run")
+        assert (found.kind, found.step) == (SymptomKind.CRASHES, "run")
         assert [node.operator for node in found.nodes] == ["ScatterND"]
         assert "SIGABRT" in found.message
 
     def test_a_rejection(self) -> None:
         text = "g (float[4] x) => (float[4] y) { a = Exp(x) b = Cast<to=6>(a) c = BitwiseNot(b) y = Cast<to=1>(c) }"
-        found = bisect(model(text), pipeline="none", host=False).finding
+        found = bisect(model(text), pipeline="none", host=False).fault
         assert found is not None
-        assert (found.kind, found.step, found.message) == (Kind.REJECTED, "parse", "Unknown operator: BitwiseNot")
+        assert (found.kind, found.step, found.message) == (
+            SymptomKind.REJECTED,
+            "parse",
+            "Unknown operator: BitwiseNot",
+        )
         assert [node.operator for node in found.nodes] == ["BitwiseNot"]
 
     def test_what_does_not_end(self) -> None:
@@ -202,9 +208,9 @@ class TestMigraphx:
             <float[48,48,9,9] w> { a = Relu(x)  b = Conv<pads=[4,4,4,4]>(a, w)  y = Tanh(b)  u = Exp(z) v = Neg(u) }"""
         proto = onnx.parser.parse_model(HEAD + text)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((48, 48, 9, 9), np.float32), "w"))
-        found = bisect(ir.from_proto(proto), pipeline="none", host=False, timeout=1.0).finding
+        found = bisect(ir.from_proto(proto), pipeline="none", host=False, timeout=1.0).fault
         assert found is not None
-        assert (found.kind, found.step) == (Kind.HANGS, "run")
+        assert (found.kind, found.step) == (SymptomKind.TIMEOUT, "run")
         assert [node.operator for node in found.nodes] == ["Conv"]
 
     def test_the_pass_that_made_the_node(self) -> None:
@@ -218,14 +224,14 @@ class TestMigraphx:
             <float low = {-3.4e38}, float high = {1.0e18}, float back = {1.0e-18}> {
             m = Greater(x, x)  masked = Where(m, x, low)  n = Not(m)  kept = Where(n, x, masked)  s = Softmax(kept)
             big = Mul(s, high)  same = Abs(big)  y = Mul(same, back) }"""
-        found = bisect(model(text), pipeline="none", precision="fp16").finding
+        found = bisect(model(text), pipeline="none", precision="fp16").fault
         assert found is not None
-        assert found.leg is Leg.PRECISION
+        assert found.component is Component.PRECISION
         assert [node.operator for node in found.nodes] == ["Mul"]
 
     def test_the_last_of_several_samples(self) -> None:
         given = [{**SCATTER_INPUTS, "i": np.array([[0], [-1]])}, SCATTER_INPUTS]
-        found = bisect(model(SCATTER), inputs=given, pipeline="none", host=False).finding
+        found = bisect(model(SCATTER), inputs=given, pipeline="none", host=False).fault
         assert found is not None
         assert found.sample == 1
         assert [node.operator for node in found.nodes] == ["ScatterND"]
@@ -245,8 +251,8 @@ class TestRuns:
         assert fault is not None
         found = bisect(fault.model, **fault.options)
         assert fault.named(found), found.summary
-        assert found.finding is not None
-        runs = found.runs[found.finding.leg]
+        assert found.fault is not None
+        runs = found.runs[found.fault.component]
         assert math.ceil(math.log2(1000)) + 2 == 12
         assert runs.migraphx <= 12
         assert runs.reference <= 12
@@ -307,13 +313,13 @@ def bare():
     def test_all_legs(self, file: Path) -> None:
         found = bisect(f"{file}:good")
         assert found.passed, found.summary
-        assert list(found.runs) == [Leg.EXPORT, Leg.PASSES, Leg.MIGRAPHX]
+        assert list(found.runs) == [Component.EXPORT, Component.PASSES, Component.MIGRAPHX]
         assert found.samples == 2
 
     def test_what_cannot_be_exported(self, file: Path) -> None:
         found = bisect(f"{file}:bad")
-        assert found.finding is not None
-        assert found.finding.leg is Leg.EXPORT
+        assert found.fault is not None
+        assert found.fault.component is Component.EXPORT
         assert "bad: the export is at fault: it cannot be exported: " in sentence(found)
 
     def test_it_brings_inputs_and_outputs(self, file: Path) -> None:
@@ -342,19 +348,19 @@ class TestBundles:
         found = bisect(bundle)
         assert found.passed, found.summary
         assert found.model == "m.onnx"
-        recorded = Recorded.of(bundle).how({})
-        assert (recorded["dims"], recorded["freeze"], recorded["target"]) == ({"n": 3}, {"k": "[2]"}, "ref")
-        assert "freeze" not in recorded["pipeline"]
-        assert "legalize" not in recorded["pipeline"]
+        recorded = source_request(Bundle(bundle), BisectRequest())[1].conversion
+        assert (recorded.dims, recorded.freeze, recorded.target) == ({"n": 3}, {"k": "[2]"}, "ref")
+        assert "freeze" not in recorded.pipeline
+        assert "legalize" not in recorded.pipeline
 
     def test_a_fault_of_migraphx(self, tmp_path: Path) -> None:
         text = "g (float[4, 4] x) => (float y) { [one] r = Relu(x) [odd] d = Det(r) [end] y = Relu(d) }"
         models.save(model(text), tmp_path / "m.onnx")
         bundle = convert(tmp_path / "m.onnx", tmp_path / "bundle", pipeline="none", target="ref").path
         found = bisect(bundle, host=False)
-        assert found.finding is not None
-        assert [node.name for node in found.finding.nodes] == ["odd"]
-        assert reduce(bundle, tmp_path / "reduced").found is not None
+        assert found.fault is not None
+        assert [node.name for node in found.fault.nodes] == ["odd"]
+        assert reduce(bundle, tmp_path / "reduced").reproduction is not None
         with pytest.raises(InputError, match="which precision"):
             bisect(bundle, precision="fp16")
 
@@ -401,9 +407,9 @@ class TestCommandLine:
         models.save(model(PAD_CONV), tmp_path / "m.onnx")
         said = invoke(tmp_path / "m.onnx", "--pipeline", "none", "--no-host", "--json")
         assert said.exit_code == 1
-        finding = json.loads(said.stdout)["finding"]
-        assert (finding["leg"], finding["kind"], finding["step"]) == ("MIGraphX", "wrong", "run")
-        assert [node["name"] for node in finding["nodes"]] == ["Pad_0", "Conv_0"]
+        fault = json.loads(said.stdout)["fault"]
+        assert (fault["component"], fault["kind"], fault["step"]) == ("MIGraphX", "wrong", "run")
+        assert [node["name"] for node in fault["nodes"]] == ["Pad_0", "Conv_0"]
 
     def test_right_outputs_and_inputs_from_files(self, invoke: Callable[..., Result], tmp_path: Path) -> None:
         models.save(small.mlp(), tmp_path / "m.onnx")

@@ -15,8 +15,8 @@ import onnx_bridge
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.parity.check import _unseen
-from onnx_bridge.parity.layer_report import Layer, Layers
+from onnx_bridge.parity.check import _fusion_note
+from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.report import Leg
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import Part, Tolerance
@@ -65,7 +65,7 @@ class TestLayers:
         assert not report.passed
         assert report.layers.sample == 1
         assert report.layers.first.node == "mul"
-        assert "MatMul mul is the first that differs, and cleaning changed it" in report.layers.sentence
+        assert "MatMul mul is the first that differs; cleaning changed it" in report.layers.sentence
         assert report.to_json()["layers"]["first"] == "a"
 
     def test_partitions_on_the_host(self, runtime: Runtime, tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ class TestLayers:
         right = {"y": np.ones(1)}
         good, bad = Leg("a", (compare(right, right),)), Leg("b", (compare({"y": np.zeros(1)}, right),))
         output = good.comparisons[0].outputs[0]
-        agreeing = Layers((Layer("n", "Add", "", "y", (), "MIGraphX", None, output, output, "", (), ("n",)),))
-        (note,) = _unseen([good, bad], agreeing)
+        agreeing = LayerReport((Layer("n", "Add", "", "y", (), "MIGraphX", None, output, output, "", (), ("n",)),))
+        (note,) = _fusion_note([good, bad], agreeing)
         assert "outputs differ though no layer does" in note
-        assert _unseen([good], agreeing) == _unseen([bad], None) == []
+        assert _fusion_note([good], agreeing) == _fusion_note([bad], None) == []
 
     def test_a_program_alone_has_no_layers(self, runtime: Runtime, tmp_path: Path) -> None:
         path = save("(float[8, 8] x) => (float[8, 8] y) { y = MatMul(x, w) }", tmp_path / "m.onnx")
@@ -164,7 +164,7 @@ class TestInputs:
 
 
 class TestTolerances:
-    def check(self, path: Path, **options: Any) -> onnx_bridge.Report:
+    def check(self, path: Path, **options: Any) -> onnx_bridge.CheckReport:
         return onnx_bridge.check(path, target="ref", reference=path.with_name("other.onnx"), **options)
 
     @pytest.fixture

@@ -18,9 +18,11 @@ import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from onnx_bridge.parity import layers as engine
-from onnx_bridge.parity.layer_report import Layer, Layers
-from onnx_bridge.parity.layers import compare_layers
+from onnx_bridge.parity.device import Device
+from onnx_bridge.parity.layers import walk
+from onnx_bridge.parity.layers.compare import compare_layers
+from onnx_bridge.parity.layers.report import Layer, LayerReport
+from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.reference.compare import OutputComparison, compare
 from onnx_bridge.reference.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers
@@ -50,19 +52,28 @@ def built(text: str, opset: int = 18, **constants: Any) -> ir.Model:
     return model(text, opset=opset, **mentioned(text, CONSTANTS | constants))
 
 
-def looked(runtime: Runtime, cleaned: ir.Model, sample: Mapping[str, Any] | None = None, **options: Any) -> Layers:
+def compared(
+    runtime: Runtime,
+    cleaned: ir.Model,
+    sample: Mapping[str, Any] | None = None,
+    *,
+    original: ir.Model | Path | None = None,
+    host: Mapping[str, str] = {},
+    **options: Any,
+) -> LayerReport:
     worker = Worker(runtime)
+    subject = LayerSubject(cleaned, sample or samplers.generate(cleaned)[0], original, host=host)
     try:
-        return compare_layers(cleaned, sample or samplers.generate(cleaned)[0], worker, **options)
+        return compare_layers(subject, Device(worker), **options)
     finally:
         worker.close()
 
 
-def by_node(layers: Layers) -> dict[str, Layer]:
+def by_node(layers: LayerReport) -> dict[str, Layer]:
     return {row.node: row for row in layers.rows}
 
 
-def rendered(layers: Layers) -> str:
+def rendered(layers: LayerReport) -> str:
     console = Console(file=io.StringIO(), width=200)
     console.print(layers.render())
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -72,7 +83,7 @@ class TestCleanModels:
     @pytest.mark.parametrize("name", ["bert", "vit"])
     def test_networks_give_no_alarm(self, runtime: Runtime, exported: Callable[..., Path], name: str) -> None:
         cleaned = onnx_bridge.clean(exported(name)).model
-        layers = looked(runtime, cleaned, original=exported(name))
+        layers = compared(runtime, cleaned, original=exported(name))
         assert layers.passed, layers.sentence
         assert layers.first is layers.culprit is None
         made = [value for node in cleaned.graph for value in node.outputs if value.uses() or value.is_graph_output()]
@@ -86,7 +97,7 @@ class TestCleanModels:
         before = ir.to_proto(cleaned).SerializeToString()
         (sample,) = samplers.generate(cleaned)
         kept = {name: np.array(array) for name, array in sample.items()}
-        assert looked(runtime, cleaned, sample, original=cleaned).passed
+        assert compared(runtime, cleaned, sample, original=cleaned).passed
         assert ir.to_proto(cleaned).SerializeToString() == before
         np.testing.assert_array_equal(sample["x"], kept["x"])
 
@@ -97,7 +108,7 @@ class TestCleanModels:
                 [second] r = QuantizeLinear(a, scale, point) [last] y = DequantizeLinear(r, scale, point)
             }"""
         )
-        layers = looked(runtime, cleaned)
+        layers = compared(runtime, cleaned)
         assert layers.passed, layers.sentence
         rows = by_node(layers)
         assert rows["second"].accumulated.tolerance.atol == 6.0
@@ -111,11 +122,11 @@ class TestCleanModels:
                 [dice] r = RandomNormalLike <seed = 1.0> (x) [sum] y = Add(x, r) [sure] z = Relu(x)
             }"""
         )
-        layers = looked(runtime, cleaned)
+        layers = compared(runtime, cleaned)
         assert layers.passed
         assert {row.node: row.reason for row in layers.rows} == {
-            "dice": "it depends on chance",
-            "sum": "it depends on chance",
+            "dice": "it depends on random numbers",
+            "sum": "it depends on random numbers",
             "sure": "",
         }
 
@@ -128,7 +139,7 @@ class TestErrorsOfCleaning:
         changed = weight.const_value.numpy().copy()
         changed[3, 5] += 0.5
         weight.const_value = ir.Tensor(changed)
-        layers = looked(runtime, cleaned, original=exported("bert"))
+        layers = compared(runtime, cleaned, original=exported("bert"))
         first = layers.first
         assert first is not None
         assert first.node in ("node_MatMul_92", "node_linear_5")  # the first whose value the original has as well
@@ -144,11 +155,11 @@ class TestErrorsOfCleaning:
         node = next(node for node in cleaned.graph if node.name == "soft")
         node.attributes["axis"] = ir.AttrInt64("axis", 0)
         graphs.stamp([node], "turn-softmax", [node])
-        layers = looked(runtime, cleaned, original=original)
+        layers = compared(runtime, cleaned, original=original)
         assert layers.first.tensor == "c"
         assert layers.first.by == ("turn-softmax",)
         assert (
-            "Softmax soft (made by turn-softmax from soft) is the first that differs, and turn-softmax"
+            "Softmax soft (made by turn-softmax from soft) is the first that differs; the pass turn-softmax changed"
             in layers.sentence
         )
         assert [row.node for row in layers.rows if not row.cleaning.passed] == ["soft", "again", "cut", "end"]
@@ -162,7 +173,7 @@ class TestErrorsOfCleaning:
     def test_integers_that_a_pass_shifted_are_compared_with_what_they_were(self, runtime: Runtime) -> None:
         original = built(self.SHIFTED, middle=np.array(120, np.uint8))
         cleaned = onnx_bridge.clean(original).model
-        rows = by_node(looked(runtime, cleaned, original=original))
+        rows = by_node(compared(runtime, cleaned, original=original))
         assert [rows[name].tensor for name in ("quantize", "turn", "back")] == ["q_int8", "t_int8", "d"]
         for name in ("quantize", "turn", "back", "end"):
             assert rows[name].cleaning.same == 1.0
@@ -175,14 +186,14 @@ class TestErrorsOfCleaning:
         wrong = ir.Tensor(np.array(-8 + 20, np.int8), name="wrong")
         node.replace_input_with(2, ir.Value(name="wrong", const_value=wrong, type=ir.TensorType(wrong.dtype)))
         cleaned.graph.initializers.add(node.inputs[2])
-        layers = looked(runtime, cleaned, original=original)
+        layers = compared(runtime, cleaned, original=original)
         assert layers.first.tensor == "q_int8"
         assert layers.first.cleaning.max_abs == 20.0
 
     def test_an_original_that_cannot_be_run_is_a_note(self, runtime: Runtime) -> None:
         original = built(CHAIN)
         next(iter(original.graph)).domain = "unknown"
-        layers = looked(runtime, built(CHAIN), original=original)
+        layers = compared(runtime, built(CHAIN), original=original)
         assert layers.passed
         assert "values of the original could not be computed" in layers.notes[0]
 
@@ -200,29 +211,29 @@ class TestErrorsOfMigraphx:
     def test_the_node_that_makes_an_error_is_told_from_those_that_pass_it_on(self, runtime: Runtime) -> None:
         """MIGraphX reads negative indices of GatherElements wrongly where the axis is not the first."""
         x = RNG.standard_normal((16, 16), np.float32) + 3
-        layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
         assert layers.first is layers.culprit
         assert layers.first.node == "take"
-        assert "GatherElements take is the first that differs, and makes the error itself" in layers.sentence
+        assert "GatherElements take is the first that differs, by its own error" in layers.sentence
         rows = by_node(layers)
         assert [rows[name].accumulated.passed for name in ("first", "take", "twice", "end")] == [True] + [False] * 3
         assert [rows[name].local.passed for name in ("first", "take", "twice", "end")] == [True, False, True, True]
 
     def test_nodes_that_are_right_alone_and_wrong_together(self, runtime: Runtime) -> None:
-        layers = looked(runtime, built(PADDED))
+        layers = compared(runtime, built(PADDED))
         assert layers.first.node == "conv"
         assert layers.culprit is None
         assert layers.together == ("pad",)
-        assert "right alone, and wrong with pad" in layers.sentence
+        assert "agrees alone, and differs together with pad" in layers.sentence
 
     def test_a_node_that_migraphx_refuses_leaves_the_rest_compared(self, runtime: Runtime) -> None:
         text = """(float[16, 16] x) => (float[16, 16] y, float z) {
             [mul] a = MatMul(x, w) [odd] z = Det(a) [end] y = Relu(a)
         }"""
-        rows = by_node(looked(runtime, built(text)))
+        rows = by_node(compared(runtime, built(text)))
         assert rows["odd"].accumulated is rows["odd"].local is None
-        assert "MIGraphX in its place: " in rows["odd"].reason
-        assert "MIGraphX apart: " in rows["odd"].reason
+        assert "MIGraphX in context: " in rows["odd"].reason
+        assert "MIGraphX in isolation: " in rows["odd"].reason
         for name in ("mul", "end"):
             assert rows[name].accumulated.passed
             assert rows[name].local.passed
@@ -236,7 +247,7 @@ class TestErrorsOfMigraphx:
             "i": np.array([[-1], [0]]),
             "u": np.ones((2, 16), np.float32),
         }
-        rows = by_node(looked(runtime, built(text), sample))
+        rows = by_node(compared(runtime, built(text), sample))
         assert rows["odd"].accumulated is None
         assert "process" in rows["odd"].reason
         assert rows["end"].accumulated.passed
@@ -247,7 +258,7 @@ class TestErrorsOfMigraphx:
             [mul] a = MatMul(x, w) [split] s = SplitToSequence <axis = 0> (a) [one] z = SequenceAt(s, third)
             [end] y = Relu(a)
         }"""
-        rows = by_node(looked(runtime, built(text, third=np.array(3))))
+        rows = by_node(compared(runtime, built(text, third=np.array(3))))
         assert rows["split"].reason == "MIGraphX has no such type of values"
         assert "MIGraphX" in rows["one"].reason
         assert rows["end"].accumulated.passed
@@ -262,7 +273,7 @@ class TestHostPartitions:
 
     def test_nodes_on_the_host_are_compared_with_what_migraphx_hands_over(self, runtime: Runtime) -> None:
         host = dict.fromkeys(("zero", "cast", "mean"), "no fixed shape")
-        layers = looked(runtime, built(self.TEXT), host=host)
+        layers = compared(runtime, built(self.TEXT), host=host)
         assert layers.passed, layers.sentence
         assert layers.segments == 3
         for row in layers.rows:
@@ -275,10 +286,10 @@ class TestHostPartitions:
 class TestManyNodes:
     def test_programs_of_some_nodes_each_give_the_same(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         x = RNG.standard_normal((16, 16), np.float32) + 3
-        whole = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
-        monkeypatch.setattr(engine, "_IN_PLACE", 2)
-        monkeypatch.setattr(engine, "_APART", 3)
-        cut = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        whole = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
+        monkeypatch.setattr(walk, "_MAX_IN_CONTEXT", 2)
+        monkeypatch.setattr(walk, "_MAX_IN_ISOLATION", 3)
+        cut = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
         assert cut.rows == whole.rows
 
 
@@ -288,13 +299,13 @@ class TestMemory:
     ) -> None:
         cleaned = onnx_bridge.clean(exported("bert")).model
         peaks: list[int] = []
-        held = engine._held
-        monkeypatch.setattr(engine, "_held", lambda *groups: peaks.append(held(*groups)) or peaks[-1])
-        whole = looked(runtime, cleaned, original=exported("bert"))
+        total = walk._total_bytes
+        monkeypatch.setattr(walk, "_total_bytes", lambda *groups: peaks.append(total(*groups)) or peaks[-1])
+        whole = compared(runtime, cleaned, original=exported("bert"))
         assert whole.segments == 1
         limit = max(peaks) // 4
         peaks.clear()
-        cut = looked(runtime, cleaned, original=exported("bert"), memory_limit=limit)
+        cut = compared(runtime, cleaned, original=exported("bert"), memory_limit=limit)
         assert 4 <= cut.segments <= 12
         assert max(peaks) <= limit
         assert not cut.notes
@@ -306,14 +317,14 @@ class TestMemory:
             assert other.local.max_abs == one.local.max_abs
 
     def test_a_limit_below_a_single_node_is_told(self, runtime: Runtime) -> None:
-        layers = looked(runtime, built(CHAIN), memory_limit=1000)
+        layers = compared(runtime, built(CHAIN), memory_limit=1000)
         assert layers.segments == 6
         assert layers.passed
         assert "more than the limit" in layers.notes[0]
 
     def test_an_error_is_carried_over_from_segment_to_segment(self, runtime: Runtime) -> None:
         x = RNG.standard_normal((16, 16), np.float32) + 3
-        layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES}, memory_limit=1)
+        layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES}, memory_limit=1)
         assert layers.segments == 4
         assert [row.accumulated.passed for row in layers.rows] == [True, False, False, False]
         assert layers.culprit.node == "take"
@@ -327,14 +338,14 @@ class TestMemory:
             sixteen=np.array([16]),
             h2=np.array([16]),
         )
-        layers = looked(runtime, cleaned, memory_limit=1)
+        layers = compared(runtime, cleaned, memory_limit=1)
         assert layers.passed
         assert by_node(layers)["reshaped"].local is not None
 
 
 def test_json_is_strict_and_complete(runtime: Runtime) -> None:
     x = np.full((16, 16), math.inf, np.float32)
-    layers = looked(runtime, built(GATHERED), {"x": x, "i": INDICES})
+    layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
     data = json.loads(json.dumps(layers.to_json(), allow_nan=False))
     assert len(data["rows"]) == 4
     assert data["rows"][1]["takes"] == ["r", "i"]
@@ -353,29 +364,29 @@ def layer(node: str, accumulated: float, local: float) -> Layer:
 
 
 def test_an_error_that_grows_is_nobodys() -> None:
-    layers = Layers((layer("one", 0.5, 0.5), layer("two", 0.9, 0.4), layer("three", 1.2, 0.3)))
+    layers = LayerReport((layer("one", 0.5, 0.5), layer("two", 0.9, 0.4), layer("three", 1.2, 0.3)))
     assert layers.first.node == "three"
     assert layers.culprit is None
-    said = "the error has grown; the largest of a node's own is 0.5 of the tolerance, of Add one"
+    said = "the error has accumulated; the largest local error is 0.5 of the tolerance, of Add one"
     assert layers.sentence.endswith(said)
     assert "three" in rendered(layers)
 
 
 def test_many_layers_are_cut_short() -> None:
     rows = [layer(f"n{index}", 0.001 * index, 0.0) for index in range(100)]
-    assert "these are the 10 of 100 that are off most" in rendered(Layers(tuple(rows)))
+    assert "these are the 10 of 100 layers with the largest errors" in rendered(LayerReport(tuple(rows)))
     rows[7] = layer("bad", 5.0, 5.0)
-    text = rendered(Layers(tuple(rows)))
+    text = rendered(LayerReport(tuple(rows)))
     assert "these are the 60 of 100" in text
-    assert "Add bad is the first that differs, and makes the error itself" in text
+    assert "Add bad is the first that differs, by its own error" in text
 
 
 def test_nothing_to_look_at_is_no_agreement() -> None:
-    assert not Layers(()).passed
+    assert not LayerReport(()).passed
 
 
 def test_a_model_as_a_file(runtime: Runtime, tmp_path: Path) -> None:
     models.save(built(CHAIN), tmp_path / "m.onnx")
-    assert looked(runtime, models.load(tmp_path / "m.onnx")).passed
+    assert compared(runtime, models.load(tmp_path / "m.onnx")).passed
     (sample,) = samplers.generate(models.load(tmp_path / "m.onnx"))
-    assert looked(runtime, tmp_path / "m.onnx", sample, original=tmp_path / "m.onnx").passed  # type: ignore[arg-type]
+    assert compared(runtime, tmp_path / "m.onnx", sample, original=tmp_path / "m.onnx").passed  # type: ignore[arg-type]

@@ -22,9 +22,9 @@ from fixtures.faults import Plot
 from onnx_bridge.cli import parity
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
+from onnx_bridge.parity.reduce.minimizer import minimal_subset
 from onnx_bridge.parity.reduce.reduce import Reduction, reduce
-from onnx_bridge.parity.reduce.shrink import without
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
@@ -95,7 +95,7 @@ def test_items_that_can_be_left_out() -> None:
         asked.append(items)
         return {3, 40, 77} <= set(items)
 
-    assert without(list(range(100)), shows) == [3, 40, 77]
+    assert minimal_subset(list(range(100)), shows) == [3, 40, 77]
     assert len(asked) < 80
 
 
@@ -112,8 +112,8 @@ class TestWrongNumbers:
         json.dumps(found.to_json(), allow_nan=False)
 
     def test_sizes_and_elements_are_small(self, found: Reduction) -> None:
-        assert found.found is not None
-        assert all(array.size <= 4 for array in found.found.sample.values())
+        assert found.reproduction is not None
+        assert all(array.size <= 4 for array in found.reproduction.sample.values())
         assert found.path is not None
         weights = {each.name: each for each in onnx.load(found.path / "model.onnx").graph.initializer}
         assert np.prod(weights["w"].dims) <= 18
@@ -133,10 +133,10 @@ class TestWrongNumbers:
 
     def test_three_lines_show_it_on_stock_migraphx(self, found: Reduction) -> None:
         assert found.path is not None
-        assert found.found is not None
+        assert found.reproduction is not None
         shown = replayed(found.path)
         assert shown.returncode == 0, shown.stderr
-        (right,) = found.found.expected.values()
+        (right,) = found.reproduction.expected.values()
         numbers = [float(each) for each in re.findall(r"-?\d+\.\d*(?:e[-+]\d+)?", shown.stdout)]
         assert len(numbers) == right.size
         assert not np.allclose(numbers, right.ravel(), rtol=1e-3, atol=1e-3)
@@ -154,8 +154,8 @@ def test_a_crash(tmp_path: Path) -> None:
     given = {"x": np.ones((4, 3), np.float32), "i": np.array([[1], [0]]), "u": np.ones((2, 3), np.float32)}
     found = reduce(model(SCATTER), tmp_path / "out", pipeline="none", inputs=[given])
     assert operators(found) == ["ScatterND"]
-    assert found.found is not None
-    assert found.found.symptom.kind is Kind.CRASHES
+    assert found.reproduction is not None
+    assert found.reproduction.symptom.kind is SymptomKind.CRASHES
     shown = replayed(tmp_path / "out")
     assert shown.returncode != 0
     assert "SIGABRT" in shown.stderr
@@ -187,8 +187,8 @@ def test_only_the_last_sample_shows_it(tmp_path: Path) -> None:
     given = [samples[0], samples[0], {"x": x, "i": np.ones((3, 4), np.int64)}]
     found = reduce(model(GATHER), tmp_path / "out", pipeline="none", inputs=given)
     assert operators(found) == ["GatherElements"]
-    assert found.found is not None
-    assert (found.found.sample["j"] < 0).any()
+    assert found.reproduction is not None
+    assert (found.reproduction.sample["j"] < 0).any()
 
 
 def test_one_node_of_a_large_model(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 from rich.console import Console
 
 from onnx_bridge.core.errors import WorkerCrashed, WorkerTimeout
-from onnx_bridge.parity.bisect.bisection import Bisection, Culprit, Finding
-from onnx_bridge.parity.bisect.bisection import Leg as Part
+from onnx_bridge.parity.bisect.bisection import Bisection, Component, Culprit, Fault
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.report import Leg, Report
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.report import CheckReport, Leg
+from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.compare import Comparison, compare
 
 CRASH = Failure("run", WorkerCrashed("run", returncode=-6), 1)
@@ -25,7 +24,7 @@ def compared(actual: float, expected: float, name: str = "y") -> Comparison:
     return compare({name: np.array([actual], np.float32)}, {name: np.array([expected], np.float32)})
 
 
-def rendered(report: Report) -> str:
+def rendered(report: CheckReport) -> str:
     console = Console(file=io.StringIO(), width=160)
     console.print(report.render())
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -35,7 +34,7 @@ GOOD = Leg("cleaned on ONNX Runtime", (compared(1, 1), compared(2, 2 + 2**-10)))
 
 
 def test_all_legs_and_samples_agree() -> None:
-    report = Report("m.onnx", (GOOD,), seed=7, versions={"onnxruntime": "1.31"})
+    report = CheckReport("m.onnx", (GOOD,), seed=7, versions={"onnxruntime": "1.31"})
     assert report.passed
     assert report.summary == "m.onnx: parity holds in all 2 comparisons; largest error 0.000977"
     text = rendered(report)
@@ -45,7 +44,7 @@ def test_all_legs_and_samples_agree() -> None:
 
 
 def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
-    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1, "y[0]"), compared(1, 2, "y[0]")))))
+    report = CheckReport("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1, "y[0]"), compared(1, 2, "y[0]")))))
     assert not report.passed
     assert report.largest_error == 1.0
     assert report.summary == "m.onnx: parity fails: 1 of 4 comparisons differ; largest error 1"
@@ -55,7 +54,7 @@ def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
 
 
 def test_a_leg_that_could_not_be_run_fails() -> None:
-    report = Report("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1),), CRASH)))
+    report = CheckReport("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1),), CRASH)))
     assert not report.passed
     assert report.exit_code == 3
     assert "MIGraphX ref crashes in the step run" in report.summary
@@ -65,32 +64,36 @@ def test_a_leg_that_could_not_be_run_fails() -> None:
 
 
 def test_exit_codes() -> None:
-    differing = Report("m", (GOOD, Leg("x", (compared(1, 2),))))
+    differing = CheckReport("m", (GOOD, Leg("x", (compared(1, 2),))))
     differing.raise_failure()
-    assert [each.exit_code for each in (Report("m", (GOOD,)), differing, Report("m", ()))] == [0, 1, 1]
+    assert [each.exit_code for each in (CheckReport("m", (GOOD,)), differing, CheckReport("m", ()))] == [0, 1, 1]
 
 
 def test_what_it_fails_on_is_told() -> None:
-    finding = Finding(Part.MIGRAPHX, Kind.CRASHES, "SIGABRT", "run", nodes=(Culprit("odd", "ScatterND"),))
-    report = Report("m", (Leg("MIGraphX", failure=CRASH),), bisection=Bisection("m", finding))
+    fault = Fault(Component.MIGRAPHX, SymptomKind.CRASHES, "SIGABRT", "run", nodes=(Culprit("odd", "ScatterND"),))
+    report = CheckReport("m", (Leg("MIGraphX", failure=CRASH),), bisection=Bisection("m", fault))
     assert "MIGraphX crashes on ScatterND odd (run): SIGABRT" in rendered(report)
-    assert report.to_json()["bisection"]["finding"]["nodes"][0]["name"] == "odd"
+    assert report.to_json()["bisection"]["fault"]["nodes"][0]["name"] == "odd"
 
 
 def test_nothing_compared_is_no_parity() -> None:
-    for report in (Report("m", ()), Report("m", (GOOD, Leg("empty"))), Report("m", (Leg("x", (Comparison(()),)),))):
+    for report in (
+        CheckReport("m", ()),
+        CheckReport("m", (GOOD, Leg("empty"))),
+        CheckReport("m", (Leg("x", (Comparison(()),)),)),
+    ):
         assert not report.passed
         assert "nothing was compared" in report.summary
         rendered(report)
 
 
 def test_nan_on_both_sides_is_told() -> None:
-    assert "1 of 1 NaN or Inf" in rendered(Report("m", (Leg("x", (compared(math.nan, math.nan),)),)))
+    assert "1 of 1 NaN or Inf" in rendered(CheckReport("m", (Leg("x", (compared(math.nan, math.nan),)),)))
 
 
 def test_notes_are_told_and_samples_are_kept_out_of_the_json() -> None:
     samples = ({"x": np.zeros(1, np.float32)},)
-    report = Report("m", (GOOD,), notes=("the reference is the cleaned model",), samples=samples)
+    report = CheckReport("m", (GOOD,), notes=("the reference is the cleaned model",), samples=samples)
     assert "note: the reference is the cleaned model" in rendered(report)
     data = report.to_json()
     assert data["notes"] == ["the reference is the cleaned model"]
@@ -99,14 +102,14 @@ def test_notes_are_told_and_samples_are_kept_out_of_the_json() -> None:
 
 
 def test_many_differences_are_cut_short() -> None:
-    text = rendered(Report("m", (Leg("x", (compared(1, 2),) * 30),)))
+    text = rendered(CheckReport("m", (Leg("x", (compared(1, 2),) * 30),)))
     assert text.count("beyond tolerance") == 20
     assert "… and 10 more" in text
 
 
 def test_json_is_strict_and_complete() -> None:
     failing = Failure("compile", WorkerTimeout("too long", hint="wait", output="words\n"))
-    report = Report("m", (Leg("x", (compared(math.nan, 1), compared(1, 1))), Leg("y", (), failing)), 3, {"a": "1"})
+    report = CheckReport("m", (Leg("x", (compared(math.nan, 1), compared(1, 1))), Leg("y", (), failing)), 3, {"a": "1"})
     data = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (data["model"], data["passed"], data["seed"], data["versions"]) == ("m", False, 3, {"a": "1"})
     assert [(leg["name"], leg["passed"], leg["error"]) for leg in data["legs"]] == [
@@ -115,7 +118,7 @@ def test_json_is_strict_and_complete() -> None:
     ]
     assert data["legs"][1]["failure"] == {
         "step": "compile",
-        "kind": "hangs",
+        "kind": "timeout",
         "sample": None,
         "what": "too long",
         "where": None,
@@ -132,6 +135,6 @@ def test_what_errors_do_not_tell_is_said() -> None:
     right = {"ids": np.arange(8), "logits": np.eye(8, 10, dtype=np.float32)}
     got = {"ids": np.array([0, 1, 2, 3, 4, 5, 6, 9]), "logits": right["logits"].copy()}
     got["logits"][0, 9] = 2
-    text = rendered(Report("m", (Leg("x", (compare(got, right),)),)))
+    text = rendered(CheckReport("m", (Leg("x", (compare(got, right),)),)))
     assert "differs (87.50% the same)" in text
     assert "differs (top-1 87.5%, top-5 100.0%)" in text

@@ -17,7 +17,7 @@ from onnx_bridge.core.errors import MigraphxError, OutOfMemory, RuntimeFailure, 
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.symptom import SymptomKind
 from tests.passes.rewriting import model
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -42,7 +42,7 @@ def run(*arguments: object) -> int:
     return app(list(map(str, arguments)), standalone_mode=False) or 0
 
 
-def check(path: Path, **options: object) -> onnx_bridge.Report:
+def check(path: Path, **options: object) -> onnx_bridge.CheckReport:
     """With no pass and no host, which would see to it that nothing fails."""
     return onnx_bridge.check(path, target="ref", pipeline="none", host=False, **options)  # type: ignore[arg-type]
 
@@ -52,19 +52,19 @@ def test_a_model_that_is_refused(tmp_path: Path) -> None:
     cleaned, device = report.legs
     assert cleaned.passed
     assert len(cleaned.comparisons) == len(report.samples) == 2
-    assert (device.failure.step, device.failure.kind) == ("parse", Kind.REJECTED)
+    assert (device.failure.step, device.failure.kind) == ("parse", SymptomKind.REJECTED)
     assert report.exit_code == 3
     assert "MIGraphX ref fails in the step parse" in report.summary
-    assert [node.name for node in report.bisection.finding.nodes] == ["odd"]
+    assert [node.name for node in report.bisection.fault.nodes] == ["odd"]
     with pytest.raises(RuntimeFailure, match="Unknown operator: Det"):
         report.raise_failure()
 
 
 def test_a_model_that_ends_the_process(tmp_path: Path) -> None:
     report = check(save(CRASHING, tmp_path / "m.onnx", w=WEIGHT), inputs=SAMPLE, layers=True, evidence=True)
-    finding = report.bisection.finding
-    assert finding.kind is Kind.CRASHES
-    assert [node.name for node in finding.nodes] == ["odd"]
+    fault = report.bisection.fault
+    assert fault.kind is SymptomKind.CRASHES
+    assert [node.name for node in fault.nodes] == ["odd"]
     assert "SIGABRT" in report.blame
     rows = {row.node: row for row in report.layers.rows}
     assert "process" in rows["odd"].reason
@@ -78,7 +78,7 @@ def test_a_bundle_that_runs_out_of_memory(worker: Worker, tmp_path: Path, monkey
     bundle = onnx_bridge.convert(path, tmp_path / "bundle", target="ref", memory=0.25)
     report = onnx_bridge.check(bundle)
     device = report.legs[1]
-    assert (device.failure.step, device.failure.kind, device.failure.sample) == ("run", Kind.MEMORY, 0)
+    assert (device.failure.step, device.failure.kind, device.failure.sample) == ("run", SymptomKind.MEMORY, 0)
     assert device.comparisons == ()
     assert report.bisection is None
     assert "`onnx-bridge bisect` finds the nodes" in report.notes[-1]
@@ -92,7 +92,7 @@ def test_files_are_written_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
     data = json.loads(capsys.readouterr().out)
     assert data["passed"] is False
     assert data["legs"][1]["failure"]["step"] == "parse"
-    assert data["bisection"]["finding"]["message"] == "Unknown operator: Det"
+    assert data["bisection"]["fault"]["message"] == "Unknown operator: Det"
     suites = xml.parse(junit).getroot()
     assert [suites.get(name) for name in ("tests", "failures", "errors")] == ["2", "0", "1"]
     (error,) = suites.iter("error")
@@ -107,5 +107,5 @@ def test_files_are_written_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
 def test_kinds() -> None:
     errors = (MigraphxError("no"), WorkerCrashed("run", returncode=-11), OutOfMemory("too much"), RuntimeFailure("no"))
     kinds = [Failure("run", each).kind for each in errors]
-    assert kinds == [Kind.REJECTED, Kind.CRASHES, Kind.MEMORY, Kind.REJECTED]
+    assert kinds == [SymptomKind.REJECTED, SymptomKind.CRASHES, SymptomKind.MEMORY, SymptomKind.REJECTED]
     assert str(Failure("compile", RuntimeFailure("no", where="node odd"))) == "compile: no (node odd)"

@@ -12,8 +12,8 @@ from onnx_bridge.conversion.clean import Cleaned, clean
 from onnx_bridge.core.values import Array
 from onnx_bridge.parity.error_histogram import Sketch
 from onnx_bridge.parity.evidence import Evidence, Network
-from onnx_bridge.parity.layer_report import Layer, Layers
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.layers.report import Layer, LayerReport
+from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.reference.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
 
@@ -46,7 +46,7 @@ def model() -> ir.Model:
 class Scene:
     """What a page is made of."""
 
-    report: Report
+    report: CheckReport
     evidence: Evidence
     cleaned: Cleaned
 
@@ -90,13 +90,13 @@ def scene(fault: float = 0.25) -> Scene:
     truth = (expected, expected)
     legs = {"cleaned on ONNX Runtime": (expected, expected), "MIGraphX ref": (actual, expected)}
     sketches = {name: Sketch.of(wrong[name], right[name]) for name in right}
-    report = Report(
+    report = CheckReport(
         "model.onnx",
         tuple(Leg(name, tuple(map(compare, found, truth))) for name, found in legs.items()),
         seed=7,
         versions={"ONNX Runtime": "1.2.3", "MIGraphX": "4.5.6"},
         notes=("the reference is <b>the cleaned model</b>",),
-        layers=Layers(tuple(rows)),
+        layers=LayerReport(tuple(rows)),
     )
     evidence = Evidence(
         {"ONNX Runtime": truth, **legs},

@@ -11,7 +11,7 @@ import pytest
 
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.report.junit import write_junit
 
@@ -23,7 +23,7 @@ def compared(**pairs: tuple[float, float]) -> Comparison:
     return compare(*sides)
 
 
-def written(report: Report, folder: Path) -> xml.Element:
+def written(report: CheckReport, folder: Path) -> xml.Element:
     path = folder / "results.xml"
     write_junit(path, report)
     assert [each.name for each in folder.iterdir()] == ["results.xml"]
@@ -36,7 +36,9 @@ def counts(element: xml.Element) -> tuple[str | None, ...]:
 
 def test_a_case_for_each_output_of_each_sample(tmp_path: Path) -> None:
     good, bad = compared(y=(1, 1), z=(2, 2)), compared(y=(1, 3), z=(2, 2))
-    report = Report("m.onnx", (Leg("cleaned", (good, good)), Leg("MIGraphX", (good, bad))), 3, {"MIGraphX": "2.14"})
+    report = CheckReport(
+        "m.onnx", (Leg("cleaned", (good, good)), Leg("MIGraphX", (good, bad))), 3, {"MIGraphX": "2.14"}
+    )
     root = written(report, tmp_path)
     assert root.tag == "testsuites"
     assert counts(root) == ("8", "1", "0")
@@ -59,7 +61,7 @@ def test_a_case_for_each_output_of_each_sample(tmp_path: Path) -> None:
 
 
 def test_a_leg_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
-    root = written(Report("m", (Leg("MIGraphX", failure=CRASH),)), tmp_path)
+    root = written(CheckReport("m", (Leg("MIGraphX", failure=CRASH),)), tmp_path)
     assert counts(root) == ("1", "0", "1")
     (error,) = root.iter("error")
     assert str(error.get("message")).startswith("run, sample 2: MIGraphX's process was killed by SIGABRT during run")
@@ -71,7 +73,7 @@ def test_a_leg_that_could_not_be_run_is_an_error(tmp_path: Path) -> None:
 
 def test_nothing_compared_is_an_error(tmp_path: Path) -> None:
     for index, report in enumerate(
-        (Report("m", ()), Report("m", (Leg("x"),)), Report("m", (Leg("x", (Comparison(()),)),)))
+        (CheckReport("m", ()), CheckReport("m", (Leg("x"),)), CheckReport("m", (Leg("x", (Comparison(()),)),)))
     ):
         folder = tmp_path / str(index)
         folder.mkdir()
@@ -80,7 +82,7 @@ def test_nothing_compared_is_an_error(tmp_path: Path) -> None:
 
 def test_what_xml_cannot_hold_is_replaced(tmp_path: Path) -> None:
     hostile = compared(**{"a\x00b<&\ud800\"'": (1, math.nan)})
-    root = written(Report("m\x1b[0m", (Leg("leg", (hostile,)),)), tmp_path)
+    root = written(CheckReport("m\x1b[0m", (Leg("leg", (hostile,)),)), tmp_path)
     (case,) = root.iter("testcase")
     assert case.get("name") == "a�b<&�\"' [sample 0]"
     assert case.get("classname") == "m�[0m.leg"
@@ -88,4 +90,4 @@ def test_what_xml_cannot_hold_is_replaced(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        write_junit(tmp_path / "nowhere" / "out.xml", Report("m", ()))
+        write_junit(tmp_path / "nowhere" / "out.xml", CheckReport("m", ()))

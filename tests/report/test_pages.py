@@ -17,13 +17,14 @@ from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.doctor import doctor
 from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.parity.bisect.bisection import Bisection, Culprit, Finding
-from onnx_bridge.parity.bisect.bisection import Leg as Part
+from onnx_bridge.parity.bisect.bisection import Bisection, Component, Culprit, Fault
+from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.evidence import Evidence, Network
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.layers import compare_layers
-from onnx_bridge.parity.report import Leg, Report
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.layers.compare import compare_layers
+from onnx_bridge.parity.layers.subject import LayerSubject
+from onnx_bridge.parity.report import CheckReport, Leg
+from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.report.check import page_of, write_report
@@ -46,7 +47,7 @@ def test_a_report_alone(tmp_path: Path) -> None:
     y = np.array([1, math.nan, math.inf], np.float32)
     good = compare({"y": y}, {"y": y})
     failed = MigraphxError("ended by SIGABRT <here>")
-    report = Report("m", (Leg("cleaned", (good,)), Leg("MIGraphX", failure=Failure("run", failed))))
+    report = CheckReport("m", (Leg("cleaned", (good,)), Leg("MIGraphX", failure=Failure("run", failed))))
     page = page_of(report)
     assert not page.passed
     assert page.headline == "MIGraphX fails"
@@ -59,7 +60,7 @@ def test_a_report_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_compared() -> None:
-    page = page_of(Report("m", ()))
+    page = page_of(CheckReport("m", ()))
     assert (page.passed, page.headline) == (False, "Parity fails")
     assert "nothing was compared" in page.html()
 
@@ -91,9 +92,9 @@ def test_without_layers_the_graph_is_around_the_output() -> None:
 def test_a_bisection_says_where_to_look() -> None:
     found = scene()
     culprit = Culprit("layer.2/Add", "Add")
-    finding = Finding(Part.MIGRAPHX, Kind.WRONG, "it is off by one", "run", nodes=(culprit,))
+    fault = Fault(Component.MIGRAPHX, SymptomKind.WRONG, "it is off by one", "run", nodes=(culprit,))
     alone = replace(found.report, layers=None)
-    page = page_of(alone, evidence=found.evidence, bisection=Bisection("m", finding))
+    page = page_of(alone, evidence=found.evidence, bisection=Bisection("m", fault))
     assert page.graphs is not None
     assert page.graphs.title == "Around Add layer.2/Add"
     assert page.graphs.after is not None
@@ -103,10 +104,15 @@ def test_a_bisection_says_where_to_look() -> None:
 
 def test_a_pass_that_took_nodes_away_is_shown_where_they_were() -> None:
     found = scene()
-    finding = Finding(
-        Part.PASSES, Kind.WRONG, "it differs", pass_name="remove-identity", before=("layer.0/Identity",), after=()
+    fault = Fault(
+        Component.PASSES,
+        SymptomKind.WRONG,
+        "it differs",
+        pass_name="remove-identity",
+        before=("layer.0/Identity",),
+        after=(),
     )
-    page = page_of(found.report, evidence=found.evidence, bisection=Bisection("m", finding))
+    page = page_of(found.report, evidence=found.evidence, bisection=Bisection("m", fault))
     assert page.graphs is not None
     assert page.graphs.title == "Around Identity layer.0/Identity"
     assert page.graphs.before is not None
@@ -121,9 +127,9 @@ def test_cleaning_is_blamed_where_it_began(worker: Worker) -> None:
     assert weights.const_value is not None
     weights.const_value = ir.tensor(weights.const_value.numpy() + np.float32(1))
     sample = {"x": np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)}
-    layers = compare_layers(cleaned, sample, worker, original=original)
+    layers = compare_layers(LayerSubject(cleaned, sample, original), Device(worker))
     comparison = compare(Reference(cleaned).run(sample), Reference(original).run(sample))
-    report = Report("m", (Leg("cleaned on ONNX Runtime", (comparison,)),), layers=layers)
+    report = CheckReport("m", (Leg("cleaned on ONNX Runtime", (comparison,)),), layers=layers)
     evidence = Evidence(before=Network.of(original), after=Network.of(cleaned))
     page = page_of(report, evidence=evidence)
     found = table(page, "layers")
@@ -143,8 +149,8 @@ def test_a_real_model_on_migraphx(worker: Worker, tmp_path: Path) -> None:
     assert bundle.model_path is not None
     cleaned = bundle.model_path
     expected, actual = Reference(original).run(sample), bundle(sample)
-    layers = compare_layers(cleaned, sample, worker, original=original)
-    report = Report("m", (Leg("MIGraphX ref", (compare(actual, expected),)),), layers=layers)
+    layers = compare_layers(LayerSubject(cleaned, sample, original), Device(worker))
+    report = CheckReport("m", (Leg("MIGraphX ref", (compare(actual, expected),)),), layers=layers)
     after = Network.of(clean(original).model)
     evidence = Evidence(
         {"ONNX Runtime": (expected,), "MIGraphX ref": (actual,)}, Network.of(original), after, bundle.manifest.passes
@@ -175,7 +181,7 @@ def test_a_network_knows_what_subgraphs_take() -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        write_report(tmp_path / "nowhere" / "r.html", Report("m", ()))
+        write_report(tmp_path / "nowhere" / "r.html", CheckReport("m", ()))
 
 
 CASTS = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[2,3] y) {

@@ -1,107 +1,159 @@
-"""Which leg of a model's way to MIGraphX broke, and what it was that broke it: the verb ``bisect``.
+"""The verb ``bisect``: the first component between a model and MIGraphX that is at fault, and the nodes in it.
 
-    outputs given ─► (reference model ─►) model ─► applications of passes ─► cleaned model ─► MIGraphX ─► its precision
+    expected outputs ─► (reference model ─►) model ─► pass applications ─► cleaned model ─► MIGraphX ─► lower precision
 
-Each leg is compared with what comes before it, so that none answers for another, and the first that differs is halved:
+The results of each component are compared with those of the one before it, and the first that differs is bisected:
 
 - passes by their single applications, each prefix of which is a model that ONNX Runtime runs;
-- MIGraphX by pieces of the cleaned model, fed with the reference's own values (`onnx_bridge.parity.pieces`).
+- MIGraphX by submodels of the cleaned model, fed with the reference's values (`onnx_bridge.parity.submodels`).
 
-Halving finds a place where what was right gets wrong, whatever else is wrong. Crashes, rejections and what does not end
-are searched like wrong numbers, and only the same kind of failure counts.
+Bisection finds a place where correct results become wrong, whatever else is wrong. Crashes, rejections and timeouts are
+searched for like wrong numbers, and only the same kind of failure counts.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
-from typing import Unpack
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bundle import is_bundle
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Value
-from onnx_bridge.parity.bisect.bisection import Bisection, Finding, Leg
-from onnx_bridge.parity.bisect.expected import read_outputs
-from onnx_bridge.parity.bisect.exported import export_factory, is_factory
-from onnx_bridge.parity.bisect.recorded import Recorded
-from onnx_bridge.parity.bisect.search import How, Model, Search
-from onnx_bridge.parity.trial import Kind, Precision
-
-Outputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Array
+from onnx_bridge.parity.bisect.bisection import Bisection, Component, Fault
+from onnx_bridge.parity.bisect.bundle_request import source_request
+from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
+from onnx_bridge.parity.bisect.localizer import FaultLocalizer
+from onnx_bridge.parity.bisect.torch_factory import export_factory, is_factory
+from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
+from onnx_bridge.parity.symptom import SymptomKind
+from onnx_bridge.samples.files import Given
 
 
 def bisect(
-    model: Model,
+    model: ModelSource,
     *,
-    reference: Model | None = None,
-    outputs: Outputs | None = None,
-    precision: Precision | None = None,
+    reference: ModelSource | None = None,
+    inputs: Given | None = None,
+    outputs: ExpectedOutputs | None = None,
+    seed: int = 0,
+    samples: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    precision: LowPrecision | None = None,
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
-    **how: Unpack[How],
+    cache: bool = True,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Progress | None = None,
 ) -> Bisection:
-    """Find the leg of a model's way to MIGraphX that breaks it, and in that the pass application or the nodes.
+    """Find the first component that makes a model wrong: exporter, pass application, MIGraphX, or its precision.
 
     Args:
         model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the model that it was
-            converted from, with the pipeline and all else that it was converted with; or ``file.py:factory``, which
-            gives a PyTorch module and its arguments: it is exported, and right is what PyTorch gives.
-        reference: another model that is right, where ``model`` was made of it by other means; what both call by the
-            same name is taken to mean the same.
-        outputs: what the model should give for each sample (those of the PyTorch module, say): arrays by name, or an
-            ``.npz`` of them; several samples are stacked along a first axis.
+            converted from, with the settings of that conversion; or ``file.py:factory``, which gives a PyTorch module
+            and its arguments: it is exported, and PyTorch's outputs are the expected ones.
+        reference: a correct model, where ``model`` was made from it by other means; values of the same name are taken
+            to mean the same.
+        inputs: samples, or where to read them from, as for `onnx_bridge.check`; default: seeded samples that suit the
+            model.
+        outputs: the expected outputs of each sample (of the PyTorch module, for example): arrays by name, or an
+            ``.npz`` of them, in which several samples are stacked along a first axis.
+        seed: of generated samples.
+        samples: how many to generate (default: 1), or to take of those given (default: all).
+        rtol: relative tolerance of floats, as for `onnx_bridge.check`.
+        atol: absolute tolerance of floats, likewise.
         precision: also compare what MIGraphX computes in ``fp16``, ``bf16``, ``int8`` or ``fp8``, calibrated on the
             samples.
-        host: whether nodes that MIGraphX cannot run are left to ONNX Runtime, as `convert` does; if not, MIGraphX is
-            given all of the cleaned model.
-        how: inputs, tolerances, passes and limits, by name: see `onnx_bridge.parity.bisect.search.How`.
-
-    Returns:
-        What was found.
+        target: as for `onnx_bridge.convert`.
+        pipeline: likewise.
+        dims: likewise.
+        shapes: likewise.
+        freeze: likewise; given inputs are without the frozen ones.
+        host: whether nodes that MIGraphX cannot run are left to ONNX Runtime; if not, MIGraphX is given all of the
+            cleaned model.
+        cache: as for `onnx_bridge.convert`.
+        timeout: limit in seconds for each of MIGraphX's steps.
+        memory: limit in GiB for MIGraphX's process.
+        progress: is called with each step.
 
     Raises:
         InputError: the model, the inputs or the outputs are wrong, or ONNX Runtime cannot run the model, so that there
             is no reference; or the model that a bundle was converted from is gone or was changed.
         RuntimeFailure: there is no MIGraphX.
     """
-    preset, name = None, None
+    conversion = ConvertRequest(
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        shapes=as_shapes(shapes),
+        freeze=as_json(freeze),
+        host=host,
+        cache=cache,
+        timeout=timeout,
+        memory=memory,
+    )
+    request = BisectRequest(
+        inputs=inputs,
+        seed=seed,
+        samples=samples,
+        rtol=rtol,
+        atol=atol,
+        conversion=conversion,
+        reference=reference,
+        outputs=outputs,
+        precision=precision,
+    )
+    return run(model, request, progress)
+
+
+def run(model: ModelSource, request: BisectRequest, progress: Progress | None = None) -> Bisection:
+    """Bisect a model as a request says; errors are those of `bisect`."""
+    name: str | None = None
     notes: tuple[str, ...] = ()
     if not isinstance(model, ir.Model) and is_factory(model):
-        if reference is not None or outputs is not None or how.get("inputs") is not None:
-            what = "a module brings its inputs, and its outputs are right"
+        if request.reference is not None or request.outputs is not None or request.inputs is not None:
+            what = "a module brings its inputs, and its outputs are the expected ones"
             raise InputError(what, where=str(model), hint="leave --inputs, --outputs and --reference out")
         name = str(model)
         exported = export_factory(name)
         if exported.model is None:
-            return Bisection(
-                name, Finding(Leg.EXPORT, Kind.REJECTED, exported.problem), samples=0, notes=exported.notes
-            )
-        model, outputs, notes = exported.model, exported.outputs, exported.notes
-        how = {**how, "inputs": list(exported.inputs)}
+            fault = Fault(Component.EXPORT, SymptomKind.REJECTED, exported.problem)
+            return Bisection(name, fault, samples=0, notes=exported.notes)
+        model, notes = exported.model, exported.notes
+        request = replace(request, inputs=list(exported.inputs), outputs=exported.outputs)
     elif not isinstance(model, ir.Model) and is_bundle(model):
-        if reference is not None or precision is not None:
-            what = "a bundle says itself what it was made of, and in which precision it computes"
-            raise InputError(what, where=str(model), hint="leave --reference and --precision out")
-        recorded = Recorded.of(model)
-        model, how = recorded.source(), recorded.how(how)
-        preset, precision = recorded.preset, recorded.calibrated
-    search = Search(model, reference=reference, preset=preset, **how)
-    given = None if outputs is None else read_outputs(outputs, search.truth)
-    finding = (
-        (search.export(given) if given is not None else None)
-        or (search.whole_model() if reference is not None else None)
-        or search.passes()
-        or search.migraphx(host=host)
-        or (search.migraphx(host=host, precision=precision) if precision is not None else None)
-    )
+        model, request = source_request(Bundle(model), request)
+    localizer = FaultLocalizer(model, request, reference=request.reference, progress=progress)
     return Bisection(
-        model=name or search.name,
-        finding=finding,
-        runs=search.runs,
-        samples=len(search.samples),
-        seed=how.get("seed", 0) if how.get("inputs") is None else None,
-        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": search.runtime.version},
-        notes=(*notes, *search.notes),
+        model=name or localizer.name,
+        fault=_first_fault(localizer, request),
+        runs=localizer.runs,
+        samples=len(localizer.samples),
+        seed=request.generated_seed,
+        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": localizer.runtime.version},
+        notes=(*notes, *localizer.notes),
     )
+
+
+def _first_fault(localizer: FaultLocalizer, request: BisectRequest) -> Fault | None:
+    """The fault of the first component that has one; later components are not run."""
+    fault = None
+    host = request.conversion.host
+    if request.outputs is not None:
+        fault = localizer.export(read_expected_outputs(request.outputs, localizer.truth))
+    if fault is None and request.reference is not None:
+        fault = localizer.whole_model()
+    fault = fault or localizer.passes() or localizer.migraphx(host=host)
+    if fault is None and request.precision is not None:
+        fault = localizer.migraphx(host=host, precision=request.precision)
+    return fault

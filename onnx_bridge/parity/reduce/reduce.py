@@ -1,29 +1,33 @@
-"""The smallest part of a model, and inputs of it, that still show what is wrong on MIGraphX: the verb ``reduce``."""
+"""The verb ``reduce``: the smallest part of a model, with inputs, that still shows what is wrong on MIGraphX."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 import onnx_ir as ir
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from onnx_bridge.bundle.bundle import is_bundle
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import flat
-from onnx_bridge.parity.bisect.bisection import Leg
-from onnx_bridge.parity.bisect.narrow import Narrowing
-from onnx_bridge.parity.bisect.recorded import Recorded
-from onnx_bridge.parity.bisect.search import How, Model, Search
-from onnx_bridge.parity.pieces import Piece, Runs
-from onnx_bridge.parity.reduce.reproduction import FILES, title, write
-from onnx_bridge.parity.reduce.shrink import Reproduction, Shrinking, bare, without
-from onnx_bridge.parity.trial import Precision, Symptom
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.parity.bisect.bisection import Component
+from onnx_bridge.parity.bisect.bundle_request import cleaned_request
+from onnx_bridge.parity.bisect.localizer import FaultLocalizer
+from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
+from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, minimal_subset, without_metadata
+from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, write
+from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
+from onnx_bridge.parity.submodels import RunCounts, Submodel
+from onnx_bridge.parity.symptom import Symptom
+from onnx_bridge.samples.files import Given
 
 
 @dataclass(frozen=True)
@@ -31,33 +35,33 @@ class Reduction:
     """What `onnx_bridge.reduce` made.
 
     Attributes:
-        model: what was reduced, for people.
-        path: the folder of the reproduction; None where nothing is wrong, so that there is none.
-        found: the reproduction.
-        nodes_before: how many nodes the model has that MIGraphX was given.
+        model: the name of the model.
+        path: the folder of the reproduction; None where nothing is wrong.
+        reproduction: the smallest model that was found; likewise.
+        nodes_before: how many nodes the cleaned model has.
         runs: how often ONNX Runtime and MIGraphX were run.
-        notes: what people should know besides.
+        notes: sentences for the user.
     """
 
     model: str
     path: Path | None
-    found: Reproduction | None
+    reproduction: Reproduction | None
     nodes_before: int
-    runs: Runs
+    runs: RunCounts
     notes: Sequence[str] = ()
 
     @property
     def summary(self) -> str:
         """One sentence."""
-        if self.found is None:
+        if self.reproduction is None:
             return f"{self.model}: nothing diverges on MIGraphX, so there is nothing to reduce"
-        after = sum(1 for _ in self.found.model.graph)
-        message = " ".join(self.found.symptom.message.split())
-        return f"{self.model}: {title(self.found)}: {self.nodes_before} → {after} nodes; {message}"
+        after = sum(1 for _ in self.reproduction.model.graph)
+        message = " ".join(self.reproduction.symptom.message.split())
+        return f"{self.model}: {title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        found = self.found
+        found = self.reproduction
         return {
             "model": self.model,
             "summary": self.summary,
@@ -73,12 +77,11 @@ class Reduction:
 
     def render(self) -> RenderableType:
         """The sentence, and where the reproduction is."""
-        from rich.console import Group
-        from rich.text import Text
-
         lines = [Text(self.summary, style="bold")]
-        if self.found is not None and self.path is not None:
-            shapes = [f"{name} {array.dtype.name}{list(array.shape)}" for name, array in self.found.sample.items()]
+        if self.reproduction is not None and self.path is not None:
+            shapes = [
+                f"{name} {array.dtype.name}{list(array.shape)}" for name, array in self.reproduction.sample.items()
+            ]
             lines.append(Text(f"  inputs: {', '.join(shapes) or 'none'}"))
             lines.append(Text(f"  {', '.join(FILES)} in {self.path}"))
         lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
@@ -87,80 +90,124 @@ class Reduction:
 
 
 def reduce(
-    model: Model,
+    model: ModelSource,
     out: str | os.PathLike[str],
     *,
-    precision: Precision | None = None,
-    **how: Unpack[How],
+    inputs: Given | None = None,
+    seed: int = 0,
+    samples: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    precision: LowPrecision | None = None,
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    cache: bool = True,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Progress | None = None,
 ) -> Reduction:
-    """Cut a model down to what is wrong on MIGraphX, and write that as a reproduction without this project.
+    """Reduce a model to what is wrong on MIGraphX, and write that as a reproduction that does not need this project.
 
-    MIGraphX is given all of the cleaned model, whatever `convert` would leave to ONNX Runtime; with the pipeline
-    ``none`` it is the model as it is. Right is what ONNX Runtime computes of that model.
+    MIGraphX is given all of the cleaned model, whatever `onnx_bridge.convert` would leave to ONNX Runtime; with the
+    pipeline ``none`` that is the model as it is. ONNX Runtime's outputs of it are the expected ones.
 
     Args:
         model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the cleaned model in it.
         out: the folder to write to: ``model.onnx``, ``inputs.npz``, ``expected.npz``, ``README.md``.
-        precision: what MIGraphX computes in, as for `bisect`.
-        how: likewise. All samples are tried at each step; one that shows it is kept.
+        inputs: as for `onnx_bridge.bisect`. All samples are tried at each step; one that shows the symptom is kept.
+        seed: likewise, as all that follow.
+        samples: likewise.
+        rtol: likewise.
+        atol: likewise.
+        precision: what MIGraphX computes in.
+        target: likewise.
+        pipeline: likewise.
+        dims: likewise.
+        shapes: likewise.
+        freeze: likewise.
+        cache: likewise.
+        timeout: likewise.
+        memory: likewise.
+        progress: likewise.
 
     Returns:
-        What was made; without a reproduction where nothing is wrong.
+        The reduction; without a reproduction where nothing is wrong.
 
     Raises:
         InputError: the model or the inputs are wrong, ONNX Runtime cannot run the model, or ``out`` cannot be written.
         RuntimeFailure: there is no MIGraphX.
     """
-    out = Path(out)
+    conversion = ConvertRequest(
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        shapes=as_shapes(shapes),
+        freeze=as_json(freeze),
+        cache=cache,
+        timeout=timeout,
+        memory=memory,
+    )
+    request = ReduceRequest(
+        inputs=inputs,
+        seed=seed,
+        samples=samples,
+        rtol=rtol,
+        atol=atol,
+        conversion=conversion,
+        precision=precision,
+    )
+    return run(model, Path(out), request, progress)
+
+
+def run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progress | None = None) -> Reduction:
+    """Reduce a model as a request says; errors are those of `reduce`."""
     if out.exists() and not out.is_dir():
         raise InputError("this is a file already", where=str(out), hint="name a folder")
     if not isinstance(model, ir.Model) and is_bundle(model):
-        recorded = Recorded.of(model)
-        model, how = recorded.alone(how)
-        precision = precision or recorded.calibrated
-    search = Search(model, **how)
-    runs = search.runs[Leg.MIGRAPHX] = Runs(reference=1)
-    before = len(list(search.cleaned.graph))
-    _, narrowing = search.narrowing(runs, host=False, precision=precision)
-    if narrowing is None:
-        return Reduction(search.name, None, None, before, runs, tuple(search.notes))
-    found = _smallest(narrowing, search.tell)
-    shrinking = Shrinking(narrowing.device, runs, search.tell)
-    found = bare(shrinking.shrink(found))
-    search.tell("the reproduction in a process of its own")
-    plain = Shrinking(replace(narrowing.device, watched=False), runs, search.tell)
-    alone = plain.attempt(found.model, {**found.sample}, found.symptom)
-    write(
-        alone or found,
-        out,
-        target=search.target,
-        precision=precision or "",
-        version=search.runtime.version,
-        watched=alone is None,
+        model, request = cleaned_request(Bundle(model), request)
+    localizer = FaultLocalizer(model, request, progress=progress)
+    runs = localizer.runs[Component.MIGRAPHX] = RunCounts(reference=1)
+    before = localizer.cleaned.graph.num_nodes()
+    _, nodes = localizer.node_localizer(runs, host=False, precision=request.precision)
+    if nodes is None:
+        return Reduction(localizer.name, None, None, before, runs, tuple(localizer.notes))
+    minimizer = Minimizer(nodes.detector, runs, localizer.tell)
+    found = without_metadata(minimizer.minimize(_fewest_nodes(nodes, localizer.tell)))
+    localizer.tell("the reproduction in a process of its own")
+    unchecked = replace(nodes.detector.device, worker=workers.shared(localizer.runtime))
+    plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
+    without_heap_checks = plain.attempt(found.model, {**found.sample}, found.symptom)
+    environment = Environment(
+        localizer.target, request.precision, localizer.runtime.version, checks_heap=without_heap_checks is None
     )
-    return Reduction(search.name, out, alone or found, before, runs, tuple(search.notes))
+    reproduction = without_heap_checks or found
+    write(reproduction, out, environment)
+    return Reduction(localizer.name, out, reproduction, before, runs, tuple(localizer.notes))
 
 
-def _smallest(narrowing: Narrowing, tell: Callable[[str], None]) -> Reproduction:
-    """The fewest nodes that show it, with the first sample that does; the whole where no part shows it by itself."""
+def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
+    """The fewest nodes that show the symptom, with the first sample that does; the whole where no submodel shows it."""
     tell("which nodes")
-    nodes, symptom = narrowing.narrow()
+    nodes, symptom = localizer.localize()
     if symptom is None:
-        return _reproduction(narrowing.whole, narrowing.symptom)
+        return _reproduction(localizer.whole, localizer.symptom)
 
     def shows(fewer: list[ir.Node]) -> bool:
         tell(f"{len(fewer)} of {len(nodes)} nodes")
-        return isinstance(narrowing.shows(fewer), Symptom)
+        return isinstance(localizer.shows(fewer), Symptom)
 
-    kept = without(nodes, shows)
-    found = narrowing.shows(kept)
+    kept = minimal_subset(nodes, shows)
+    found = localizer.shows(kept)
     assert isinstance(found, Symptom)
-    return _reproduction(narrowing.pieces.of(kept), found)
+    return _reproduction(localizer.extractor.extract(kept), found)
 
 
-def _reproduction(pieces: Sequence[Piece], symptom: Symptom) -> Reproduction:
-    for piece in pieces:
-        for number, sample, expected in zip(piece.numbers, piece.inputs, piece.expected, strict=True):
+def _reproduction(submodels: Sequence[Submodel], symptom: Symptom) -> Reproduction:
+    for each in submodels:
+        for number, sample, expected in zip(each.numbers, each.inputs, each.expected, strict=True):
             if symptom.sample in (None, number):
-                return Reproduction(piece.model, flat(sample), flat(expected), symptom)
+                return Reproduction(each.model, flat(sample), flat(expected), symptom)
     raise AssertionError("a symptom is of one of the samples")

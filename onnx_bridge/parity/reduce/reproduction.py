@@ -1,10 +1,11 @@
-"""A reproduction as a folder, to be handed to those who can mend MIGraphX: it needs nothing of this project."""
+"""A reproduction as a folder for a bug report of MIGraphX, which does not need this project."""
 
 from __future__ import annotations
 
 import platform
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -15,38 +16,53 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.reduce.shrink import Reproduction
-from onnx_bridge.parity.trial import Kind
+from onnx_bridge.parity.reduce.minimizer import Reproduction
+from onnx_bridge.parity.request import LowPrecision
+from onnx_bridge.parity.symptom import SymptomKind
 
 FILES = ("model.onnx", "inputs.npz", "expected.npz", "README.md")
 _SHOWN_NODES = 40
 _SHOWN_ELEMENTS = 64
 _PRINTED = ("float32", "float64", "int32", "int64", "bool")
 _TITLES = {
-    Kind.WRONG: "MIGraphX computes {} wrongly",
-    Kind.REJECTED: "MIGraphX rejects {}",
-    Kind.CRASHES: "MIGraphX crashes on {}",
-    Kind.HANGS: "MIGraphX does not come to an end with {}",
-    Kind.MEMORY: "MIGraphX runs out of memory with {}",
+    SymptomKind.WRONG: "MIGraphX computes {} wrongly",
+    SymptomKind.REJECTED: "MIGraphX rejects {}",
+    SymptomKind.CRASHES: "MIGraphX crashes on {}",
+    SymptomKind.TIMEOUT: "MIGraphX times out on {}",
+    SymptomKind.MEMORY: "MIGraphX runs out of memory on {}",
 }
 
 
+@dataclass(frozen=True)
+class Environment:
+    """Where a reproduction shows its symptom.
+
+    Attributes:
+        target: what MIGraphX compiles for.
+        precision: what MIGraphX is asked to compute in; None is the model's own dtypes.
+        version: of MIGraphX.
+        checks_heap: whether the symptom shows only where glibc checks the heap.
+    """
+
+    target: str
+    precision: LowPrecision | None
+    version: str
+    checks_heap: bool = False
+
+
 def title(found: Reproduction) -> str:
-    """What is wrong, in a few words."""
+    """A title for the bug report."""
     operators = dict.fromkeys(node.op_type for node in found.model.graph)
     return _TITLES[found.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
 
 
-def write(found: Reproduction, folder: Path, *, target: str, precision: str, version: str, watched: bool) -> None:
+def write(found: Reproduction, folder: Path, environment: Environment) -> None:
     """Write model, inputs, expected outputs and a README.
 
     Args:
         found: the reproduction.
-        folder: made where it is not there; files of the same names are replaced.
-        target: what MIGraphX compiles for.
-        precision: what it is asked to compute in; empty for the model's own dtypes.
-        version: MIGraphX's.
-        watched: whether the symptom shows only where the heap is watched.
+        folder: created if needed; files of the same names are replaced.
+        environment: where it shows its symptom.
 
     Raises:
         InputError: it cannot be written.
@@ -58,8 +74,7 @@ def write(found: Reproduction, folder: Path, *, target: str, precision: str, ver
             models.save(found.model, there / "model.onnx", external_data=False)
             np.savez(there / "inputs.npz", allow_pickle=False, **_plain(found.sample))
             np.savez(there / "expected.npz", allow_pickle=False, **_plain(found.expected))
-            text = _readme(found, target=target, precision=precision, version=version, watched=watched)
-            (there / "README.md").write_text(text, encoding="utf-8")
+            (there / "README.md").write_text(_readme(found, environment), encoding="utf-8")
             for name in FILES:
                 (there / name).replace(folder / name)
     except OSError as error:
@@ -70,8 +85,8 @@ def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
 
 
-def _readme(found: Reproduction, *, target: str, precision: str, version: str, watched: bool) -> str:
-    symptom = found.symptom
+def _readme(found: Reproduction, environment: Environment) -> str:
+    symptom, target, precision = found.symptom, environment.target, environment.precision
     how = f" after `quantize_{precision}`" if precision else ""
     lines = [
         f"# {title(found)}",
@@ -87,28 +102,32 @@ def _readme(found: Reproduction, *, target: str, precision: str, version: str, w
         "```",
         "",
     ]
-    if symptom.kind is Kind.WRONG:
+    if symptom.kind is SymptomKind.WRONG:
         lines += [
-            "ONNX Runtime, on the CPU with all graph optimizations off, computes what is in `expected.npz`:",
+            "ONNX Runtime, on the CPU with all graph optimizations off, computes the outputs in `expected.npz`:",
             "",
             *(f"    {line}" for name, array in found.expected.items() for line in _shown(name, array)),
             "",
         ]
     else:
-        lines += ["ONNX Runtime runs it; what it computes is in `expected.npz`.", ""]
-    if watched:
+        lines += ["ONNX Runtime runs it; its outputs are in `expected.npz`.", ""]
+    if environment.checks_heap:
         lines += [
-            "It shows where glibc watches the heap: `LD_PRELOAD=libc_malloc_debug.so.0 "
-            "GLIBC_TUNABLES=glibc.malloc.check=3 python …`; without that the damage may go unseen.",
+            "It shows where glibc checks the heap: `LD_PRELOAD=libc_malloc_debug.so.0 "
+            "GLIBC_TUNABLES=glibc.malloc.check=3 python …`; without that, the corruption may go unnoticed.",
             "",
         ]
     nodes = sum(1 for _ in found.model.graph)
     lines += [f"The model has {nodes} node{'s' if nodes != 1 else ''}:", "", "```", *_text(found.model), "```", ""]
-    lines += ["| | version |", "| --- | --- |", *(f"| {name} | {each} |" for name, each in _versions(version).items())]
+    lines += [
+        "| | version |",
+        "| --- | --- |",
+        *(f"| {name} | {each} |" for name, each in _versions(environment.version).items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _script(target: str, precision: str) -> list[str]:
+def _script(target: str, precision: LowPrecision | None) -> list[str]:
     """Three lines of Python for MIGraphX's own module."""
     quantize = f"migraphx.quantize_{precision}(program); " if precision in ("fp16", "bf16") else ""
     if precision in ("int8", "fp8"):
@@ -128,7 +147,7 @@ def _shown(name: str, array: Array) -> list[str]:
 
 
 def _text(model: ir.Model) -> list[str]:
-    """The model as ONNX text; the elements of large constants are left out."""
+    """The model as ONNX text, without the elements of large constants."""
     nodes = [f"{node.op_type} {node.name}" for node in model.graph]
     if len(nodes) > _SHOWN_NODES:
         return [*nodes[:_SHOWN_NODES], "…"]
@@ -137,7 +156,7 @@ def _text(model: ir.Model) -> list[str]:
     for tensor in proto.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         if array.size <= _SHOWN_ELEMENTS and array.dtype.name in _PRINTED:
-            # the printer shows typed elements, and not raw ones
+            # the printer shows typed elements, not raw_data
             tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, tensor.data_type, array.shape, array.ravel()))
     return onnx.printer.to_text(proto).splitlines()
 

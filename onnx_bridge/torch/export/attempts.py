@@ -18,7 +18,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.torch.export import side_effects
 from onnx_bridge.torch.export.calls import Call, Flat, check_devices, check_module, in_training, quiet, settled, watched
 from onnx_bridge.torch.export.dynamic_linear import is_packed, traceable
-from onnx_bridge.torch.export.export import AUTO, Exported, write
+from onnx_bridge.torch.export.export import AUTO, Exported, ExportFailed, write
 from onnx_bridge.torch.export.exporters import EXPORTERS, Dims, Exporter, Refused, attempt
 from onnx_bridge.torch.export.naming import observed
 from onnx_bridge.torch.export.quantized_outputs import tolerances
@@ -120,7 +120,7 @@ def checked(
     hint = (
         _PACKED if any(map(is_packed, module.modules())) else next(iter(written.changing), None if again else _UNSTEADY)
     )
-    raise InputError(f"it cannot be exported: {said}", where=type(module).__name__, hint=hint)
+    raise ExportFailed(f"it cannot be exported: {said}", where=type(module).__name__, hint=hint)
 
 
 def _fixed_sizes(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[int]:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 AUTO = "auto"
 
 
+class ExportFailed(InputError):
+    """No exporter makes a model that computes what the module does."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """What `export` made.

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.cuts import is_quantizer
 from onnx_bridge.reference.tolerances import Tolerance, preset_tolerance
+from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
 from passes.target.probes import fixed_values
 

@@ -2,79 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 from onnx_bridge.bundle.buckets import BucketInfo, Buckets, label
-from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.conversion.precision import TOLERANCES
+from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.report import Leg, Report
+from onnx_bridge.parity.report import CheckReport, Leg
+from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import inputs as samplers
 
 
-def check_buckets(
-    bundle: Buckets,
-    *,
-    reference: Path | None = None,
-    seed: int = 0,
-    samples: int | None = None,
-    tolerances: Tolerances | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Report:
+def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
 
     Args:
-        bundle: what `convert_buckets` made.
-        reference: the original model; default: the file that it was converted from.
-        seed: of the samples, which are generated.
-        samples: how many for each size; default: 1.
-        tolerances: of the outputs.
-        progress: told each bucket as it begins.
+        bundle: what `onnx_bridge.convert_buckets` made.
+        request: the reference, seed, number of samples for each size, and tolerances.
+        tell: is called with each bucket.
 
     Raises:
-        InputError: the original is gone or was changed.
+        InputError: samples or layers were asked for, or the original is gone or was changed.
         RuntimeNotFound: no MIGraphX here runs it.
     """
-    tell = progress or (lambda _stage: None)
-    original = reference or _original(bundle)
+    if request.inputs is not None or request.layers:
+        what = "buckets are compared on generated samples of their sizes, and without their layers"
+        raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
+    original = request.reference or _original(bundle)
     names = {each.name for each in bundle.manifest.inputs}
-    model = models.load(original)
-    specs = [spec for spec in samplers.specs(model) if spec.name in names]
-    truth = Reference(original)
+    specs = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
+    reference = Reference(original)
     fixed = bundle.manifest.options["dims"]
     symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    precision = bundle.manifest.options.get("precision")
+    tolerances = request.error_tolerances
+    if precision is not None:
+        tolerances = tolerances.at_least(TOLERANCES[precision])
     legs = []
     for info in bundle.manifest.buckets:
         tell(f"bucket {label(info.dims)}")
         found: list[Comparison] = []
         failure = None
         for dims in {tuple(each.items()): each for each in (info.dims, _inside(bundle, info))}.values():
-            wanted = {name: size for name, size in {**fixed, **dims}.items() if name in symbols}
+            sizes = {name: size for name, size in {**fixed, **dims}.items() if name in symbols}
             try:
-                for sample in samplers.generate(specs, seed=seed, samples=samples or 1, dims=wanted):
-                    found.append(compare(bundle(sample), truth.run(sample), tolerances or Tolerances()))
+                for sample in samplers.generate(specs, seed=request.seed, samples=request.samples or 1, dims=sizes):
+                    found.append(compare(bundle(sample), reference.run(sample), tolerances))
             except RuntimeNotFound:
                 raise
             except RuntimeFailure as error:
-                failure = Failure("run", error, len(found))
+                failure = Failure(Step.RUN, error, len(found))
                 break
         legs.append(Leg(f"bucket {label(info.dims)}", tuple(found), failure))
-    return Report(
+    return CheckReport(
         model=bundle.manifest.name,
         legs=tuple(legs),
-        seed=seed,
+        seed=request.seed,
         versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
         notes=(*bundle.manifest.notes, "each bucket is compared at its edge, and inside, where inputs are padded"),
     )
 
 
 def _inside(bundle: Buckets, info: BucketInfo) -> Mapping[str, int]:
-    """Sizes that fall into a bucket and are smaller than it, where there are any: the least above the one before."""
+    """The smallest sizes that fall into a bucket: one more than the bucket before."""
     dims = {}
     for name, size in info.dims.items():
         below = [each.dims[name] for each in bundle.manifest.buckets if each.dims[name] < size]

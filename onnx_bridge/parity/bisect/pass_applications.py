@@ -1,14 +1,14 @@
-"""A cleaning, application by application: the model after each single thing that a pass did."""
+"""The model after each single application of a pass: the prefixes of a cleaning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import Cleaned, clean
-from onnx_bridge.core.values import Array
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.model.difference import diff
 from passes.core.base import Budget, Context, Rewrite, Target
 from passes.core.pipeline import Pipeline
@@ -16,15 +16,15 @@ from passes.core.pipeline import Pipeline
 
 @dataclass(frozen=True)
 class Application:
-    """One thing that a pass did.
+    """One application of a pass.
 
     Attributes:
         name: the pass.
         number: of the application, from 1; 0 for a pass that cannot be stopped between its applications.
         count: how many applications of the pass there are.
-        before: the nodes that went or were changed, as the pass says.
-        after: those that came.
-        changed: the nodes that are new or otherwise in the model after it, by comparison of the two.
+        before: the nodes that it removed or changed, as the pass reports.
+        after: the nodes that it added, as the pass reports.
+        changed: the nodes that are new or changed, by comparison of the models before and after it.
         removed: the names of those that are gone.
     """
 
@@ -37,35 +37,30 @@ class Application:
     removed: tuple[str, ...]
 
 
-class Applications:
-    """The applications of a cleaning, in order.
-
-    A pass that says nothing of what it did counts as one, in case it did something.
+class PassApplications:
+    """The applications of a cleaning, in order; a pass that reports no rewrites counts as one application.
 
     Args:
-        model: what is cleaned; it is left as it is.
-        target: the runtime that passes may ask.
-        pipeline: as for `clean`, and likewise the others.
+        model: it is left as it is.
+        target: the verdicts of the runtime.
+        request: the pipeline, sizes and frozen inputs.
+        progress: is called with each step.
     """
 
     def __init__(
         self,
         model: ir.Model,
         target: Target | None,
-        *,
-        pipeline: str,
-        dims: Mapping[str, int] | None,
-        shapes: Mapping[str, Sequence[int]] | None,
-        freeze: Mapping[str, Array | str] | None,
-        progress: Callable[[str], None] | None,
+        request: ConvertRequest,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         self._model, self._target = model, target
         self.cleaned: Cleaned = clean(
             model,
-            pipeline=pipeline,
-            dims=dims,
-            shapes=shapes,
-            freeze=freeze,
+            pipeline=request.pipeline,
+            dims=request.dims,
+            shapes=request.shapes,
+            freeze=request.freeze,
             default_dim=1,
             target=target,
             progress=progress,
@@ -81,15 +76,15 @@ class Applications:
         return len(self._places)
 
     def model(self, count: int) -> ir.Model:
-        """The model after so many applications."""
+        """The model after the first ``count`` applications."""
         return self._run(count)[0]
 
     def application(self, count: int) -> Application:
-        """What the last of so many applications was."""
+        """The application with which a prefix of ``count`` applications ends."""
         place, number = self._places[count - 1]
         (before, _), (after, rewrites) = self._run(count - 1), self._run(count)
         made = rewrites[number - 1 : number]
-        if len(rewrites) != number:  # the pass does not ask before it rewrites, so that all of its rewrites are here
+        if len(rewrites) != number:  # the pass ignores the budget, so all of its rewrites are here
             number, made = 0, rewrites
         difference = diff(before, after)
         changed = {each.name for each in (*difference.added, *difference.changed)} | _reweighted(before, after)
@@ -104,7 +99,7 @@ class Applications:
         )
 
     def maker(self, node: str) -> tuple[str, int, int] | None:
-        """The pass that made a node, which application that was, and of how many; None where no pass says so."""
+        """The pass that made a node, the number of the application, and of how many; None where no pass reports it."""
         for step in reversed(self._steps):
             for number, rewrite in enumerate(step.result.rewrites, 1):
                 if node in rewrite.after:
@@ -112,7 +107,7 @@ class Applications:
         return None
 
     def _run(self, count: int) -> tuple[ir.Model, list[Rewrite]]:
-        """The model after so many applications, and all that the pass of the last of them did until there."""
+        """The model after ``count`` applications, and the rewrites so far of the pass of the last of them."""
         if count == 0:
             return self._model.clone(), []
         place, number = self._places[count - 1]
@@ -124,7 +119,7 @@ class Applications:
 
 
 def _reweighted(before: ir.Model, after: ir.Model) -> set[str]:
-    """The names of the nodes whose constants have other elements than before, under the same name."""
+    """The names of the nodes whose constants keep their names and have other elements."""
     old = {name: value.const_value for name, value in before.graph.initializers.items()}
     found = set()
     for name, value in after.graph.initializers.items():

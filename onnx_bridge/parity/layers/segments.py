@@ -1,30 +1,31 @@
 """A model in segments: runs of nodes whose values fit into memory together, each a model of its own.
 
-    x ─ A ─ B ─┊─ C ─ D ─► y         the segment (C, D) in its place:   b ─► C ─► D ─►  c, d
-                                     its nodes apart:                   b ─► C ─► c   and   c ─► D ─► d
+    x ─ A ─ B ─┊─ C ─ D ─► y         the segment (C, D) in context:     b ─► C ─► D ─►  c, d
+                                     its nodes in isolation:            b ─► C ─► c   and   c ─► D ─► d
 
-*In its place* a segment takes what the segments before it gave. *Apart*, each of its nodes takes what it is given, so
-that the error of one is not fed to the next.
+*In context* a segment takes what the segments before it computed. *In isolation* each of its nodes takes given values,
+so that the error of one is not fed to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.reference.cuts import can_feed, fix, is_quantizer, size
+from onnx_bridge.parity.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
 from passes.analysis import zero_point_shifts
+from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
 from passes.target.partition import Plan, Side, extract, is_constant, needed
 from passes.target.probes import RANDOM, fixed_values
 
 COPIES = 4
-"""How often a segment's values are there at a time: of the original, the reference, in their place, and apart."""
-_APART = "/apart"
+"""How many copies of a segment's values exist at a time: of the original, the reference, in context, in isolation."""
+_ISOLATED = "/isolated"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Segment:
 
 
 @dataclass
-class Segments:
+class SegmentedModel:
     """A model to be cut into segments.
 
     Args:
@@ -58,29 +59,29 @@ class Segments:
         self._values = {str(each.name): each for each in (*graph.inputs, *graph.initializers.values())}
         self._values |= {str(each.name): each for node in graph for each in node.outputs if each.name}
 
-    def cut(self, limit: int) -> Iterator[Segment]:
-        """The segments, in order; their values, in `COPIES`, take no more than ``limit`` bytes where that can be.
+    def segments(self, limit: int) -> Iterator[Segment]:
+        """The segments, in order; `COPIES` of their values take no more than ``limit`` bytes where possible.
 
-        What later segments need of earlier ones counts twice: of the reference, and in its place. A node alone is
-        never cut, nor is where something would have to be handed over that MIGraphX does not take.
+        Values that later segments need count twice: the reference's, and those in context. A single node is never cut,
+        nor is a value that MIGraphX does not take.
         """
         for partition in self.plan.partitions:
             start: list[ir.Node] = []
-            taken = 0
+            used = 0
             for index, node in enumerate(partition.nodes):
-                room = COPIES * sum(map(size, node.outputs))
-                if start and taken + room > limit and self._can_cut(partition.side, partition.nodes[index:]):
+                needed_bytes = COPIES * sum(map(estimated_bytes, node.outputs))
+                if start and used + needed_bytes > limit and self._can_cut(partition.side, partition.nodes[index:]):
                     yield Segment(partition.side, tuple(start))
-                    start, taken = [], 0
+                    start, used = [], 0
                 if not start:
-                    taken = 2 * sum(map(size, self._held(node)))
+                    used = 2 * sum(map(estimated_bytes, self._alive[node]))
                 start.append(node)
-                taken += room
+                used += needed_bytes
             if start:
                 yield Segment(partition.side, tuple(start))
 
-    def made(self, nodes: Sequence[ir.Node]) -> list[str]:
-        """The values of nodes that anything uses, and that can be looked at."""
+    def outputs(self, nodes: Sequence[ir.Node]) -> list[str]:
+        """The values of nodes that anything uses, and that can be fetched."""
         values = (value for node in nodes for value in node.outputs if value.name)
         return [
             str(value.name)
@@ -88,43 +89,39 @@ class Segments:
             if (value.uses() or value.is_graph_output()) and (value.type is None or Kind.of(value.type) is not None)
         ]
 
-    def taken(self, nodes: Sequence[ir.Node]) -> list[str]:
+    def inputs(self, nodes: Sequence[ir.Node]) -> list[str]:
         """The values that nodes take from others and from the caller, without initializers and constant nodes."""
         inside = {value for node in nodes for value in node.outputs}
         return [name for name in self._used(nodes) if self._values[name] not in inside]
 
     def last_uses(self) -> dict[str, ir.Node]:
         """For each value the last node, in the order of the partitions, that uses it."""
-        return {
-            name: node for partition in self.plan.partitions for node in partition.nodes for name in self._used([node])
-        }
+        return {name: node for each in self.plan.partitions for node in each.nodes for name in self._used([node])}
 
-    def in_place(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-        """The model of a segment, or a part of one, that takes the values that it needs of ``values``."""
-        part = extract(self.model, self.taken(nodes), outputs)
-        fix(part, values, self.constant)
-        return part
+    def in_context(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
+        """The model of consecutive nodes, whose inputs are among ``values``."""
+        return submodel(self.model, self.inputs(nodes), outputs, values, self.constant)
 
-    def apart(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-        """The model of nodes that each take ``values``; its outputs are in order, their names may be others."""
-        part = extract(self.model, self.taken(nodes), outputs)
+    def in_isolation(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
+        """The model of nodes that each take ``values``; its outputs are in order, their names may differ."""
+        part = extract(self.model, self.inputs(nodes), outputs)
         graph = part.graph
         wanted = list(graph.outputs)
-        graph.outputs.clear()  # which stay what they are, when those that use them get twins
+        graph.outputs.clear()  # they stay the nodes' own outputs when their users get new inputs
         made = {str(value.name): value for node in graph for value in node.outputs if value.name}
         for name in self._used(nodes):
             if name in made:
                 old = made[name]
-                old.name = f"{name}{_APART}"
+                old.name = f"{name}{_ISOLATED}"
                 while old.name in self._values:
                     old.name += "_"
-                twin = ir.Value(name=name, type=old.type, shape=old.shape)
-                old.replace_all_uses_with(twin)
-                graph.inputs.append(twin)
+                given = ir.Value(name=name, type=old.type, shape=old.shape)
+                old.replace_all_uses_with(given)
+                graph.inputs.append(given)
         graph.outputs.extend(wanted)
         alive = needed(graph)
         graphs.remove(graph, [node for node in reversed(graph) if node not in alive])
-        fix(part, values, self.constant)
+        fix_inputs(part, values, self.constant)
         return part
 
     def source(self, name: str) -> tuple[str, int]:
@@ -133,22 +130,18 @@ class Segments:
 
     @cached_property
     def random(self) -> frozenset[str]:
-        """The values that depend on chance."""
-        return frozenset(self._reached({node for node in self.model.graph if (node.domain, node.op_type) in RANDOM}))
+        """The values that depend on random numbers."""
+        graph = self.model.graph
+        return frozenset(dependents(graph, {node for node in graph if (node.domain, node.op_type) in RANDOM}))
 
     @cached_property
     def quantized(self) -> dict[str, str]:
-        """The values that depend on quantized ones, and to what: ``int8`` or ``fp8``."""
-        coarse = {node for node in self.model.graph if is_quantizer(node) and _is_float8(node.outputs[0])}
-        fine = {node for node in self.model.graph if is_quantizer(node)} - coarse
-        return dict.fromkeys(self._reached(fine), "int8") | dict.fromkeys(self._reached(coarse), "fp8")
-
-    def _reached(self, starts: Collection[ir.Node]) -> set[str]:
-        found: set[str] = set()
-        for node in self.model.graph:
-            if node in starts or any(value.name in found for value in _operands(node)):
-                found |= {str(value.name) for value in node.outputs}
-        return found
+        """The tolerance preset of each value that depends on a quantized one: ``int8`` or ``fp8``."""
+        graph = self.model.graph
+        quantizers = {node for node in graph if is_quantizer(node)}
+        fp8 = {node for node in quantizers if _is_float8(node.outputs[0])}
+        presets = dict.fromkeys(dependents(graph, quantizers - fp8), "int8")
+        return presets | dict.fromkeys(dependents(graph, fp8), "fp8")
 
     @cached_property
     def constant(self) -> frozenset[str]:
@@ -156,15 +149,12 @@ class Segments:
         return frozenset(str(value.name) for value in fixed_values(self.model.graph))
 
     def _used(self, nodes: Sequence[ir.Node]) -> list[str]:
-        values = dict.fromkeys(value for node in nodes for value in _operands(node))
-        return [str(value.name) for value in values if not _is_fixed(value)]
-
-    def _held(self, node: ir.Node) -> list[ir.Value]:
-        """The values that are there before a node, and are used by it or later."""
-        return self._alive[node]
+        values = dict.fromkeys(value for node in nodes for value in operands(node))
+        return [str(value.name) for value in values if not _is_constant(value)]
 
     @cached_property
     def _alive(self) -> dict[ir.Node, list[ir.Value]]:
+        """For each node the values that exist before it, and that it or a later node uses."""
         last, found = self.last_uses(), {}
         alive: dict[ir.Value, None] = {}
         for partition in self.plan.partitions:
@@ -173,20 +163,17 @@ class Segments:
                 for value in node.outputs:
                     if str(value.name) in last:
                         alive[value] = None
-                for value in _operands(node):
+                for value in operands(node):
                     if last.get(str(value.name)) is node:
                         alive.pop(value, None)
         return found
 
     def _can_cut(self, side: Side, rest: Sequence[ir.Node]) -> bool:
-        return side is Side.HOST or all(value.name in self.constant or can_feed(value) for value in self._held(rest[0]))
+        alive = self._alive[rest[0]]
+        return side is Side.HOST or all(value.name in self.constant or can_feed(value) for value in alive)
 
 
-def _operands(node: ir.Node) -> list[ir.Value]:
-    return [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
-
-
-def _is_fixed(value: ir.Value) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     producer = value.producer()
     return value.is_initializer() or (producer is not None and is_constant(producer))
 

@@ -1,4 +1,4 @@
-"""What was found of a model's layers, for people and as JSON; and which of them is to blame."""
+"""The result of a comparison by layer, rendered and as JSON, and the layer at fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from onnx_bridge.reference.compare import OutputComparison
 
 _LISTED, _EXAMPLES = 60, 10
-"""The most rows that people are shown where values differ, and where all agree: those that are off most."""
+"""The most rows that are rendered where values differ, and where all agree: those with the largest errors."""
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Layer:
     """One value of the cleaned model.
 
     Attributes:
-        node: that makes it.
+        node: the node whose output it is.
         operator: with its domain, where that is not ONNX's own.
-        module: the PyTorch module that it comes from, where the exporter wrote that down.
+        module: the PyTorch module that the node comes from, where the exporter recorded it.
         tensor: its name.
-        takes: the names of what the node takes.
-        runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a partition on the host.
+        takes: the names of the node's inputs.
+        runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
         cleaning: the cleaned model against the original, on ONNX Runtime; None where the original has no such value.
-        accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be had.
+        accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be computed.
         local: MIGraphX against ONNX Runtime, fed with the same values; likewise.
-        reason: why one of the two is missing.
-        by: the pass that made the node; empty where it is as it was.
-        origins: the nodes of the original that it stands for.
+        reason: why ``accumulated`` or ``local`` is missing.
+        by: the pass that made the node; empty for a node of the original.
+        origins: the nodes of the original that it was made from.
     """
 
     node: str
@@ -49,7 +49,7 @@ class Layer:
 
     @property
     def passed(self) -> bool:
-        """Whether all of its errors that there are lie within the tolerance."""
+        """Whether each of its known errors is within the tolerance."""
         return all(each is None or each.passed for each in (self.cleaning, self.accumulated, self.local))
 
     @property
@@ -60,7 +60,7 @@ class Layer:
 
     @property
     def title(self) -> str:
-        """Operator, node, and where that comes from."""
+        """The operator, the node, and where it comes from."""
         said = [f"of {self.module}"] if self.module else []
         said += [f"made by {', '.join(self.by)} from {', '.join(self.origins)}"] if self.by else []
         return f"{self.operator} {self.node}" + (f" ({', '.join(said)})" if said else "")
@@ -73,14 +73,14 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerReport:
     """All values of a cleaned model, in the order in which they are computed.
 
     Attributes:
         rows: one a value.
-        segments: how many parts it was run in.
-        notes: what the user should know, in sentences.
-        together: the nodes that make the first difference together, where none of them alone does.
+        segments: how many segments it was run in.
+        notes: sentences for the user.
+        together: the other nodes that make the first difference together with its own, where no single node does.
         sample: the number of the sample that was run.
     """
 
@@ -92,45 +92,46 @@ class Layers:
 
     @property
     def passed(self) -> bool:
-        """Whether every value agrees; without any nothing was shown, so that is no agreement."""
+        """Whether every value agrees; False without any value, since nothing was compared."""
         return bool(self.rows) and all(row.passed for row in self.rows)
 
     @property
     def first(self) -> Layer | None:
-        """The layer to look at: the first that differs on MIGraphX, or that cleaning changed if that comes first."""
+        """The first layer that differs on MIGraphX, or that cleaning changed, whichever comes first."""
         return next((row for row in self.rows if not row.passed), None)
 
     @property
     def culprit(self) -> Layer | None:
-        """The first layer that makes an error of its own on MIGraphX; None where there is none."""
+        """The first layer with a local error on MIGraphX; None where there is none."""
         return next((row for row in self.rows if row.local is not None and not row.local.passed), None)
 
     @property
     def sentence(self) -> str:
-        """What was found, in a sentence."""
+        """The result in one sentence."""
         first = self.first
         if first is None:
             unknown = sum(row.accumulated is None for row in self.rows)
             missing = f"; {unknown} could not be compared" if unknown else ""
             return f"no layer differs: {len(self.rows) - unknown} values agree{missing}"
         if first.cleaning is not None and not first.cleaning.passed:
-            who = f"{', '.join(first.by)}, which made it," if first.by else "cleaning"
-            return f"{first.title} is the first that differs, and {who} changed it: {_error(first.cleaning)}"
+            who = f"the pass {', '.join(first.by)}" if first.by else "cleaning"
+            return f"{first.title} is the first that differs; {who} changed it: {_error(first.cleaning)}"
         if first.local is not None and not first.local.passed:
-            return f"{first.title} is the first that differs, and makes the error itself: {_error(first.local)}"
+            return f"{first.title} is the first that differs, by its own error: {_error(first.local)}"
         assert first.accumulated is not None
         said = f"{first.title} is the first that differs: {_error(first.accumulated)}"
         if self.together:
-            return f"{said}. Fed with the right values it is right alone, and wrong with {', '.join(self.together)}"
+            others = ", ".join(self.together)
+            return f"{said}. Fed with the reference's values it agrees alone, and differs together with {others}"
         if first.local is None:
-            return f"{said}; its own part in that is not known: {first.reason}"
+            return f"{said}; its local error is not known: {first.reason}"
         most = max(self.rows, key=lambda row: row.local.severity if row.local is not None else 0.0)
         assert most.local is not None
-        share = f"the largest of a node's own is {most.local.severity:.2g} of the tolerance, of {most.title}"
-        return f"{said}. Fed with the right values it is right: the error has grown; {share}"
+        share = f"the largest local error is {most.local.severity:.2g} of the tolerance, of {most.title}"
+        return f"{said}. Fed with the reference's values it agrees: the error has accumulated; {share}"
 
-    def blaming(self, nodes: list[str]) -> Layers:
-        """The same, with the nodes that make the first difference together; the last of them is where it shows."""
+    def blaming(self, nodes: list[str]) -> LayerReport:
+        """The same report, with the nodes that make the first difference together."""
         first = self.first
         others = tuple(node for node in nodes if first is None or node != first.node)
         return replace(self, together=others)
@@ -168,7 +169,8 @@ class Layers:
             table.add_row(*names, *map(_cell, errors), Text(", ".join(row.by)), Text(row.reason, style="yellow"))
         parts: list[RenderableType] = [Text(self.sentence, style="bold green" if self.passed else "bold red"), table]
         if len(shown) < len(self.rows):
-            parts.append(Text(f"these are the {len(shown)} of {len(self.rows)} that are off most; --json has them all"))
+            count = f"{len(shown)} of {len(self.rows)}"
+            parts.append(Text(f"these are the {count} layers with the largest errors; --json has them all"))
         parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
         return Group(*parts)
 

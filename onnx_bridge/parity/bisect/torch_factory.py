@@ -1,4 +1,4 @@
-"""The leg before the model: a PyTorch module, exported here, with what PyTorch itself makes of its inputs."""
+"""A PyTorch module that a factory gives: exported, with PyTorch's own outputs as the expected ones."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
+from onnx_bridge.torch.export import factories
+from onnx_bridge.torch.export.export import ExportFailed, export, require_torch
 
 _FACTORY = re.compile(r".+\.py:\w+|[A-Za-z_][\w.]*:\w+")
-_REFUSED = "it cannot be exported"
 
 
 @dataclass(frozen=True)
-class FromTorch:
-    """A module as a model.
+class ExportedModule:
+    """The export of a module.
 
     Attributes:
-        model: the export; None where there is none that computes what the module does.
+        model: None where no exporter makes a model that computes what the module does.
         problem: why there is none.
         inputs: samples.
-        outputs: what PyTorch gives for each.
-        notes: what the user should know.
+        outputs: what PyTorch computes for each.
+        notes: sentences for the user.
     """
 
     model: ir.Model | None
@@ -37,12 +38,12 @@ class FromTorch:
 
 
 def is_factory(model: object) -> bool:
-    """Whether something names a function that makes a module, like ``net.py:classifier``, and no file."""
+    """Whether ``model`` names a factory of a module, like ``net.py:classifier``, and no file."""
     text = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     return isinstance(text, str) and _FACTORY.fullmatch(text) is not None and not Path(text).exists()
 
 
-def export_factory(name: str) -> FromTorch:
+def export_factory(name: str) -> ExportedModule:
     """Export the module that a factory gives.
 
     Args:
@@ -51,18 +52,13 @@ def export_factory(name: str) -> FromTorch:
     Raises:
         InputError: there is no such factory, or its arguments do not fit; or PyTorch is not installed.
     """
-    from onnx_bridge.torch.export import factories  # which imports torch
-    from onnx_bridge.torch.export.export import export, require_torch
-
     require_torch()
     module, arguments = factories.load(name)
     if arguments is None:
         what = "it gives a module without arguments to call it with"
-        raise InputError(what, where=name, hint="give (module, args)")
+        raise InputError(what, where=name, hint="return (module, args)")
     try:
-        made = export(module, *arguments)
-    except InputError as error:
-        if not error.what.startswith(_REFUSED):
-            raise
-        return FromTorch(None, error.what)
-    return FromTorch(made.model, "", made.samples, made.expected, made.notes)
+        exported = export(module, *arguments)
+    except ExportFailed as error:
+        return ExportedModule(None, error.what)
+    return ExportedModule(exported.model, "", exported.samples, exported.expected, exported.notes)

@@ -1,8 +1,8 @@
-"""Two models that should be the same: the first node of one that computes something else than the other says.
+"""The first nodes of a model that diverge from another model that should compute the same.
 
-What both call by the same name is taken to mean the same. So the values of both are compared in the order of the nodes,
-and where one differs, the nodes behind it are fed with the reference's own values: only what differs then is at fault,
-and not what merely passes an error on, or makes it larger.
+Values of the same name are taken to mean the same. They are compared in the order of the nodes; where one differs, the
+nodes that compute it are fed with the reference's values: only what differs then is at fault, rather than what
+propagates or amplifies an error.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.pieces import Pieces
-from onnx_bridge.parity.trial import Kind, Symptom, reasons
+from onnx_bridge.parity.cuts import operands
+from onnx_bridge.parity.submodels import SubmodelExtractor
+from onnx_bridge.parity.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
-from passes.core import graphs
 from passes.target.partition import boundary, extract
 
-_MOST = 6
-"""How many values that differ are looked at."""
+_MAX_DIFFERING = 6
+"""How many values that differ are examined."""
 
 
-def differing(reference: Pieces, model: Pieces, tolerances: Tolerances) -> tuple[list[ir.Node], Symptom | None]:
-    """The first nodes of ``model`` that differ from ``reference`` by themselves.
+def first_divergence(
+    reference: SubmodelExtractor, model: SubmodelExtractor, tolerances: Tolerances
+) -> tuple[list[ir.Node], Symptom | None]:
+    """The first nodes of ``model`` that diverge from ``reference`` when they are fed with the reference's values.
 
     Returns:
-        The nodes between one value of both that differs and those before it that do not, and how it differs; no nodes,
-        and None, where no such place is found.
+        The nodes between a shared value that differs and the shared values before it, and how it differs; no nodes and
+        None where none are found.
     """
     names = {str(value.name) for node in reference.order for value in node.outputs}
     names |= {str(value.name) for value in reference.model.graph.inputs}
@@ -45,17 +47,17 @@ def differing(reference: Pieces, model: Pieces, tolerances: Tolerances) -> tuple
             if all(compare(got, right, tolerances).passed for got, right in pairs):
                 continue
             wrong.add(name)
-            if (tried := tried + 1) > _MOST:
+            if (tried := tried + 1) > _MAX_DIFFERING:
                 return [], None
-            nodes = _behind(value, names, model.order)
+            nodes = _computing(value, names, model.order)
             found = _local(nodes, name, reference, model, tolerances)
             if found is not None:
                 return nodes, found
     return [], None
 
 
-def _behind(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
-    """The nodes between a value and what both models have before it, in order."""
+def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
+    """The nodes that compute a value from the values that both models have, in order."""
     found: set[ir.Node] = set()
     pending = [value.producer()]
     while pending:
@@ -63,12 +65,13 @@ def _behind(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.
         if node is None or node in found:
             continue
         found.add(node)
-        used = (each for each in (*node.inputs, *graphs.captures(node)) if each is not None)
-        pending += [each.producer() for each in used if each.name not in shared]
+        pending += [each.producer() for each in operands(node) if each.name not in shared]
     return [node for node in order if node in found]
 
 
-def _local(nodes: list[ir.Node], name: str, reference: Pieces, model: Pieces, tolerances: Tolerances) -> Symptom | None:
+def _local(
+    nodes: list[ir.Node], name: str, reference: SubmodelExtractor, model: SubmodelExtractor, tolerances: Tolerances
+) -> Symptom | None:
     """How a value differs where its nodes are fed with the reference's values."""
     inputs = [str(value.name) for value in boundary(model.model.graph, nodes)[0]]
     model.runs.reference += 1
@@ -78,7 +81,7 @@ def _local(nodes: list[ir.Node], name: str, reference: Pieces, model: Pieces, to
         for number, (sample, expected) in enumerate(zip(given, right, strict=True)):
             compared = compare(session.run(sample), expected, tolerances)
             if not compared.passed:
-                return Symptom(Kind.WRONG, "", reasons(compared), number, compared)
+                return Symptom.of_comparison(compared, number)
     except (InputError, KeyError) as error:
-        return Symptom(Kind.REJECTED, "", str(error))
+        return Symptom(SymptomKind.REJECTED, None, str(error))
     return None

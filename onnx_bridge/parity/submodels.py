@@ -1,10 +1,9 @@
-"""Pieces of a model, each a model of its own that is fed with what the reference computes.
+"""Submodels of a model, each a model of its own that is fed with the reference's values.
 
-What a piece makes of the reference's own values is its local error: what came before it has no part in that.
+So the error of a submodel is its local error: the nodes before it have no part in it.
 
-Where a value is cut through, it becomes an input of the piece, unless it is to stay a constant
-(`onnx_bridge.reference.cuts`). Sequences, strings and optionals cannot be given to MIGraphX, so that there nothing is
-cut.
+Where a value is cut through, it becomes an input of the submodel, unless it is to stay a constant
+(`onnx_bridge.parity.cuts`). Sequences, strings and optionals cannot be given to MIGraphX, so nothing is cut there.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.cuts import can_give, fix, is_quantizer, size
+from onnx_bridge.parity.cuts import can_feed_array, dependents, estimated_bytes, operands, submodel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
-from passes.core import graphs
+from passes.analysis.quantization import is_quantizer
 from passes.target.partition import boundary, extract, is_constant, needed
 from passes.target.probes import fixed_values
 
-_KEPT_BYTES = 1 << 30
-"""All values are kept where they are foreseen to take no more; else they are computed anew for each piece."""
+_CACHE_BYTES = 1 << 30
+"""All values are cached where they are estimated to take no more; else they are computed again for each submodel."""
 
 
 @dataclass
-class Runs:
-    """How often something was run, whatever the number of samples."""
+class RunCounts:
+    """How often a model or submodel was run, whatever the number of samples."""
 
     reference: int = 0
     migraphx: int = 0
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A model, what to feed it, and what it should give; the shapes of its inputs are fixed.
+class Submodel:
+    """A model, its inputs and its expected outputs; the shapes of its inputs are fixed.
 
     Attributes:
         model: the nodes.
         inputs: one sample or more.
         expected: the outputs of each.
-        numbers: which of the samples of the whole they are.
-        quantized: the outputs that depend on a quantizer in it, half of whose results are decided by rounding.
+        numbers: the numbers of these samples among those of the whole model.
+        quantized: the outputs that depend on a quantizer in it, whose results rounding decides.
     """
 
     model: ir.Model
@@ -57,80 +56,77 @@ class Piece:
 
 
 @dataclass
-class Pieces:
-    """A model that can be cut into pieces.
+class SubmodelExtractor:
+    """Cuts submodels out of a model.
 
     Args:
         model: names of its nodes and values are unique; it is not changed.
-        samples: what it takes.
-        runs: counts those of the reference.
-        nodes: those that pieces are made of, of its main graph; default: all that its outputs depend on.
+        samples: its inputs.
+        runs: counts the runs of the reference.
+        nodes: the nodes of its main graph that submodels are made of; default: all that its outputs depend on.
     """
 
     model: ir.Model
     samples: Sequence[Sample]
-    runs: Runs
+    runs: RunCounts
     nodes: Iterable[ir.Node] | None = None
-    _kept: list[Sample] | None = field(default=None, init=False)
+    _cache: list[Sample] | None = field(default=None, init=False)
 
     @cached_property
     def order(self) -> list[ir.Node]:
-        """The nodes, in an order that keeps each close to what it takes, so that few values are cut through."""
+        """The nodes in depth-first order, which keeps each close to its operands: few values are cut through."""
         chosen = needed(self.model.graph) if self.nodes is None else set(self.nodes)
         return [node for node in _depth_first(self.model.graph) if node in chosen and not is_constant(node)]
 
     @cached_property
-    def units(self) -> list[tuple[ir.Node, ...]]:
-        """The nodes in order, those together that what cannot be cut through is in between of."""
+    def groups(self) -> list[tuple[ir.Node, ...]]:
+        """The nodes in order; those are one group that a value lies between that cannot be cut through."""
         place = {node: index for index, node in enumerate(self.order)}
-        glued = 0
+        joined_until = 0
         groups: list[list[ir.Node]] = []
         for index, node in enumerate(self.order):
-            if index >= glued or not groups:
+            if index >= joined_until or not groups:
                 groups.append([])
             groups[-1].append(node)
             for value in node.outputs:
                 if not _can_cut(value):
                     users = [place[use.node] for use in value.uses() if use.node in place]
-                    glued = max([glued, *(user + 1 for user in users)])
+                    joined_until = max([joined_until, *(user + 1 for user in users)])
         return [tuple(group) for group in groups]
 
-    def of(self, nodes: Sequence[ir.Node]) -> list[Piece]:
-        """The piece that some nodes are, for each kind of shapes that samples give it; none where it cannot be cut."""
+    def extract(self, nodes: Sequence[ir.Node]) -> list[Submodel]:
+        """The submodels of some nodes, one for each set of input shapes of the samples; none where it cannot be cut."""
         inputs, outputs = boundary(self.model.graph, nodes)
         if not outputs:
             return []
-        fixed = [value for value in inputs if value in self._constant]
+        constant = [str(value.name) for value in inputs if value in self._constant]
         fed = [str(value.name) for value in inputs if value not in self._constant]
         wanted = [str(value.name) for value in outputs]
-        values = self.values([*fed, *wanted, *(str(value.name) for value in fixed)])
-        if not all(can_give(each[name]) for each in values for name in (*fed, *wanted)):
+        values = self.values([*fed, *wanted, *constant])
+        if not all(can_feed_array(each[name]) for each in values for name in (*fed, *wanted)):
             return []
-        groups: dict[object, list[int]] = {}
+        alike: dict[object, list[int]] = {}
         for number, each in enumerate(values):
-            constants = [np.asarray(each[str(value.name)]).tobytes() for value in fixed]
-            groups.setdefault((*(np.shape(_array(each[name])) for name in fed), *constants), []).append(number)
-        part = extract(self.model, [*fed, *(str(value.name) for value in fixed)], wanted)
-        quantized = _quantized(nodes)
-        pieces = []
-        for numbers in groups.values():
-            sample = values[numbers[0]]
-            whole = part if len(groups) == 1 else part.clone()
-            fix(whole, sample, {str(value.name) for value in fixed})
+            elements = [np.asarray(each[name]).tobytes() for name in constant]
+            alike.setdefault((*(np.shape(_array(each[name])) for name in fed), *elements), []).append(number)
+        quantized = frozenset(dependents(nodes, {node for node in nodes if is_quantizer(node)}))
+        submodels = []
+        for numbers in alike.values():
+            model = submodel(self.model, [*fed, *constant], wanted, values[numbers[0]], constant)
             given = [{name: values[number][name] for name in fed} for number in numbers]
             expected = [{name: values[number][name] for name in wanted} for number in numbers]
-            pieces.append(Piece(whole, given, expected, numbers, quantized))
-        return pieces
+            submodels.append(Submodel(model, given, expected, numbers, quantized))
+        return submodels
 
-    def consequence(self, values: Sample, number: int) -> Sample | None:
-        """What the model gives where some of its values are others, on the reference.
+    def outputs_with(self, values: Sample, number: int) -> Sample | None:
+        """The reference's outputs of the model where some of its values are replaced.
 
         Args:
-            values: those, by name.
+            values: the replacements, by name.
             number: of the sample.
 
         Returns:
-            The outputs; None where the reference cannot go on from there.
+            The outputs; None where the reference cannot run the rest.
         """
         inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
         outputs = [str(value.name) for value in self.model.graph.outputs]
@@ -142,23 +138,23 @@ class Pieces:
             return None
 
     def values(self, names: Iterable[str]) -> list[Sample]:
-        """What the reference computes for some values, one dict a sample."""
+        """The reference's values by name, one mapping a sample; None for those that it cannot give."""
         wanted = dict.fromkeys(names)
-        known = {str(value.name): value for value in self.model.graph.inputs}
+        inputs = {str(value.name): value for value in self.model.graph.inputs}
         constants = self.model.graph.initializers
-        made = [name for name in wanted if name not in known and name not in constants]
-        if self._kept is None and self._bytes <= _KEPT_BYTES:
-            self._kept = self._compute(self._all)
-        computed = self._compute(made) if self._kept is None else self._kept
+        made = [name for name in wanted if name not in inputs and name not in constants]
+        if self._cache is None and self._bytes <= _CACHE_BYTES:
+            self._cache = self._compute(self._all)
+        computed = self._compute(made) if self._cache is None else self._cache
         found = []
         for sample, results in zip(self.samples, computed, strict=True):
             each: Sample = {}
             for name in wanted:
                 if name in results:
                     each[name] = results[name]
-                elif name in known and name in sample:
+                elif name in inputs and name in sample:
                     each[name] = sample[name]
-                else:  # what cannot be fetched counts as nothing
+                else:
                     tensor = constants[name].const_value if name in constants else None
                     each[name] = None if tensor is None else np.asarray(tensor.numpy())
             found.append(each)
@@ -166,10 +162,10 @@ class Pieces:
 
     @cached_property
     def _all(self) -> list[str]:
-        """All values that the nodes take from each other, and that the model gives."""
+        """All values that the nodes take from each other, and the model's outputs."""
         inside = set(self.order)
         made = [value for node in self.model.graph if not is_constant(node) for value in node.outputs]
-        wanted = {value for node in inside for value in (*node.inputs, *graphs.captures(node))}
+        wanted = {value for node in inside for value in operands(node)}
         wanted |= {*self.model.graph.outputs, *(value for node in inside for value in node.outputs if value.uses())}
         return [str(value.name) for value in made if value in wanted and _can_fetch(value)]
 
@@ -177,7 +173,7 @@ class Pieces:
     def _bytes(self) -> int:
         wanted = set(self._all)
         made = (value for node in self.model.graph for value in node.outputs if value.name in wanted)
-        return len(self.samples) * sum(map(size, made))
+        return len(self.samples) * sum(map(estimated_bytes, made))
 
     def _compute(self, names: Sequence[str]) -> list[Sample]:
         if not names:
@@ -194,7 +190,7 @@ class Pieces:
 
 
 def _depth_first(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that outputs depend on, each after what it takes, and that as late as possible."""
+    """The nodes that outputs depend on, each after its operands, and these as late as possible."""
     found: dict[ir.Node, None] = {}
     for output in graph.outputs:
         pending = [(output.producer(), False)]
@@ -206,18 +202,8 @@ def _depth_first(graph: ir.Graph) -> list[ir.Node]:
                 found[node] = None
                 continue
             pending.append((node, True))
-            used = (value for value in (*node.inputs, *graphs.captures(node)) if value is not None)
-            pending += [(value.producer(), False) for value in reversed([*used])]
+            pending += [(value.producer(), False) for value in reversed(operands(node))]
     return list(found)
-
-
-def _quantized(nodes: Sequence[ir.Node]) -> frozenset[str]:
-    """The values that depend on a quantizer among the nodes."""
-    found: dict[ir.Value, None] = {}
-    for node in nodes:
-        if is_quantizer(node) or any(value in found for value in node.inputs if value is not None):
-            found.update(dict.fromkeys(node.outputs))
-    return frozenset(str(value.name) for value in found)
 
 
 def _can_cut(value: ir.Value) -> bool:
@@ -226,7 +212,7 @@ def _can_cut(value: ir.Value) -> bool:
 
 
 def _can_fetch(value: ir.Value) -> bool:
-    """Whether the reference gives it: no maps, and no optionals, which may stand for them."""
+    """Whether the reference gives a value: no maps, and no optionals, which may stand for them."""
     return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
 
 

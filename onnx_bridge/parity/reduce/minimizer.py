@@ -1,9 +1,9 @@
-"""A model that shows a symptom, made smaller as long as it shows it.
+"""Minimization: a model that shows a symptom, made smaller as long as it shows it.
 
 First the nodes, by delta debugging (Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input"):
-contiguous pieces are left out, then ever shorter ones, down to single nodes. Then what is left, as a model of its own:
-its outputs, its sizes, the elements of its arrays. Whatever is tried counts only if ONNX Runtime runs it, and MIGraphX
-shows the same symptom.
+contiguous runs are removed, then ever shorter ones, down to single nodes. Then the rest, as a model of its own: its
+outputs, its sizes, the elements of its arrays. An attempt counts only if ONNX Runtime runs it, and MIGraphX shows the
+same symptom.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, flat
-from onnx_bridge.parity.pieces import Piece, Runs
-from onnx_bridge.parity.trial import Device, Symptom
+from onnx_bridge.parity.submodels import RunCounts, Submodel
+from onnx_bridge.parity.symptom import Symptom
+from onnx_bridge.parity.symptom_detector import SymptomDetector
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.inputs import Sample
@@ -28,13 +29,18 @@ from passes.target.partition import extract
 T = TypeVar("T")
 
 _SHAPE_ELEMENTS = 16
-"""Lists of integers of up to so many elements may be shapes."""
-_ARRAYS = 16
-"""Of how many arrays the elements are made simpler."""
+"""The most elements of a list of integers that may be a shape."""
+_MAX_SIMPLIFIED = 16
+"""The most arrays whose elements are simplified."""
 
 
-def without(items: Sequence[T], shows: Callable[[list[T]], bool]) -> list[T]:
-    """The items that remain when all are left out that can be, each piece and then each single one."""
+def minimal_subset(items: Sequence[T], shows: Callable[[list[T]], bool]) -> list[T]:
+    """A subset that shows a symptom, and does not without any one of its items (1-minimal).
+
+    Args:
+        items: all of them show it.
+        shows: whether a subset, in order, shows it.
+    """
     kept = list(items)
     size = max(1, len(kept) // 2)
     while True:
@@ -57,8 +63,8 @@ class Reproduction:
 
     Attributes:
         model: the model.
-        sample: what it takes.
-        expected: what the reference gives for that.
+        sample: its inputs.
+        expected: the reference's outputs.
         symptom: what is wrong on MIGraphX.
     """
 
@@ -69,21 +75,21 @@ class Reproduction:
 
 
 @dataclass
-class Shrinking:
+class Minimizer:
     """Makes a reproduction smaller.
 
     Args:
-        device: where it is tried.
-        runs: counts those of the reference.
-        tell: told what is tried.
+        detector: tests the attempts.
+        runs: counts the runs of the reference.
+        tell: is called with each attempt.
     """
 
-    device: Device
-    runs: Runs
+    detector: SymptomDetector
+    runs: RunCounts
     tell: Callable[[str], None]
 
     def attempt(self, model: ir.Model, sample: Sample, symptom: Symptom) -> Reproduction | None:
-        """The reproduction that a model and a sample are; None where they show no such symptom."""
+        """The reproduction of a model and a sample; None where they do not show the symptom."""
         self.runs.reference += 1
         try:
             expected = Reference(model).run(sample)
@@ -94,13 +100,13 @@ class Shrinking:
             if not isinstance(array, np.ndarray):
                 return None
             value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
-        found = self.device.symptom([Piece(model, [sample], [expected], [0])])
-        if found is None or not found.is_like(symptom):
+        found = self.detector.detect([Submodel(model, [sample], [expected], [0])])
+        if found is None or not found.matches(symptom):
             return None
         return Reproduction(model, flat(sample), flat(expected), found)
 
-    def shrink(self, found: Reproduction) -> Reproduction:
-        """The smallest that is found."""
+    def minimize(self, found: Reproduction) -> Reproduction:
+        """The reproduction with fewer outputs, smaller sizes and simpler elements."""
         found = self._outputs(found)
         found = self._sizes(found)
         return self._elements(found)
@@ -108,7 +114,7 @@ class Shrinking:
     def _outputs(self, found: Reproduction) -> Reproduction:
         names = [str(value.name) for value in found.model.graph.outputs]
         for name in names if len(names) > 1 else ():
-            self.tell(f"output {name} alone")
+            self.tell(f"only output {name}")
             inputs = list(found.sample)
             try:
                 model = extract(found.model, inputs, [name])
@@ -138,7 +144,7 @@ class Shrinking:
 
     def _elements(self, found: Reproduction) -> Reproduction:
         names = [*found.sample, *_constants(found.model)]
-        for name in names[:_ARRAYS]:
+        for name in names[:_MAX_SIMPLIFIED]:
             array = found.sample[name] if name in found.sample else _constants(found.model)[name]
             if not is_float(array.dtype) or array.size < 2:
                 continue
@@ -158,8 +164,8 @@ class Shrinking:
         return found
 
 
-def bare(found: Reproduction) -> Reproduction:
-    """The same, without metadata, which may name the files of a machine, and without what is not used."""
+def without_metadata(found: Reproduction) -> Reproduction:
+    """The reproduction without metadata, which may name files of this machine."""
     model = found.model.clone()
     model.metadata_props.clear()
     model.doc_string = model.graph.doc_string = None
@@ -184,9 +190,9 @@ def _constants(model: ir.Model) -> dict[str, Array]:
 
 
 def _resized(found: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
-    """The model with a size made smaller wherever it is.
+    """The model with a size made smaller wherever it occurs.
 
-    Short lists of integers may be shapes, in which the size is an element; or indices, of which there are so many; or
+    Short lists of integers may be shapes, in which the size is an element; or indices, whose number is the size; or
     neither (pads). Each is tried.
     """
     constants = _constants(found.model)
@@ -220,7 +226,7 @@ def _sliced(array: Array, size: int, smaller: int) -> Array:
 
 
 def _simpler(array: Array) -> Iterator[Array]:
-    """Arrays like this that are easier to read, the easiest first."""
+    """Arrays with elements that are easier to read, the easiest first."""
     yield np.ones_like(array)
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)

@@ -1,6 +1,6 @@
-"""Outputs that are known to be right, as a PyTorch module gave them, say: given in memory, or read from a file.
+"""Expected outputs, from a PyTorch module for example: given in memory, or read from a file.
 
-They are taken as they are: where shapes or dtypes are others than the model gives, that is a difference to be found.
+They are taken as they are: a shape or dtype that differs from the model's is a difference to be found.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array, Value, flat
 
 
-def read_outputs(
+def read_expected_outputs(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Value]], model: Sequence[Mapping[str, Value]]
 ) -> list[Mapping[str, Value]]:
-    """The right outputs of each sample.
+    """The expected outputs of each sample.
 
     Args:
-        source: they, or an ``.npz`` of arrays by the model's names. Of several samples, arrays are stacked along a
-            first axis; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …
-        model: what the model gives for each sample.
+        source: one mapping of arrays a sample, or an ``.npz`` of arrays by the model's names: the arrays of several
+            samples are stacked along a first axis, those of a sequence ``s`` are ``s[0]``, ``s[1]``, …
+        model: the model's outputs for each sample.
 
     Raises:
         InputError: they cannot be read, are for another number of samples, or an output is missing or unknown.

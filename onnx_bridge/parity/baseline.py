@@ -1,0 +1,211 @@
+"""The baseline of a check: the samples and the reference's outputs, and the comparison of other outputs with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.precision import BY_PASS, TOLERANCES
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect.localizer import FaultLocalizer, frozen_values
+from onnx_bridge.parity.device import Device
+from onnx_bridge.parity.error_histogram import Sketch, sketch_into
+from onnx_bridge.parity.evidence import Evidence, Network
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.layers.compare import compare_layers
+from onnx_bridge.parity.layers.report import LayerReport
+from onnx_bridge.parity.layers.subject import LayerSubject
+from onnx_bridge.parity.report import REFERENCE, Leg
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.reference.compare import compare_all
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import Tolerances
+from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample
+
+Outputs = Sequence[Mapping[str, Value]]
+
+CLEANED = "cleaned on ONNX Runtime"
+"""The name of the cleaned model's leg."""
+
+
+@dataclass
+class Baseline:
+    """A model before and after cleaning, its samples, and the reference's outputs; collects the legs of the check.
+
+    Attributes:
+        request: the check.
+        original: the reference model.
+        cleaned: the cleaned model; None where a bundle keeps none.
+        samples: the inputs of the cleaned model.
+        original_samples: the inputs of the original, frozen ones included.
+        truth: the reference's outputs.
+        cleaning_tolerances: of what passes compute.
+        device_tolerances: of what MIGraphX computes.
+        passes: what each pass did (`passes.core.pipeline.Step.to_json`).
+        notes: sentences for the user.
+        legs: what was compared so far.
+    """
+
+    request: CheckRequest
+    original: Path | ir.Model
+    cleaned: Path | ir.Model | None
+    samples: Sequence[Sample]
+    original_samples: Sequence[Sample]
+    truth: Outputs
+    cleaning_tolerances: Tolerances
+    device_tolerances: Tolerances
+    passes: Sequence[Mapping[str, Any]]
+    notes: Sequence[str] = ()
+    legs: list[Leg] = field(default_factory=list)
+    _outputs: dict[str, Outputs] = field(default_factory=dict)
+    _sketches: dict[str, Sketch] = field(default_factory=dict)
+
+    @classmethod
+    def of_bundle(cls, request: CheckRequest, bundle: Bundle, tell: Progress) -> Baseline:
+        """Run the original of a bundle.
+
+        Raises:
+            InputError: the original is gone or was changed, or the samples do not fit.
+        """
+        original, notes = _original(bundle, request.reference)
+        tell("reference")
+        reference = Reference(original)
+        samples = _samples(bundle, original, request)
+        freeze = bundle.manifest.options.get("freeze", {})
+        frozen = frozen_values(models.load(original), freeze) if freeze else {}
+        original_samples = [{**sample, **frozen} for sample in samples]
+        device, cleaning = _tolerances(request, bundle)
+        return cls(
+            request,
+            original,
+            bundle.model_path,
+            samples,
+            original_samples,
+            [reference.run(sample) for sample in original_samples],
+            cleaning,
+            device,
+            bundle.manifest.passes,
+            [*notes, *reference.notes, *files.doubts(samples)],
+        )
+
+    @classmethod
+    def of_localizer(cls, request: CheckRequest, localizer: FaultLocalizer) -> Baseline:
+        """The baseline of a model that MIGraphX does not take, which was cleaned and run to localize the fault."""
+        names = Reference(localizer.cleaned).input_names
+        return cls(
+            request,
+            localizer.model,
+            localizer.cleaned,
+            [{name: sample[name] for name in names} for sample in localizer.samples],
+            localizer.samples,
+            localizer.truth,
+            replace(request.error_tolerances, preset=None),
+            request.error_tolerances,
+            localizer.applications.cleaned.to_json()["passes"],
+        )
+
+    def compare_cleaned(self, tell: Progress) -> None:
+        """Run the cleaned model on ONNX Runtime, and compare it."""
+        if self.cleaned is not None:
+            tell("cleaned model on ONNX Runtime")
+            session = Reference(self.cleaned)
+            self.compare(CLEANED, [session.run(sample) for sample in self.samples], self.cleaning_tolerances)
+
+    def compare(self, name: str, outputs: Outputs, tolerances: Tolerances, failure: Failure | None = None) -> None:
+        """Compare outputs, of all samples or those before a failure, and keep them as a leg."""
+        self._outputs[name] = outputs
+        compared = compare_all(outputs, self.truth[: len(outputs)], tolerances, self.request.layers)
+        self.legs.append(Leg(name, compared, failure))
+
+    def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:
+        """Compare every value of the cleaned model, on the first sample that differs or fails.
+
+        Args:
+            device: MIGraphX; None where all nodes are on the host.
+            host: the reasons of the nodes on the host, by name.
+            tell: is called with each step.
+
+        Raises:
+            InputError: a tolerance names no value.
+        """
+        assert self.cleaned is not None
+        number = self._first_failing_sample()
+        original = None if self.original == self.cleaned else self.original
+        report = compare_layers(
+            LayerSubject(self.cleaned, self.samples[number], original, self.original_samples[number], host),
+            device,
+            tolerances=self.device_tolerances,
+            memory_limit=int(self.request.layers_memory * 2**30),
+            observer=sketch_into(self._sketches) if self.request.evidence else None,
+            progress=tell,
+        )
+        self.device_tolerances.check([*flat(self.truth[number]), *(row.tensor for row in report.rows)])
+        return replace(report, sample=number)
+
+    def evidence(self) -> Evidence:
+        """The outputs and graphs behind the legs."""
+        after = None if self.cleaned is None else Network.of(_loaded(self.cleaned))
+        results = {REFERENCE: self.truth, **self._outputs}
+        return Evidence(results, Network.of(_loaded(self.original)), after, self.passes, self._sketches)
+
+    def _first_failing_sample(self) -> int:
+        """The number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
+        differing = [number for leg in self.legs for number, each in enumerate(leg.comparisons) if not each.passed]
+        failing = [leg.failure.sample or 0 for leg in self.legs if leg.failure is not None]
+        return next(iter((*differing, *failing)), 0)
+
+
+def _loaded(model: Path | ir.Model) -> ir.Model:
+    return model if isinstance(model, ir.Model) else models.load(model)
+
+
+def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tolerances]:
+    """The tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
+    device = request.error_tolerances
+    cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
+    options = bundle.manifest.options
+    precision = options.get("precision")
+    if precision is None:
+        return device, cleaning
+    device = device.at_least(TOLERANCES[precision])
+    lowered_by_pass = precision in BY_PASS or "keep_fp32" in options
+    return device, device if lowered_by_pass else cleaning
+
+
+def _original(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
+    """The file of the reference model, and notes for the user."""
+    if reference is not None:
+        return Path(reference), []
+    source = bundle.manifest.source
+    path = Path(source["path"]) if source["path"] else None
+    if path is not None and path.exists():
+        if models.digest(path) != source["sha256"]:
+            what = "the model was changed since it was converted"
+            raise InputError(what, where=str(path), hint="convert again, or name the original with --reference")
+        return path, []
+    what = "the model that it was converted from is gone"
+    if bundle.model_path is None:
+        raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
+    return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
+
+
+def _samples(bundle: Bundle, original: Path, request: CheckRequest) -> list[Sample]:
+    """Samples in the shapes of the bundle; the roles of inputs are derived from the original."""
+    if request.inputs is not None:
+        return files.given(request.inputs, bundle.specs, count=request.samples)
+    shapes = {each.name: each.shape for each in bundle.inputs if each.shape is not None}
+    names = {each.name for each in bundle.inputs}
+    wanted = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
+    specs, dims = samplers.fixed(wanted, shapes)
+    count = 1 if request.samples is None else request.samples
+    return samplers.generate(specs, seed=request.seed, samples=count, dims=dims)

@@ -1,0 +1,90 @@
+"""The request to bisect or reduce a bundle: its manifest says how it was made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.precision import BY_CALIBRATION, BY_PASS, TOLERANCES
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.request import BisectRequest, LowPrecision, ReduceRequest
+from passes.core.pipeline import Pipeline
+from passes.specialize.freeze_inputs import FreezeInputs
+from passes.specialize.freeze_shapes import FreezeShapes
+
+
+def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, BisectRequest]:
+    """The model that a bundle was converted from, and a request with the settings of that conversion.
+
+    Raises:
+        InputError: the model is gone or was changed, or the request has settings of its own.
+    """
+    if request.reference is not None or request.precision is not None:
+        what = "a bundle records what it was made of, and in which precision it computes"
+        raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
+    _require_defaults(bundle, request.conversion)
+    options = bundle.manifest.options
+    precision = options.get("precision")
+    # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
+    passes = Pipeline.parse(options["pipeline"]).passes
+    rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])
+    conversion = replace(
+        request.conversion,
+        pipeline=str(rest) or "none",
+        dims=options["dims"],
+        shapes=options["shapes"],
+        freeze=options.get("freeze", {}),
+        target=bundle.manifest.target,
+    )
+    return _source(bundle), replace(
+        request,
+        conversion=conversion,
+        tolerance=TOLERANCES[precision] if precision in BY_PASS else None,
+        precision=_calibrated_precision(bundle),
+    )
+
+
+def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, ReduceRequest]:
+    """The cleaned model of a bundle, and a request without further passes.
+
+    Raises:
+        InputError: the bundle keeps only the program, or the request has settings of its own.
+    """
+    _require_defaults(bundle, request.conversion)
+    if bundle.model_path is None:
+        what = "it keeps no cleaned model"
+        raise InputError(what, where=str(bundle.path), hint="name the ONNX file, or convert into a folder")
+    conversion = replace(request.conversion, pipeline="none", target=bundle.manifest.target)
+    precision = request.precision or _calibrated_precision(bundle)
+    return bundle.model_path, replace(request, conversion=conversion, precision=precision)
+
+
+def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:
+    """The precision that MIGraphX quantized the programs to; None for that of the cleaned model."""
+    precision = bundle.manifest.options.get("precision")
+    return cast(LowPrecision, precision) if precision in BY_CALIBRATION else None
+
+
+def _source(bundle: Bundle) -> Path:
+    path, digest = bundle.manifest.source["path"], bundle.manifest.source["sha256"]
+    hint = "name the ONNX file"
+    if bundle.model_path is not None:
+        hint += f"; or bisect MIGraphX alone: {bundle.model_path} with --pipeline none"
+    if path is None:
+        raise InputError("it was converted from a model in memory", where=str(bundle.path), hint=hint)
+    if not Path(path).exists():
+        raise InputError("the model that it was converted from is gone", where=path, hint=hint)
+    if models.digest(path) != digest:
+        raise InputError("the model was changed since it was converted", where=path, hint=hint)
+    return Path(path)
+
+
+def _require_defaults(bundle: Bundle, conversion: ConvertRequest) -> None:
+    for name in ("pipeline", "dims", "shapes", "freeze"):
+        if getattr(conversion, name) != getattr(ConvertRequest(), name):
+            what = f"a bundle has its own {name}, with which it was converted"
+            raise InputError(what, where=str(bundle.path), hint="leave that out, or name the ONNX file")

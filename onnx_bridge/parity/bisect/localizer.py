@@ -1,0 +1,299 @@
+"""Fault localization: a model is compared component by component on its way to MIGraphX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.conversion.partition import completed, judged, partition
+from onnx_bridge.core.delta_debug import bisect_first
+from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
+from onnx_bridge.parity.bisect.first_divergence import first_divergence
+from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
+from onnx_bridge.parity.bisect.pass_applications import PassApplications
+from onnx_bridge.parity.device import Device
+from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
+from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
+from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
+from onnx_bridge.parity.symptom_detector import SymptomDetector
+from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.base import Context
+from passes.core.graphs import Scope, name_nodes
+from passes.core.inference import infer
+from passes.specialize.freeze_inputs import FreezeInputs
+from passes.target.partition import Side, plan
+
+
+class FaultLocalizer:
+    """A model, its samples, and the reference's outputs. Each component has a method that returns its fault, or None.
+
+    Attributes:
+        name: of the model.
+        samples: all inputs, frozen ones included.
+        truth: the reference's outputs of each sample.
+        applications: the cleaning.
+        runs: the counts of runs by component.
+        notes: sentences for the user.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        request: ParityRequest,
+        *,
+        reference: ModelSource | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Clean the model, and run the reference.
+
+        Args:
+            model: an ONNX file, or a model in memory, which is left as it is.
+            request: its conversion, samples and tolerances.
+            reference: a correct model, as for `onnx_bridge.bisect`; None is ``model``.
+            progress: is called with each step.
+        """
+        self.runtime = runtimes.find(None)
+        self.target = runtimes.resolve_target(request.conversion.target, self.runtime)
+        self.tolerances, self.limits = request.error_tolerances, request.limits
+        self.tell = progress or silent
+        self.runs: dict[Component, RunCounts] = {}
+        self.notes: list[str] = []
+        self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
+        self.model = _loaded(model)
+        self._verdicts = ProbedRuntime(
+            self.runtime, cache=request.conversion.cache, progress=progress, compile_for=self.target
+        )
+        self.tell("clean")
+        self.applications = PassApplications(self.model, self._verdicts, request.conversion, progress)
+        self.cleaned = self.applications.cleaned.model
+        name_nodes(Scope(self.cleaned, self.cleaned.graph))
+        self._reference = self.model if reference is None else _loaded(reference)
+        self.samples = self._samples(request)
+        self.tell("the reference on ONNX Runtime")
+        session = Reference(self._reference)
+        self.truth = [session.run(_inputs_of(self._reference, sample)) for sample in self.samples]
+
+    def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
+        """The fault of the exporter, where the model does not compute the expected outputs."""
+        self.runs[Component.EXPORT] = RunCounts(reference=1)
+        found = self._difference(self.truth, outputs)
+        if found is None:
+            return None
+        return Fault(Component.EXPORT, found.kind, found.message, error=found.error, sample=found.sample)
+
+    def whole_model(self) -> Fault | None:
+        """The fault of the model against the reference model, with the first node that diverges by itself."""
+        runs = self.runs[Component.MODEL] = RunCounts(reference=1)
+        found = self._run_on_reference(self.model, runs)
+        if found is None:
+            return None
+        nodes: list[ir.Node] = []
+        if found.kind is SymptomKind.WRONG:
+            self.tell("values that both models have")
+            nodes, local = self._first_divergence(self._reference, self.model, runs)
+            found = local or found
+        culprits = tuple(Culprit.of(node, self.model) for node in nodes)
+        return Fault(Component.MODEL, found.kind, found.message, nodes=culprits, error=found.error, sample=found.sample)
+
+    def passes(self) -> Fault | None:
+        """The fault of the first application of a pass after which the outputs differ from the model's."""
+        runs = self.runs[Component.PASSES] = RunCounts(reference=0 if self.runs else 1)
+        whole = self._run_on_reference(self.cleaned, runs)
+        count = len(self.applications)
+        if whole is None or not count:
+            return None
+        symptoms = {count: whole}
+
+        def fails(prefix: int) -> bool:
+            self.tell(f"passes: the first {prefix} of {count} applications")
+            found = self._run_on_reference(self.applications.model(prefix), runs)
+            if found is not None:
+                symptoms[prefix] = found
+            return found is not None
+
+        place = bisect_first(range(1, count + 1), fails)
+        found, application = symptoms[place], self.applications.application(place)
+        nodes = list(application.changed)
+        if not application.number and len(nodes) > 1 and found.kind is SymptomKind.WRONG:
+            before, after = (self.applications.model(each) for each in (place - 1, place))
+            divergent = {node.name for node in self._first_divergence(before, after, runs)[0]}
+            nodes = [node for node in nodes if node.name in divergent] or nodes
+        return Fault(
+            Component.PASSES,
+            found.kind,
+            found.message,
+            nodes=tuple(Culprit.of(node, self.model) for node in nodes),
+            error=found.error,
+            sample=found.sample,
+            pass_name=application.name,
+            application=application.number,
+            applications=application.count,
+            before=application.before or application.removed,
+            after=application.after,
+        )
+
+    def migraphx(self, *, host: bool, precision: LowPrecision | None = None) -> Fault | None:
+        """The fault of MIGraphX on the cleaned model, with the nodes that it gets wrong."""
+        component = Component.MIGRAPHX if precision is None else Component.PRECISION
+        runs = self.runs[component] = RunCounts()
+        failure, localizer = self.node_localizer(runs, host=host, precision=precision)
+        if localizer is None:
+            if failure is None:
+                return None
+            return Fault(component, SymptomKind.REJECTED, str(failure), Step.PARSE, precision, isolated=False)
+        self.tell(f"{component.value}: which nodes")
+        nodes, found = localizer.localize()
+        if found is None:
+            nodes = list(dict.fromkeys((*nodes[:1], *nodes[-1:])))
+        shown = found or localizer.symptom
+        culprits = tuple(Culprit.of(node, self.model) for node in nodes)
+        made = next((made for each in culprits if (made := self.applications.maker(each.name))), ("", 0, 0))
+        return Fault(
+            component,
+            shown.kind,
+            shown.message,
+            shown.step,
+            precision,
+            culprits,
+            isolated=found is not None,
+            error=shown.error,
+            sample=shown.sample,
+            pass_name=next((each.made_by for each in culprits if each.made_by), made[0]),
+            application=made[1],
+            applications=made[2],
+        )
+
+    def node_localizer(
+        self, runs: RunCounts, *, host: bool, precision: LowPrecision | None
+    ) -> tuple[RuntimeFailure | None, NodeLocalizer | None]:
+        """Run the cleaned model on MIGraphX.
+
+        Returns:
+            The failure where not even ONNX Runtime can run a node that MIGraphX cannot; and the search for the nodes at
+            fault, where something is wrong.
+        """
+        self.tell("the cleaned model on MIGraphX")
+        model, samples = self.cleaned, [_inputs_of(self.cleaned, sample) for sample in self.samples]
+        nodes: list[ir.Node] | None = None
+        failure: RuntimeFailure | None = None
+        infer(model)
+        if host:
+            nodes, failure = self._device_nodes()
+        extractor = SubmodelExtractor(model, samples, runs, nodes)
+        if not extractor.order:
+            return failure, None
+        tolerances = self.tolerances if precision is None else self.tolerances.at_least(precision)
+        # this worker checks its heap, where the runtime can, so that a submodel that corrupts it is blamed itself
+        device = Device(workers.shared_with_heap_checks(self.runtime), self.target, self.limits)
+        detector = SymptomDetector(device, tolerances, runs, precision)
+        outputs = [str(value.name) for value in model.graph.outputs]
+        whole = [Submodel(model, samples, extractor.values(outputs), list(range(len(samples))))]
+        if nodes is not None:
+            whole = extractor.extract(extractor.order)
+        symptom = detector.detect(whole)
+        if symptom is None:
+            return failure, None
+        localizer = NodeLocalizer(extractor, detector, symptom, whole)
+        # what only later host partitions take need not matter to the outputs
+        return failure, localizer if nodes is None or localizer.matters(symptom) else None
+
+    def _device_nodes(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
+        """The nodes that MIGraphX is to run; None for all of the model."""
+        with workers.shared(self.runtime).limited(self.limits):
+            try:
+                partitioned = partition(completed(self.cleaned), self._verdicts, compile_for=self.target)
+                found, failure = partitioned.plan, partitioned.error
+                self.notes += [note for note in partitioned.notes if note not in self.notes]
+            except (OutOfMemory, WorkerTimeout):  # which the submodels will exceed as well
+                found, failure = plan(self.cleaned, judged(self.cleaned, self._verdicts)), None
+        if found.wholly_on_device and len(found.partitions) == 1:
+            return None, failure
+        return [node for each in found.partitions if each.side is Side.DEVICE for node in each.nodes], failure
+
+    def _run_on_reference(self, model: ir.Model, runs: RunCounts) -> Symptom | None:
+        """The symptom of a model on ONNX Runtime."""
+        runs.reference += 1
+        try:
+            session = Reference(model)
+            return self._difference([session.run(_inputs_of(model, sample)) for sample in self.samples], self.truth)
+        except InputError as error:
+            return Symptom(SymptomKind.REJECTED, None, error.what)
+
+    def _first_divergence(
+        self, reference: ir.Model, model: ir.Model, runs: RunCounts
+    ) -> tuple[list[ir.Node], Symptom | None]:
+        first, second = (
+            SubmodelExtractor(each, [_inputs_of(each, sample) for sample in self.samples], runs)
+            for each in (reference, model)
+        )
+        return first_divergence(first, second, self.tolerances)
+
+    def _difference(
+        self, actual: Sequence[Mapping[str, Value]], expected: Sequence[Mapping[str, Value]]
+    ) -> Symptom | None:
+        """The symptom of the sample that differs most."""
+        found: Symptom | None = None
+        for number, (got, right) in enumerate(zip(actual, expected, strict=True)):
+            compared = compare(got, right, self.tolerances)
+            if not compared.passed:
+                found = worse(found, Symptom.of_comparison(compared, number))
+        return found
+
+    def _samples(self, request: ParityRequest) -> list[Sample]:
+        """Samples in the shapes of the cleaned model, with the values of frozen inputs."""
+        specs = samplers.specs(self.cleaned)
+        if request.inputs is None:
+            names = {spec.name for spec in specs}
+            shapes = {spec.name: spec.shape for spec in specs if spec.shape is not None}
+            wanted, dims = samplers.fixed([each for each in samplers.specs(self.model) if each.name in names], shapes)
+            count = 1 if request.samples is None else request.samples
+            found = samplers.generate(wanted, seed=request.seed, samples=count, dims=dims)
+        else:
+            found = files.given(request.inputs, specs, count=request.samples)
+        if not found:
+            raise InputError("there is no sample", where="inputs", hint="give one at least")
+        self.notes += files.doubts(found)
+        frozen = frozen_values(self.model, request.conversion.freeze)
+        return [{**sample, **frozen} for sample in found]
+
+
+def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:
+    """The values of the inputs of a model that cleaning makes constant.
+
+    Args:
+        model: it is not changed.
+        freeze: the values as JSON text.
+    """
+    if not freeze:
+        return {}
+    model = model.clone()
+    FreezeInputs(values=freeze).run(model, Context())
+    tensors = {name: model.graph.initializers[name].const_value for name in freeze}
+    return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
+
+
+def _loaded(model: ModelSource) -> ir.Model:
+    """The model in memory, each of its nodes with a name."""
+    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    name_nodes(Scope(loaded, loaded.graph))
+    return loaded
+
+
+def _inputs_of(model: ir.Model, sample: Sample) -> Sample:
+    """The values of a sample that a model takes."""
+    names = [value.name for value in model.graph.inputs]
+    return {name: value for name, value in sample.items() if name in names}

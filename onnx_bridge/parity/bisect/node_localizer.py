@@ -1,0 +1,111 @@
+"""From a model that fails on MIGraphX to the few nodes of it that fail.
+
+Not every node with wrong outputs matters: a mask of −3.4e38 may become −65504, and softmax makes 0 of both. So
+MIGraphX's values of the nodes that were found are put into the model on ONNX Runtime. Where its outputs stay correct,
+the nodes are excluded, and the search continues without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnx_bridge.core.delta_debug import minimal_interval
+from onnx_bridge.parity.submodels import Submodel, SubmodelExtractor
+from onnx_bridge.parity.symptom import Symptom, SymptomKind
+from onnx_bridge.parity.symptom_detector import SymptomDetector
+from onnx_bridge.reference.compare import compare
+
+_MAX_EXCLUDED = 8
+"""How often the search continues after nodes whose wrong outputs do not matter."""
+
+
+@dataclass
+class NodeLocalizer:
+    """Tests submodels of a model for one symptom, each at most once.
+
+    Args:
+        extractor: of the model.
+        detector: tests the submodels.
+        symptom: of the whole model.
+        whole: the submodels that showed it.
+    """
+
+    extractor: SubmodelExtractor
+    detector: SymptomDetector
+    symptom: Symptom
+    whole: Sequence[Submodel]
+    _known: dict[tuple[ir.Node, ...], Symptom | bool | None] = field(default_factory=dict, init=False)
+
+    def shows(self, nodes: Sequence[ir.Node]) -> Symptom | bool | None:
+        """The symptom of the submodel of these nodes.
+
+        Returns:
+            False where nothing is wrong with it; None where something else is, or where it cannot be extracted.
+        """
+        key = tuple(nodes)
+        if key not in self._known:
+            submodels = self.extractor.extract(key)
+            found = self.detector.detect(submodels)
+            if found is not None and found.matches(self.symptom):
+                self._known[key] = found
+            else:
+                self._known[key] = False if submodels and found is None else None
+        return self._known[key]
+
+    def localize(self) -> tuple[list[ir.Node], Symptom | None]:
+        """The shortest run of nodes that shows the symptom, without those that nothing in it depends on.
+
+        Returns:
+            The nodes, in order, and their symptom; all nodes, and None, where no submodel shows it.
+        """
+        nodes, found = first = self._search(frozenset())
+        excluded: set[ir.Node] = set()
+        for _ in range(_MAX_EXCLUDED):
+            if found is None or self.matters(found):
+                return nodes, found
+            excluded |= set(nodes)
+            rest = [node for node in self.extractor.order if node not in excluded]
+            if not rest or not isinstance(self.shows(rest), Symptom):
+                break
+            nodes, found = self._search(excluded)
+        return first
+
+    def matters(self, found: Symptom) -> bool:
+        """Whether the wrong outputs of a submodel make the outputs of the model wrong."""
+        if found.kind is not SymptomKind.WRONG or found.outputs is None or found.sample is None:
+            return True
+        outputs = self.extractor.outputs_with(found.outputs, found.sample)
+        names = [str(value.name) for value in self.extractor.model.graph.outputs]
+        right = self.extractor.values(names)[found.sample]
+        return outputs is None or not compare(outputs, right, self.detector.tolerances).passed
+
+    def _search(self, excluded: Collection[ir.Node]) -> tuple[list[ir.Node], Symptom | None]:
+        groups = self.extractor.groups
+
+        def nodes_of(start: int, stop: int) -> list[ir.Node]:
+            return [node for group in groups[start:stop] for node in group if node not in excluded]
+
+        def fails(start: int, stop: int) -> bool | None:
+            nodes = nodes_of(start, stop)
+            found = self.shows(nodes) if nodes else False
+            return found if found is None or isinstance(found, bool) else True
+
+        nodes = nodes_of(*minimal_interval(len(groups), fails)) if len(groups) > 1 else nodes_of(0, len(groups))
+        related = _ancestors_of_last(nodes)
+        if len(related) < len(nodes) and isinstance(self.shows(related), Symptom):
+            nodes = related
+        found = self.shows(nodes)
+        return nodes, found if isinstance(found, Symptom) else None
+
+
+def _ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """The last of some nodes, and those of them that it depends on."""
+    inside, found, pending = set(nodes), set(), list(nodes[-1:])
+    while pending:
+        node = pending.pop()
+        found.add(node)
+        pending += [each for each in node.predecessors() if each in inside and each not in found]
+    return [node for node in nodes if node in found]

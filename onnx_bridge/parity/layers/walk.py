@@ -1,0 +1,302 @@
+"""The walk over a model's segments: each is computed by the reference, the original and MIGraphX, and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.model import provenance
+from onnx_bridge.parity.cuts import can_feed
+from onnx_bridge.parity.device import Device
+from onnx_bridge.parity.layers.report import Layer, LayerReport
+from onnx_bridge.parity.layers.segments import Segment, SegmentedModel
+from onnx_bridge.parity.layers.subject import OriginalModel
+from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import ONE_STEP, Part, Tolerances
+from passes.analysis import zero_point_shifts
+from passes.analysis.quantization import is_quantizer
+from passes.core import graphs
+from passes.target.partition import Side, boundary, extract
+
+_MAX_CLUSTER, _CLUSTER_ROUNDS = 32, 4
+"""The most nodes that are run together, and how often predecessors are added."""
+_MAX_IN_CONTEXT, _MAX_IN_ISOLATION = 128, 64
+"""The most nodes of a program: compile time grows faster than their number, and nodes in context should see their
+neighbours."""
+_IS_RANDOM = "it depends on random numbers"
+_ON_HOST = "it runs on ONNX Runtime"
+
+Values = dict[str, Value]
+Observer = Callable[[str, Array, Array], None]
+"""Is given each tensor that was computed in context: its name, its elements, and the reference's."""
+
+
+@dataclass
+class _Computed:
+    """A segment's values, by name.
+
+    Attributes:
+        right: the reference's.
+        before: the original's.
+        found: in context.
+        local: of nodes in isolation.
+        missing: why a value is not known in context.
+        unmeasured: why it is not known in isolation.
+    """
+
+    right: Values
+    before: Values = field(default_factory=dict)
+    found: Values = field(default_factory=dict)
+    local: Values = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    unmeasured: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Walk:
+    """The state that is carried from segment to segment.
+
+    Attributes:
+        right: the reference's values that are still needed.
+        found: those that MIGraphX, and ONNX Runtime for host partitions, computed.
+        peak: the most bytes that were held.
+    """
+
+    segmented: SegmentedModel
+    device: Device | None
+    tolerances: Tolerances
+    sample: Values
+    original: OriginalModel | None
+    observer: Observer | None
+    right: Values = field(init=False)
+    found: Values = field(init=False)
+    notes: dict[str, None] = field(default_factory=dict)
+    peak: int = 0
+
+    def __post_init__(self) -> None:
+        self.right, self.found = dict(self.sample), dict(self.sample)
+
+    def visit(self, segment: Segment) -> list[Layer]:
+        """Compute a segment's values in every way, and compare them."""
+        names = self.segmented.outputs(segment.nodes)
+        if not names:
+            return []
+        right = self._reference(segment.nodes, self.right, names)
+        made = _Computed(right, self._originals(names, right))
+        if segment.side is Side.HOST:
+            made.found = self._reference(segment.nodes, self.found, names)
+            made.unmeasured = dict.fromkeys(names, _ON_HOST)
+        else:
+            for nodes in _evenly(segment.nodes, _MAX_IN_CONTEXT):
+                made.found |= self._in_context(nodes, self.found | right | made.found, right, made.missing)
+            for nodes in _evenly(segment.nodes, _MAX_IN_ISOLATION):
+                made.local |= self._in_isolation(nodes, self.right | right, made.unmeasured)
+        self.peak = max(self.peak, _total_bytes(self.right, self.found, right, made.before, made.found, made.local))
+        self.right |= right
+        self.found |= {**right, **made.found}
+        return [
+            self._layer(node, str(value.name), segment.side, made)
+            for node in segment.nodes
+            for value in node.outputs
+            if value.name in right
+        ]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Free values that nothing needs any more."""
+        for name in names:
+            if name not in self.sample:
+                self.right.pop(name, None)
+                self.found.pop(name, None)
+
+    def with_cluster(self, report: LayerReport) -> LayerReport:
+        """The report with the nodes that only together make the first difference, where no single node does."""
+        first = report.first
+        if first is None or first.local is None or not first.local.passed or first.accumulated is None:
+            return report
+        if first.accumulated.passed:
+            return report
+        graph = self.segmented.model.graph
+        node = next(node for node in graph for value in node.outputs if value.name == first.tensor)
+        cluster = self._failing_cluster(node, first.tensor)
+        return report.blaming(cluster) if cluster else report
+
+    def _layer(self, node: ir.Node, name: str, side: Side, made: _Computed) -> Layer:
+        if name in self.segmented.random:
+            made = _Computed(made.right, missing={name: _IS_RANDOM})
+        origins, maker = tuple(graphs.origin(node)), node.metadata_props.get(graphs.PASS)
+        expected, tolerances = made.right[name], self._tolerances(name)
+        found = made.found.get(name)
+        if self.observer is not None and isinstance(found, np.ndarray) and isinstance(expected, np.ndarray):
+            self.observer(name, found, expected)
+        # passes compute in the model's dtypes
+        cleaning_tolerances = replace(tolerances, preset=self.segmented.quantized.get(name))
+        reasons = filter(None, (made.missing.get(name), made.unmeasured.get(name)))
+        modules = {} if self.original is None else self.original.modules
+
+        def compared(values: Values, right: Value, tolerances: Tolerances) -> OutputComparison | None:
+            return _compare_one(name, values[name], right, tolerances) if name in values else None
+
+        before = made.before
+        return Layer(
+            node=str(node.name),
+            operator=provenance.operator(node),
+            module=provenance.module(node) or next(filter(None, map(modules.get, origins)), ""),
+            tensor=name,
+            takes=tuple(str(value.name) for value in node.inputs if value is not None and value.name),
+            runs_on="MIGraphX" if side is Side.DEVICE else "ONNX Runtime",
+            cleaning=_compare_one(name, expected, before[name], cleaning_tolerances) if name in before else None,
+            accumulated=compared(made.found, expected, tolerances),
+            local=compared(made.local, expected, self._local_tolerances(node, name)),
+            reason="; ".join(dict.fromkeys(reasons)),
+            by=(maker,) if maker else (),
+            origins=origins,
+        )
+
+    def _reference(self, nodes: Sequence[ir.Node], values: Values, names: Sequence[str]) -> Values:
+        return Reference(self.segmented.in_context(nodes, values, names)).run(self._feeds(nodes, values))
+
+    def _tolerances(self, name: str) -> Tolerances:
+        preset = self.segmented.quantized.get(name)
+        return self.tolerances if preset is None else self.tolerances.at_least(preset)
+
+    def _local_tolerances(self, node: ir.Node, name: str) -> Tolerances:
+        value = next(value for value in node.outputs if value.name == name)
+        small = value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth <= 8
+        if small and is_quantizer(node) and name not in self.tolerances.named:
+            return Tolerances(named={name: Part(ONE_STEP.rtol, ONE_STEP.atol)})
+        return self.tolerances
+
+    def _feeds(self, nodes: Sequence[ir.Node], values: Mapping[str, Value]) -> Values:
+        return {name: values[name] for name in self.segmented.inputs(nodes) if name not in self.segmented.constant}
+
+    def _originals(self, names: Sequence[str], right: Values) -> Values:
+        """The original's values of those that it has as well, by their names in the cleaned model."""
+        if self.original is None:
+            return {}
+        sources = {name: self.segmented.source(name) for name in names}
+        shared = {name: source for name, source in sources.items() if source[0] in self.original.values}
+        if not shared:
+            return {}
+        try:
+            values = self.original.compute(source for source, _ in shared.values())
+            return {name: _shifted(values[source], offset, right[name]) for name, (source, offset) in shared.items()}
+        except InputError as error:
+            self.notes[f"values of the original could not be computed: {error.what}"] = None
+            return {}
+
+    def _in_context(self, nodes: Sequence[ir.Node], values: Values, right: Values, missing: dict[str, str]) -> Values:
+        """MIGraphX's values of nodes that take ``values``; where it fails, those of the halves that it takes."""
+        names = self._fetched(nodes, right, missing)
+        if not names:
+            return {}
+        try:
+            model = self.segmented.in_context(nodes, values, names)
+            return self._run(model, self._feeds(nodes, values), {name: right[name] for name in names})
+        except RuntimeNotFound:
+            raise
+        except RuntimeFailure as error:
+            if len(nodes) == 1:
+                missing |= dict.fromkeys(names, f"MIGraphX in context: {error.what}")
+                return {}
+            half = len(nodes) // 2
+            first = self._in_context(nodes[:half], values, right, missing)
+            return first | self._in_context(nodes[half:], {**values, **right, **first}, right, missing)
+
+    def _in_isolation(self, nodes: Sequence[ir.Node], values: Values, missing: dict[str, str]) -> Values:
+        """MIGraphX's values of nodes that each take the reference's ``values``."""
+        names = self._fetched(nodes, values, missing)
+        if not names:
+            return {}
+        try:
+            model = self.segmented.in_isolation(nodes, values, names)
+            feeds = {str(value.name): values[str(value.name)] for value in model.graph.inputs}
+            return self._run(model, feeds, {name: values[name] for name in names})
+        except RuntimeNotFound:
+            raise
+        except RuntimeFailure as error:
+            if len(nodes) == 1:
+                missing |= dict.fromkeys(names, f"MIGraphX in isolation: {error.what}")
+                return {}
+            half = len(nodes) // 2
+            first = self._in_isolation(nodes[:half], values, missing)
+            return first | self._in_isolation(nodes[half:], values, missing)
+
+    def _fetched(self, nodes: Sequence[ir.Node], right: Values, missing: dict[str, str]) -> list[str]:
+        """The values of nodes that MIGraphX can give."""
+        names = []
+        values = {str(value.name): value for node in nodes for value in node.outputs}
+        for name in self.segmented.outputs(nodes):
+            if name not in right or not isinstance(right[name], np.ndarray) or not can_feed(values[name]):
+                missing[name] = "MIGraphX has no such type of values"
+            else:
+                names.append(name)
+        return names
+
+    def _run(self, model: ir.Model, feeds: Mapping[str, Value], expected: Mapping[str, Value]) -> Values:
+        assert self.device is not None
+        return self.device.run(model, feeds, expected)
+
+    def _failing_cluster(self, node: ir.Node, tensor: str) -> list[str]:
+        """The predecessors of a node that make its error together with it; empty where none are found."""
+        graph = self.segmented.model.graph
+        order = {each: index for index, each in enumerate(graph)}
+        cluster = {node}
+        inputs = [str(value.name) for value in graph.inputs if not value.is_initializer()]
+        tolerances = self._local_tolerances(node, tensor)
+        for _ in range(_CLUSTER_ROUNDS):
+            before = {each for one in cluster for each in one.predecessors() if each.graph is graph}
+            if before <= cluster or len(cluster | before) > _MAX_CLUSTER:
+                return []
+            cluster |= before
+            nodes = sorted(cluster, key=order.__getitem__)
+            taken, _ = boundary(graph, nodes)
+            wanted = [*(str(value.name) for value in taken if value.producer() is not None), tensor]
+            values = {**self.sample, **Reference(extract(self.segmented.model, inputs, wanted)).run(self.sample)}
+            try:
+                model = self.segmented.in_context(nodes, values, [tensor])
+                found = self._run(model, self._feeds(nodes, values), {tensor: values[tensor]})
+            except (RuntimeFailure, KeyError):
+                continue
+            if not _compare_one(tensor, found[tensor], values[tensor], tolerances).passed:
+                return [str(each.name) for each in nodes]
+        return []
+
+
+def _shifted(value: Value, offset: int, like: Value) -> Value:
+    """A value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
+    if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
+        return value
+    return zero_point_shifts.shifted(value, offset, like.dtype)
+
+
+def _evenly(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:
+    """Nodes in order, in runs of about the same length."""
+    size = math.ceil(len(nodes) / math.ceil(len(nodes) / most))
+    return (nodes[start : start + size] for start in range(0, len(nodes), size))
+
+
+def _compare_one(name: str, actual: Value, expected: Value, tolerances: Tolerances) -> OutputComparison:
+    """The comparison of a value; of a sequence, that of its worst element."""
+    named = {each: part for each, part in tolerances.named.items() if each == name}
+    only = Tolerances(tolerances.preset, tolerances.general, named if isinstance(expected, np.ndarray) else {})
+    outputs = compare({name: actual}, {name: expected}, only).outputs
+    return max(outputs, key=lambda output: (not output.passed, output.severity))
+
+
+def _total_bytes(*groups: Mapping[str, Value]) -> int:
+    """The bytes of arrays, each counted once."""
+    arrays = {
+        id(array): array.nbytes
+        for group in groups
+        for value in group.values()
+        for array in (value if isinstance(value, list) else [value])
+        if array is not None
+    }
+    return sum(arrays.values())
