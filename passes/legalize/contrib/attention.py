@@ -1,15 +1,15 @@
-"""Write com.microsoft's attention of as many heads of keys as of queries as products and a softmax.
+"""Write com.microsoft's attention with equal numbers of query and key heads as products and a softmax.
 
-    MultiHeadAttention(query, key, value, …)         q, k and v come as they are, packed, or as heads already
-    DecoderMaskedMultiHeadAttention(query, …)        the same for one query, which may be written into a buffer
+    MultiHeadAttention(query, key, value, …)         q, k and v separate, packed, or already split into heads
+    DecoderMaskedMultiHeadAttention(query, …)        the same for one query, with an optional shared buffer
     Attention(x, W, b, …)                            (q, k, v) = x · W + b
-    QAttention(x, W, b, scales, …)                   the same of quantized x and W
+    QAttention(x, W, b, scales, …)                   the same with quantized x and W
 
-Masks say which keys count: by number for each key, or by the length of each sample, or by its end and start. A key that
-does not count gets ``mask_filter_value`` added to its score; one that lies ahead of the query, the lowest number.
+A mask has a number per key, or the length of each sample, or its end and start. ``mask_filter_value`` is added to the
+score of a masked key; a key after its query gets the lowest number of the dtype.
 
-Skips: shapes that are not known, masks of four axes or with the starts of packed samples, rotation within the operator,
-buffers that past and present share (but for one query), and beams.
+Skips: unknown shapes, masks of four axes or with the starts of packed samples, rotation within the operator, buffers
+shared by past and present (except for one query), and beams.
 """
 
 from __future__ import annotations
@@ -24,58 +24,61 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Attended, Heads, Scoring, attend, merge_heads, split_heads
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
-_MASK = "its mask is of a kind that says more than which keys count"
+_MASK = "its mask has a form that is not supported"
 _SHARED = "past and present share a buffer"
 
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """Attributes: the sizes; the length of the past; the dtype."""
-
     heads: Heads
     past: int
+    """The length of the past."""
     dtype: ir.DataType
 
 
 def _attend(
     a: Arithmetic,
     match: _Found,
-    q: ir.Value,
-    k: ir.Value,
-    v: ir.Value,
-    *,
-    mask: ir.Value | None,
+    projections: tuple[ir.Value, ir.Value, ir.Value],
     bias: ir.Value | None,
-    causal: bool,
     allowed: ir.Value | None = None,
 ) -> tuple[ir.Value, Attended]:
-    """What all of them do with queries, keys and values of all heads: the output, and what led to it."""
-    heads, attributes = match.heads, match.node.attributes
-    lowest = attributes.get_float("mask_filter_value", -10000.0)
-    if mask is not None:
-        penalty = a("Where", _counts(a, mask, heads), 0.0, lowest)
-        bias = penalty if bias is None else a("Add", bias, penalty)
-    if causal and heads.queries > 1:
-        ahead = np.arange(heads.keys)[None, :] > np.arange(heads.queries)[:, None] + match.past
-        wall = np.where(ahead, float(a.dtype.min), 0.0)
-        # a query all of whose own keys do not count must still not look ahead
-        bias = a.value(wall) if bias is None else a("Where", a.edit.constant(ahead), float(a.dtype.min), bias)
-    scale = attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size)
-    done = attend(a, q, k, v, heads, Scoring(scale, allowed, bias=bias))
+    """The output for queries, keys and values of all heads, and the intermediate values."""
+    heads = match.heads
+    scale = match.node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size)
+    done = attend(a, *projections, heads, Scoring(scale, allowed, bias=bias))
     shape = (heads.batch, heads.query_heads, heads.queries, heads.value_size)
     return merge_heads(a, done.output, shape), done
 
 
-def _counts(a: Arithmetic, mask: ir.Value, heads: Heads) -> ir.Value:
-    """Which keys count, as booleans that broadcast to (batch, heads, queries, keys)."""
+def _masked_bias(
+    a: Arithmetic, match: _Found, mask: ir.Value | None, bias: ir.Value | None, *, causal: bool
+) -> ir.Value | None:
+    """The bias of the scores, with the mask and causality added to it."""
+    heads = match.heads
+    if mask is not None:
+        masked = match.node.attributes.get_float("mask_filter_value", -10000.0)
+        penalty = a("Where", _is_attended(a, mask, heads), 0.0, masked)
+        bias = penalty if bias is None else a("Add", bias, penalty)
+    if causal and heads.queries > 1:
+        later = np.arange(heads.keys)[None, :] > np.arange(heads.queries)[:, None] + match.past
+        lowest = float(a.dtype.min)
+        # not added: a query whose own keys are all masked must still not attend to later ones
+        return (
+            a.value(np.where(later, lowest, 0.0)) if bias is None else a("Where", a.edit.constant(later), lowest, bias)
+        )
+    return bias
+
+
+def _is_attended(a: Arithmetic, mask: ir.Value, heads: Heads) -> ir.Value:
+    """Which keys are not masked, as booleans that broadcast to (batch, heads, queries, keys)."""
     shape, zero = mask.shape, a.edit.constant(np.array(0, np.int32))
     assert shape is not None
     if len(shape) == 3:
@@ -90,10 +93,10 @@ def _counts(a: Arithmetic, mask: ir.Value, heads: Heads) -> ir.Value:
 
 
 def _bad_mask(mask: ir.Value | None, heads: Heads, scope: Scope, *, partial: bool = False) -> Skip | None:
-    """Why a mask cannot be read; ``partial`` if it may stop before the end of the keys."""
+    """Why a mask is not supported; ``partial`` if it may end before the keys do."""
     if mask is None:
         return None
-    shape = sizes_of(mask, scope)
+    shape = scope.static_shape(mask)
     if shape is None:
         return Skip(UNKNOWN_SHAPE)
     batch, keys = heads.batch, heads.keys
@@ -108,41 +111,40 @@ class DecomposeMultiHeadAttention(NodeRewrite[_Found]):
     name = "decompose-multi-head-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "MultiHeadAttention")})
+    needs_shape = (0, 1, 2, 4, 6)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the sizes, whichever way queries, keys and values are packed."""
+        """Match every packing of queries, keys and values."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         if given(node, 8) is not None or given(node, 9) is not None:
             return Skip(_SHARED)
         heads = _heads(node, scope, past=given(node, 6))
         if isinstance(heads, Skip):
             return heads
-        past = (sizes_of(given(node, 6), scope) or (0, 0, 0))[2]
+        past = (scope.static_shape(given(node, 6)) or (0, 0, 0))[2]
         if node.attributes.get_int("unidirectional", 0) and heads.keys - past != heads.queries > 1:
-            return Skip("which of the keys lie ahead is not defined, since they are not those of the queries")
-        bad = _bad_mask(given(node, 4), heads, scope)
-        dtype = scope.dtype(node.inputs[0])
-        return bad or (_Found(node, heads, past, dtype) if dtype is not None else Skip(UNKNOWN_SHAPE))
+            return Skip("unidirectional is not defined for keys that are not those of the queries")
+        return _bad_mask(given(node, 4), heads, scope) or _Found(node, heads, past, context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Unpack, add the biases of the projections, put the past in front, and attend."""
+        """Unpack, add the biases of the projections, prepend the past, and attend."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         q, k, v = _project(a, node, match.heads, match.past, given(node, 3))
         past_key, past_value = given(node, 6), given(node, 7)
         if past_key is not None and past_value is not None:
             k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
         causal = bool(node.attributes.get_int("unidirectional", 0))
-        output, done = _attend(a, match, q, k, v, mask=given(node, 4), bias=given(node, 5), causal=causal)
+        bias = _masked_bias(a, match, given(node, 4), given(node, 5), causal=causal)
+        output, done = _attend(a, match, (q, k, v), bias)
         return [output, k, v, done.biased][: len(node.outputs)]
 
 
 def _heads(node: ir.Node, scope: Scope, past: ir.Value | None) -> Heads | Skip:
-    """The sizes of MultiHeadAttention, from whichever of its forms it has."""
+    """The sizes of MultiHeadAttention, in any of its forms."""
     count = node.attributes.get_int("num_heads", 1)
-    q, k, v = (sizes_of(given(node, index), scope) for index in range(3))
-    before = (0, 0, 0) if past is None else sizes_of(past, scope)
+    q, k, v = (scope.static_shape(given(node, index)) for index in range(3))
+    before = (0, 0, 0) if past is None else scope.static_shape(past)
     unknown = any(given(node, index) is not None and shape is None for index, shape in enumerate((q, k, v)))
     if unknown or q is None or before is None:
         return Skip(UNKNOWN_SHAPE)
@@ -155,7 +157,7 @@ def _heads(node: ir.Node, scope: Scope, past: ir.Value | None) -> Heads | Skip:
     elif len(k) == 5:  # (batch, length, heads, 2, size)
         keys, size, value_size = k[1], k[4], k[4]
     elif v is None:
-        return Skip("it has keys, but no values")
+        return Skip("it has keys but no values")
     elif len(k) == 4:  # (batch, heads, length, size)
         keys, size, value_size = k[2], k[3], v[3]
     else:
@@ -180,13 +182,13 @@ def _project(
         return split_heads(a, x, (heads.batch, length, hidden[which]), count)
 
     def unpack(x: ir.Value, length: int, which: int, index: int) -> ir.Value:
-        """(batch, length, heads, packed, size) → the one of them at an index."""
+        """Of (batch, length, heads, packed, size), the part at an index of the packed axis."""
         one = a.reshape(a.slice(x, 3, index, index + 1), [heads.batch, length, hidden[which]])
         return split(one, length, which)
 
     if k is None:
         return (unpack(q, heads.queries, 0, 0), unpack(q, heads.queries, 1, 1), unpack(q, heads.queries, 2, 2))
-    fresh, shape = heads.keys - past, sizes_of(k, scope)
+    fresh, shape = heads.keys - past, scope.static_shape(k)
     query = split(q, heads.queries, 0)
     if shape is not None and len(shape) == 5:
         return query, unpack(k, fresh, 1, 0), unpack(k, fresh, 2, 1)
@@ -203,12 +205,12 @@ class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
     name = "decompose-decoder-masked-multi-head-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "DecoderMaskedMultiHeadAttention")})
+    needs_shape = (0, 1, 2, 3, 4, 5)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the sizes; the keys are those of the buffer where there is one."""
+        """Match all but beams; with a shared buffer, its length is the number of keys."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         if given(node, 9) is not None:
             return Skip("its samples are beams")
         shared = bool(node.attributes.get_int("past_present_share_buffer", 0))
@@ -216,20 +218,16 @@ class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
         heads = _heads(node, scope, past)
         if isinstance(heads, Skip):
             return heads
-        before = (sizes_of(past, scope) or (0, 0, 0))[2]
+        before = (scope.static_shape(past) or (0, 0, 0))[2]
         if shared:
             if given(node, 7) is None:
                 return Skip("a shared buffer needs past_sequence_length")
             heads = Heads(heads.batch, heads.query_heads, heads.kv_heads, 1, before, heads.size, heads.value_size)
         bad = _bad_mask(given(node, 3), heads, scope, partial=shared)
-        bias = given(node, 4)
-        if bias is not None and sizes_of(bias, scope) is None:
-            return Skip(UNKNOWN_SHAPE)
-        dtype = scope.dtype(node.inputs[0])
-        return bad or (_Found(node, heads, before, dtype) if dtype is not None else Skip(UNKNOWN_SHAPE))
+        return bad or _Found(node, heads, before, context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Write keys and values to their place behind the past, and attend to what is there."""
+        """Write keys and values after the past, and attend to all of them."""
         node, heads, a = match.node, match.heads, Arithmetic(edit, match.dtype)
         shared = bool(node.attributes.get_int("past_present_share_buffer", 0))
         q, k, v = _project(a, node, heads, heads.keys - 1 if shared else match.past, given(node, 10))
@@ -246,13 +244,13 @@ class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
             else:
                 k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
         mask, bias = (_extended(a, given(node, index), heads.keys) for index in (3, 4))
-        output, done = _attend(a, match, q, k, v, mask=mask, bias=bias, causal=False, allowed=allowed)
+        output, done = _attend(a, match, (q, k, v), _masked_bias(a, match, mask, bias, causal=False), allowed)
         return [output, k, v, done.biased][: len(node.outputs)]
 
 
 def _extended(a: Arithmetic, x: ir.Value | None, keys: int) -> ir.Value | None:
-    """A mask or bias that ends with the keys that there are so far, for all places of a buffer: 0 for the rest."""
-    shape = sizes_of(x, a.edit.scope)
+    """A mask or bias of the keys so far, extended with zeros to the whole buffer."""
+    shape = a.edit.scope.static_shape(x)
     if x is None or shape is None or len(shape) < 2 or shape[-1] >= keys:
         return x
     dtype = a.edit.scope.dtype(x) or a.dtype
@@ -271,18 +269,17 @@ class DecomposeProjectedAttention(NodeRewrite[_Projected]):
     name = "decompose-projected-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "Attention"), (_DOMAIN, "QAttention")})
+    needs_shape = (0, 1)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Projected | Skip | None:
-        """Read the sizes from the input and the weights of the projection."""
+        """Match known sizes of the input, the weights of the projection, and the past."""
         scope, attributes = context.scope, node.attributes
-        if not is_plain(node, scope):
-            return None
         quantized = node.op_type == "QAttention"
         mask, past, bias = given(node, 5 if quantized else 3), given(node, 8 if quantized else 4), given(node, 2)
-        x, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
-        before = (2, 0, 0, 0, 0) if past is None else sizes_of(past, scope)
+        x, weights = context.shape(node, 0), context.shape(node, 1)
+        before = (2, 0, 0, 0, 0) if past is None else scope.static_shape(past)
         dtype = scope.dtype(bias if quantized else node.inputs[0])
-        if x is None or weights is None or before is None or dtype is None:
+        if before is None or dtype is None:
             return Skip(UNKNOWN_SHAPE)
         if attributes.get_int("past_present_share_buffer", 0):
             return Skip(_SHARED)
@@ -298,7 +295,7 @@ class DecomposeProjectedAttention(NodeRewrite[_Projected]):
         return bad or _Projected(node, heads, before[3], dtype, (hidden[0], hidden[1], hidden[2]))
 
     def rewrite(self, match: _Projected, edit: Edit) -> Sequence[ir.Value | None]:
-        """Project, cut into queries, keys and values, put the past in front, and attend."""
+        """Project, split into queries, keys and values, prepend the past, and attend."""
         node, heads, a = match.node, match.heads, Arithmetic(edit, match.dtype)
         quantized = node.op_type == "QAttention"
         mask, past = (given(node, 5), given(node, 8)) if quantized else (given(node, 3), given(node, 4))
@@ -320,14 +317,14 @@ class DecomposeProjectedAttention(NodeRewrite[_Projected]):
             k, v = a.concat([keys, k], 2), a.concat([values, v], 2)
         causal = bool(node.attributes.get_int("unidirectional", 0))
         extra = None if quantized else given(node, 5)
-        output, _ = _attend(a, match, q, k, v, mask=mask, bias=extra, causal=causal)
+        output, _ = _attend(a, match, (q, k, v), _masked_bias(a, match, mask, extra, causal=causal))
         if len(node.outputs) == 1:
             return [output]
         return [output, a.concat([a.unsqueeze(k, [0]), a.unsqueeze(v, [0])], 0)]
 
 
 def _dequantized(a: Arithmetic, node: ir.Node) -> ir.Value:
-    """The product of quantized numbers, exactly, then its scale."""
+    """The exact product of the integers, then its scale."""
     x, weights, _, x_scale, w_scale = node.inputs[:5]
     assert x_scale is not None and w_scale is not None
     zeros = [given(node, 6), given(node, 7)]

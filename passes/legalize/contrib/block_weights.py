@@ -1,13 +1,13 @@
-"""Write com.microsoft's weights in blocks of few bits in the form that keeps them small, or as floats.
+"""Write com.microsoft's low-bit block-quantized weights in a form that stays small, or as floats.
 
-    MatMulNBits(A, B, s, z, –, b)   →  MatMulNBits(A, B, s, z flat) + b        4 bits stay 4 bits
+    MatMulNBits(A, B, s, z, –, b)   →  MatMulNBits(A, B, s, z flat) + b        weights stay in 4 bits
     GatherBlockQuantized(W, i, s, z) →  (Gather(W', i) − Gather(z', i))·Gather(s, i)
     MatMulBnb4(A, B, absmax)        →  A · Wᵀ                                  W = table[B]·absmax, in float
 
-W' and z' are the same numbers, a byte each; scales and zero points are spread over their blocks once they are gathered.
-The tables of MatMulBnb4 are the two of bitsandbytes, FP4 and NF4.
+W' and z' hold the same integers, one per byte; scales and zero points are expanded to their blocks after the Gather.
+The tables of MatMulBnb4 are bitsandbytes' FP4 and NF4.
 
-Skips: weights that are not constant; permuted weights (g_idx); shapes that are unknown.
+Skips: weights that are not constant; permuted weights (g_idx); unknown shapes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.build.small_dtypes import cast
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.quantized_weights import unpack
 
 _CONTRIB = "com.microsoft"
@@ -42,26 +41,26 @@ _TABLES = {
         np.float32,
     ),
 }  # fmt: skip
-"""The numbers that 4 bits stand for, by ``quant_type``."""
+"""The values of 4-bit codes, by ``quant_type``."""
 
 
 @dataclass(frozen=True)
 class PlainMatMulNBits(NodeRewrite[Match]):
-    """Give MatMulNBits flat zero points, and add its bias afterwards."""
+    """Give MatMulNBits flat zero points, and move its bias to an Add."""
 
     name = "plain-mat-mul-n-bits"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_CONTRIB, "MatMulNBits")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether there is anything about it that another form has not."""
+        """Match 4-bit weights with a bias, or with zero points that are not flat."""
         scope = context.scope
         zeros, bias = given(node, 3), given(node, 5)
-        if not is_plain(node, scope) or node.attributes.get_int("bits", 4) != 4 or given(node, 4) is not None:
+        if node.attributes.get_int("bits", 4) != 4 or given(node, 4) is not None:
             return None
         if zeros is not None and scope.dtype(zeros) != ir.DataType.UINT8:
             return None
-        shape = sizes_of(zeros, scope) if zeros is not None else (0,)
+        shape = scope.static_shape(zeros) if zeros is not None else (0,)
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         return Match(node) if len(shape) > 1 or bias is not None else None
@@ -77,8 +76,7 @@ class PlainMatMulNBits(NodeRewrite[Match]):
                 inputs.append(edit.constant(tensor.numpy().ravel()))
             else:
                 inputs.append(edit.op("Reshape", [zeros, edit.constant(np.array([-1]))]))
-        attributes: dict[str, Any] = dict(node.attributes)
-        y = edit.op("MatMulNBits", inputs, attributes, domain=_CONTRIB)
+        y = edit.op("MatMulNBits", inputs, node.attributes, domain=_CONTRIB)
         return [y if bias is None else edit.op("Add", [y, bias])]
 
 
@@ -91,24 +89,20 @@ class _Gathered(Match):
 
 @dataclass(frozen=True)
 class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
-    """Gather integers, scales and zero points, and then dequantize."""
+    """Gather integers, scales and zero points, then dequantize."""
 
     name = "decompose-gather-block-quantized"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_CONTRIB, "GatherBlockQuantized")})
+    needs_shape = (1, 2)
+    needs_dtype = (2,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Gathered | Skip | None:
-        """Whether the weights can be read."""
+        """Match constant weights that are gathered along another axis than that of their blocks."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        data, dtype = scope.constant(node.inputs[0]), scope.dtype(node.inputs[2])
+        data = scope.constant(node.inputs[0])
         if data is None or (given(node, 3) is not None and scope.constant(node.inputs[3]) is None):
             return Skip("its weights or their zero points are not constant")
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
-        if sizes_of(node.inputs[1], scope) is None or sizes_of(node.inputs[2], scope) is None:
-            return Skip(UNKNOWN_SHAPE)
         rank = len(data.shape)
         gathered, blocked = (
             node.attributes.get_int(name, default) % rank
@@ -116,14 +110,14 @@ class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
         )
         if gathered == blocked:
             return Skip("it gathers along the axis of its blocks")
-        return _Gathered(node, data, dtype, (gathered, blocked))
+        return _Gathered(node, data, context.dtype(node, 2), (gathered, blocked))
 
     def rewrite(self, match: _Gathered, edit: Edit) -> Sequence[ir.Value | None]:
-        """In float32, rounded once at the end."""
+        """Dequantize in float32, and round once at the end."""
         node, a = match.node, Arithmetic(edit, _NUMBER)
         gathered, blocked = match.axes
         indices, scales = node.inputs[1], node.inputs[2]
-        shape = sizes_of(indices, edit.scope)
+        shape = edit.scope.static_shape(indices)
         assert shape is not None and scales is not None and indices is not None
         bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
         packed = match.data.dtype == ir.DataType.UINT8 and bits < 8
@@ -147,7 +141,7 @@ class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
 
 
 def _bytes(tensor: ir.TensorProtocol, bits: int, length: int | None) -> np.ndarray:
-    """Integers of few bits, a byte each; packed ones are unpacked along the last axis, up to ``length`` of them."""
+    """Low-bit integers, one per byte; packed ones are unpacked along the last axis, up to ``length`` of them."""
     array = tensor.numpy()
     if tensor.dtype != ir.DataType.UINT8 or bits == 8:
         return array.astype(np.int8 if tensor.dtype.is_signed() else np.uint8)
@@ -157,7 +151,7 @@ def _bytes(tensor: ir.TensorProtocol, bits: int, length: int | None) -> np.ndarr
 
 
 def _over_blocks(a: Arithmetic, x: ir.Value, axis: int, block: int, length: int) -> ir.Value:
-    """One number a block, for each element of the blocks along an axis."""
+    """One element per block, repeated for each element of the block along an axis."""
     shape = x.shape
     assert shape is not None
     dims = [int(each) for each in shape.numpy()]
@@ -171,29 +165,26 @@ def _over_blocks(a: Arithmetic, x: ir.Value, axis: int, block: int, length: int)
 
 @dataclass(frozen=True)
 class DecomposeMatMulBnb4(NodeRewrite[Match]):
-    """Multiply by the weights in float."""
+    """Write MatMulBnb4 as a product with float weights."""
 
     name = "decompose-mat-mul-bnb4"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_CONTRIB, "MatMulBnb4")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether the weights can be read."""
+        """Match constant weights of a known format."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        if scope.dtype(node.inputs[0]) is None:
-            return Skip(UNKNOWN_DTYPE)
         if any(scope.constant(value) is None for value in node.inputs[1:3]):
             return Skip("its weights are not constant")
         if node.attributes.get_int("quant_type", 1) not in _TABLES:
-            return Skip("its weights are of a kind that is not known")
+            return Skip("its quant_type is unknown")
         if not node.attributes.get_int("transB", 1):
             return Skip("its weights are transposed")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """Look the weights up, scale them, and multiply."""
+        """Look up the weights, scale them, and multiply."""
         node, scope = match.node, edit.scope
         packed, largest = (scope.constant(value) for value in node.inputs[1:3])
         dtype = scope.dtype(node.inputs[0])

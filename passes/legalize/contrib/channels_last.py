@@ -1,12 +1,12 @@
-"""Write com.microsoft's convolutions and pooling of channels-last tensors with the channels where ONNX has them.
+"""Write com.microsoft's channels-last convolutions and pooling as ONNX's channels-first operators.
 
-    NhwcConv(x, w, b)          →  Conv(x', w', b)'                      w is (out, kernel, in), as it is written
+    NhwcConv(x, w, b)          →  Conv(x', w', b)'                      w is (out, kernel, in)
     NhwcFusedConv(x, w, b, z)  →  activation(Conv(x', w, b) + z')'      w is (out, in, kernel)
     NhwcMaxPool(x)             →  MaxPool(x')'
 
-where ' moves the channels to or from the second axis. Transpositions that meet are merged afterwards.
+where ' moves the channels to or from the second axis. merge-transposes merges adjacent Transposes afterwards.
 
-Skips: an unknown rank; weights of another layout; activations that are none of ONNX Runtime's.
+Skips: unknown shapes; weights of another layout; unknown activations.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.fused import ACTIVATIONS, activate, own_attributes
 
@@ -36,30 +35,25 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class MoveChannels(NodeRewrite[_Found]):
-    """Let a channels-last convolution or pooling be one of ONNX, between two transpositions."""
+    """Write a channels-last convolution or pooling as ONNX's, between two Transposes."""
 
     name = "move-channels"
     exactness = Exactness.ROUNDING
     operators = frozenset((_DOMAIN, name) for name in ("NhwcConv", "NhwcFusedConv", "NhwcMaxPool"))
+    needs_shape = (0, 1)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the rank, and the layout of the weights, are known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        x, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
-        if x is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
+        """Match channels-last weights and known activations."""
+        x = context.shape(node)
         if node.op_type == "NhwcConv":
-            weights = sizes_of(node.inputs[1], scope)
-            if weights is None:
-                return Skip(UNKNOWN_SHAPE)
+            weights = context.shape(node, 1)
             if weights[-1] * node.attributes.get_int("group", 1) != x[-1]:
-                return Skip(f"its weights {weights} do not have their last axis for the channels of {x}")
+                return Skip(f"the last axis of its weights {weights} does not match the channels of {x}")
         activation = node.attributes.get_string("activation", "")
         if activation and activation not in ACTIVATIONS:
-            return Skip(f"its activation {activation} is not known")
-        return _Found(node, len(x), dtype)
+            return Skip(f"its activation {activation} is unknown")
+        return _Found(node, len(x), context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
         """Transpose, compute, transpose back."""

@@ -1,15 +1,15 @@
-"""Write com.microsoft's operators of one idea each in ONNX's own.
+"""Write simple operators of com.microsoft with standard operators.
 
     ExpandDims(x, axis)               →  Unsqueeze(x, axis)
     Range(start, limit)               →  Range(start, limit, 1)
-    UnfoldTensor<dim, size, step>(x)  →  windows of x along an axis, by Gather and Transpose
-    CDist<metric>(A, B)               →  |a|² + |b|² − 2 · a · b for all pairs of rows, or its root
+    UnfoldTensor<dim, size, step>(x)  →  Transpose(Gather(x, windows))
+    CDist<metric>(A, B)               →  |a|² + |b|² − 2 · a · b for all pairs of rows, or its square root
     GatedAdd(x, y, g)                 →  x + y · g
     ScaledSiLU<alpha>(x, s)           →  z · Sigmoid(z),  z = s · x, or alpha · x
-    BranchwiseRMSNorm(x, s)           →  x / √(mean(x²) + ε) · s,  for each branch
-    GatedRMSNorm(x, s, g)             →  the same for each row of the length of s, times activation(g)
+    BranchwiseRMSNorm(x, s)           →  x / √(mean(x²) + ε) · s  per branch
+    GatedRMSNorm(x, s, g)             →  the same per row as long as s, times activation(g)
 
-Skips: shapes that are not known; an axis that is not constant.
+Skips: unknown shapes; an axis that is not constant.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
+from passes.build.operands import given, not_constant, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.normalization import rms_norm
 
 _DOMAIN = "com.microsoft"
@@ -34,10 +33,9 @@ _DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """Attributes: the sizes of the first input; its dtype."""
-
     shape: tuple[int, ...]
     dtype: ir.DataType
+    """Shape and dtype of the first input."""
 
 
 def _expand_dims(a: Arithmetic, match: _Found) -> ir.Value | Skip:
@@ -88,12 +86,12 @@ def _scaled_silu(a: Arithmetic, match: _Found) -> ir.Value:
 
 
 def _normalized(a: Arithmetic, match: _Found) -> ir.Value:
-    """Both normalizations by mean squares, each of rows of its own."""
+    """Both RMS normalizations, each with its own rows."""
     node, x, scale = match.node, match.node.inputs[0], given(match.node, 1)
     assert x is not None
     inner = Arithmetic(a.edit, wide(match.dtype))
     width = match.shape[-1]
-    scales = sizes_of(scale, a.edit.scope) or ()
+    scales = a.edit.scope.static_shape(scale) or ()
     if node.op_type == "GatedRMSNorm":
         rows: tuple[int, ...] = (width // scales[0], scales[0])
     elif branches := node.attributes.get_int("num_branches", 0):
@@ -132,24 +130,20 @@ _FORMS: Mapping[str, Callable[[Arithmetic, _Found], ir.Value | Skip]] = {
 
 @dataclass(frozen=True)
 class SpellOut(NodeRewrite[_Found]):
-    """Write an operator of com.microsoft as the few of ONNX that it stands for."""
+    """Write a simple operator of com.microsoft with standard operators."""
 
     name = "spell-out"
     exactness = Exactness.ROUNDING
     operators = frozenset((_DOMAIN, name) for name in _FORMS)
+    needs_shape = EVERY_INPUT
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether all shapes are known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
-        if shape is None or dtype is None or any(value and sizes_of(value, scope) is None for value in node.inputs):
-            return Skip(UNKNOWN_SHAPE)
-        return _Found(node, shape, dtype)
+        """Match every node whose shapes are known."""
+        return _Found(node, context.shape(node), context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """What it stands for."""
+        """The operator's definition."""
         found = _FORMS[match.node.op_type](Arithmetic(edit, match.dtype), match)
         return found if isinstance(found, Skip) else [found]
 

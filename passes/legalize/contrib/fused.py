@@ -1,4 +1,4 @@
-"""Take apart what ONNX Runtime fuses: products with a transposition and a factor, activations with a bias.
+"""Decompose ONNX Runtime's fused operators: products with transposes and factors, activations with biases.
 
     FusedMatMul<transA, transB, transBatchA, transBatchB, alpha>(A, B)  →  alpha · A' · B'      (also TransposeMatMul)
     FusedGemm<…, activation>(A, B, C)                                   →  activation(Gemm(A, B, C))
@@ -6,10 +6,10 @@
     Gelu(x), BiasGelu(x, b)                                             →  x · ½ · (1 + Erf(x / √2))
     FastGelu(x, b)                                                      →  x · ½ · (1 + Tanh(√(2/π)·(x + 0.044715 x³)))
     QuickGelu<alpha>(x)                                                 →  x · Sigmoid(alpha · x)
-    BiasSplitGelu, BiasAdd, GemmFastGelu                                →  the same, in parts
-    BiasSoftmax<axis>(x, b)                                             →  Softmax(x + b), over all axes from that one
+    BiasSplitGelu, BiasAdd, GemmFastGelu                                →  parts of the same
+    BiasSoftmax<axis>(x, b)                                             →  Softmax(x + b), over all axes from axis on
 
-Skips: ranks and dtypes that are not known, and activations that are none of ONNX Runtime's.
+Skips: unknown ranks and dtypes, and unknown activations.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
@@ -42,7 +41,7 @@ ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
     "Softsign": (),
     "Clip": ("min", "max"),
 }
-"""What may follow a product, and its parameters."""
+"""The activations that ONNX Runtime fuses, with their parameters."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ class _Found(Match):
 
 
 def common_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
-    """The dtype of a node all of whose inputs have the same: of the first that is known, such as a weight."""
+    """The dtype of a node whose inputs all have the same one: that of the first input whose dtype is known."""
     known = (scope.dtype(value) for value in node.inputs if value is not None)
     return next((dtype for dtype in known if dtype is not None), None)
 
 
 def activate(a: Arithmetic, name: str, x: ir.Value, parameters: Sequence[float]) -> ir.Value:
-    """An activation by ONNX Runtime's name, with as many parameters as are given; none for an empty name."""
+    """An activation by ONNX Runtime's name, with the given parameters; ``x`` itself for an empty name."""
     if name == "Clip":
         return a("Clip", x, *parameters)
     attributes: dict[str, Attribute] = dict(zip(ACTIVATIONS[name] if name else (), parameters, strict=False))
@@ -65,7 +64,7 @@ def activate(a: Arithmetic, name: str, x: ir.Value, parameters: Sequence[float])
 
 
 def own_attributes(node: ir.Node) -> dict[str, Attribute]:
-    """The attributes of a node that are not those of its activation, without empty lists."""
+    """The attributes of a node except those of its activation and empty lists."""
     return {
         name: each.value
         for name, each in node.attributes.items()
@@ -74,7 +73,7 @@ def own_attributes(node: ir.Node) -> dict[str, Attribute]:
 
 
 def gelu(a: Arithmetic, x: ir.Value, *, tanh: bool = False) -> ir.Value:
-    """GELU, by its function or by the approximation of it with a hyperbolic tangent."""
+    """GELU, exact or with the tanh approximation."""
     if a.edit.scope.opset() >= 20:
         return a("Gelu", x, approximate="tanh" if tanh else "none")
     if tanh:
@@ -92,24 +91,22 @@ class _Product(_Found):
 
 @dataclass(frozen=True)
 class DecomposeFusedMatMul(NodeRewrite[_Product]):
-    """Write FusedMatMul and TransposeMatMul as transpositions, a product and a factor."""
+    """Write FusedMatMul and TransposeMatMul as transposes, a product and a factor."""
 
     name = "decompose-fused-mat-mul"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "FusedMatMul"), (_DOMAIN, "TransposeMatMul")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Product | Skip | None:
-        """Whether the numbers of axes are known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shapes, dtype = [scope.shape(value) for value in node.inputs[:2]], scope.dtype(node.inputs[0])
-        if shapes[0] is None or shapes[1] is None or dtype is None:
+        """Match operands of known rank."""
+        one, other = (context.scope.shape(value) for value in node.inputs[:2])
+        if one is None or other is None:
             return Skip(UNKNOWN_SHAPE)
-        return _Product(node, dtype, (len(shapes[0]), len(shapes[1])))
+        return _Product(node, context.dtype(node), (len(one), len(other)))
 
     def rewrite(self, match: _Product, edit: Edit) -> Sequence[ir.Value | None]:
-        """Transpose what is to be transposed, multiply, and scale."""
+        """Transpose the operands, multiply, and scale."""
         a, attributes = Arithmetic(edit, match.dtype), match.node.attributes
         operands = [
             self._transposed(
@@ -123,7 +120,7 @@ class DecomposeFusedMatMul(NodeRewrite[_Product]):
 
     @staticmethod
     def _transposed(a: Arithmetic, x: ir.Value, rank: int, matrix: bool, batch: bool) -> ir.Value:
-        """The first axis goes behind the batch axes that follow it, then the last two change places."""
+        """Move the first axis after the batch axes (``batch``), then swap the last two (``matrix``)."""
         order = list(range(rank))
         if rank < 2:
             return x
@@ -143,17 +140,15 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
     operators = frozenset({(_DOMAIN, "FusedGemm"), (_DOMAIN, "FusedConv")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the activation is known."""
-        if not is_plain(node, context.scope):
-            return None
+        """Match known activations."""
         activation = node.attributes.get_string("activation", "")
         if activation and activation not in ACTIVATIONS:
-            return Skip(f"its activation {activation} is not known")
+            return Skip(f"its activation {activation} is unknown")
         dtype = common_dtype(node, context.scope)
         return Skip(UNKNOWN_DTYPE) if dtype is None else _Found(node, dtype)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product with its own attributes, then the rest."""
+        """The product with its own attributes, then the sum and the activation."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         given_names = ("alpha", "beta", "gamma")
         parameters = [
@@ -172,7 +167,7 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
 
 @dataclass(frozen=True)
 class DecomposeContribGelu(NodeRewrite[_Found]):
-    """Write com.microsoft's forms of GELU in ONNX's own operators."""
+    """Write com.microsoft's forms of GELU with standard operators."""
 
     name = "decompose-contrib-gelu"
     exactness = Exactness.ROUNDING
@@ -182,18 +177,16 @@ class DecomposeContribGelu(NodeRewrite[_Found]):
     )
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the dtype is known, and what is split."""
-        if not is_plain(node, context.scope):
-            return None
+        """Match a known dtype; BiasSplitGelu also needs the width of its input."""
         dtype = common_dtype(node, context.scope)
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
-        if node.op_type == "BiasSplitGelu" and sizes_of(node.inputs[0], context.scope) is None:
+        if node.op_type == "BiasSplitGelu" and context.scope.static_shape(node.inputs[0]) is None:
             return Skip(UNKNOWN_SHAPE)
         return _Found(node, dtype)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product, the bias, the function."""
+        """The product, the bias, then GELU."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         x, rest = node.inputs[0], node.inputs[1:]
         assert x is not None
@@ -207,7 +200,7 @@ class DecomposeContribGelu(NodeRewrite[_Found]):
             case "QuickGelu":
                 return [a("Mul", x, a("Sigmoid", a("Mul", x, node.attributes.get_float("alpha", 1.702))))]
             case "BiasSplitGelu":
-                width = (sizes_of(node.inputs[0], edit.scope) or (0,))[-1]
+                width = (edit.scope.static_shape(node.inputs[0]) or (0,))[-1]
                 left, right = a.slice(x, -1, 0, width // 2), a.slice(x, -1, width // 2, width)
                 return [a("Mul", left, gelu(a, right))]
             case _:
@@ -226,17 +219,14 @@ class DecomposeBiasSoftmax(NodeRewrite[_Shaped]):
     name = "decompose-bias-softmax"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "BiasSoftmax")})
+    needs_shape = needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Whether the shape is known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
-        return Skip(UNKNOWN_SHAPE) if shape is None or dtype is None else _Shaped(node, dtype, shape)
+        """Match every node whose shape is known."""
+        return _Shaped(node, context.dtype(node), context.shape(node))
 
     def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
-        """Over several axes at once, as over one."""
+        """Softmax over the flattened axes."""
         a, shape = Arithmetic(edit, match.dtype), match.shape
         axis = match.node.attributes.get_int("axis", 1) % len(shape)
         total = a("Add", *match.node.inputs)

@@ -1,12 +1,12 @@
-"""Write com.microsoft's GroupNorm and SkipGroupNorm, which ONNX Runtime puts into diffusion models, as means.
+"""Decompose com.microsoft's GroupNorm and SkipGroupNorm, which ONNX Runtime uses in diffusion models.
 
-    GroupNorm(x, γ, β)               →  activation(γ · (x − mean) / √(variance + ε) + β)   over each group of channels
+    GroupNorm(x, γ, β)               →  activation(γ · (x − mean) / √(variance + ε) + β)   per group of channels
     SkipGroupNorm(x, γ, β, skip, b)  →  GroupNorm(s, γ, β), s = x + skip + b
 
-Channels are the last axis, unless ``channels_last`` is 0. The activation is none, or SiLU. Floats of 16 bits are
-computed with in float32 and rounded at the end, as ONNX Runtime does.
+Channels are the last axis, unless ``channels_last`` is 0. The activation is none or SiLU. 16-bit floats are computed in
+float32 and rounded at the end, as in ONNX Runtime.
 
-Skips: shapes that are not known; other activations.
+Skips: unknown shapes; other activations.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
@@ -30,12 +29,13 @@ _DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """Attributes: the sizes of x; its dtype; that of the weights; the axis of the channels."""
-
     shape: tuple[int, ...]
     dtype: ir.DataType
+    """Shape and dtype of x."""
     weights: ir.DataType
+    """The dtype of γ and β."""
     axis: int
+    """The axis of the channels."""
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,19 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
     name = "decompose-group-norm"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "GroupNorm"), (_DOMAIN, "SkipGroupNorm")})
+    needs_shape = (0, 3)
+    needs_dtype = (0, 1)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the sizes."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
-        weights = scope.dtype(node.inputs[1])
-        skip = given(node, 3)
-        if shape is None or dtype is None or weights is None or (skip is not None and sizes_of(skip, scope) is None):
-            return Skip(UNKNOWN_SHAPE)
+        """Match known activations."""
         activation = node.attributes.get_int("activation", 0)
         if activation not in (0, 1):
             return Skip(f"its activation {activation} is neither none nor SiLU")
-        return _Found(node, shape, dtype, weights, -1 if node.attributes.get_int("channels_last", 1) else 1)
+        axis = -1 if node.attributes.get_int("channels_last", 1) else 1
+        return _Found(node, context.shape(node), context.dtype(node), context.dtype(node, 1), axis)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Add, normalize within groups, scale, and activate."""
+        """Add, normalize per group, scale, and activate."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
         x, gamma, beta = (value for value in node.inputs[:3] if value is not None)
         total = a.cast(x, match.dtype)
@@ -81,8 +76,8 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
 
     @staticmethod
     def _spread(a: Arithmetic, x: ir.Value, skip: ir.Value, match: _Found) -> ir.Value:
-        """A skip connection that is the same at all places, (batch, channels), with axes for the places."""
-        shape = sizes_of(skip, a.edit.scope) or ()
+        """A skip connection of shape (batch, channels), with spatial axes of size 1."""
+        shape = a.edit.scope.static_shape(skip) or ()
         if len(shape) != 2:
             return x
         ones = [1] * (len(match.shape) - 2)
@@ -95,7 +90,7 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
 
 
 def _normalized(a: Arithmetic, x: ir.Value, match: _Found) -> ir.Value:
-    """``x``, with its groups on an axis of their own."""
+    """``x`` normalized per group, reshaped so that its groups have an axis of their own."""
     batch, groups = match.shape[0], match.node.attributes["groups"].as_int()
     size = match.shape[match.axis] // groups
     places = math.prod(match.shape[1:]) // (groups * size)

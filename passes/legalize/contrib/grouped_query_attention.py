@@ -3,12 +3,12 @@
     present = past, with the new keys (values) from ``seqlens_k + 1 - length`` on
     y       = softmax over the keys up to each query's own position (scale · q · presentᵀ + bias) · present
 
-Each sample has a past of its own length, which may come at run time; how long the cache is, must be known. Where the
-query is as long as all there is (the first prompt), the past does not count. Queries and keys are rotated by their
-positions, normalized, capped, windowed and given a sink as the attributes say. For queries that are padding, ONNX
-Runtime gives other numbers where there are both a window and a softcap.
+The length of each sample's past may be known only at run time; the length of the cache must be static. Where the query
+has the total length (the first prompt), the past is ignored. The attributes select rotary embedding, normalization, a
+softcap, a window and a sink. For padding queries, ONNX Runtime returns different values where both a window and a
+softcap are set.
 
-Skips: shapes and total lengths that are not known (one new token needs but the length of the cache), quantized caches,
+Skips: unknown shapes and total lengths (for a single new token, the length of the cache is enough), quantized caches,
 and caches that evict.
 """
 
@@ -24,24 +24,23 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
+from passes.build.operands import given, not_constant, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.nn.rotary import angles, rotate
 
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """What there is to know.
+    """The static facts.
 
     Attributes:
         heads: the sizes, with the whole cache as keys.
-        past: the length of the cache before.
-        total: the length of the longest sample, with what is new; None where it is only known at run time.
-        first: whether nothing came before.
+        past: the length of the past cache.
+        total: the length of the longest sample, including new tokens; None where it is known only at run time.
+        first: whether there is no past.
         dtype: of the queries.
     """
 
@@ -59,29 +58,21 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
     name = "decompose-group-query-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({("com.microsoft", "GroupQueryAttention")})
+    needs_shape = (0, 3, 5, 10)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the sizes; for a single new token the length of the longest sample may come at run time."""
+        """Match known sizes; for a single new token, the total length may be known only at run time."""
         scope, attributes = context.scope, node.attributes
-        if not is_plain(node, scope):
-            return None
-        q, past, dtype = sizes_of(node.inputs[0], scope), given(node, 3), scope.dtype(node.inputs[0])
-        before = (0, 0, 0, 0) if past is None else sizes_of(past, scope)
-        if q is None or before is None or dtype is None or sizes_of(node.inputs[5], scope) is None:
-            return Skip(UNKNOWN_SHAPE)
+        q, before = context.shape(node), (0, 0, 0, 0) if given(node, 3) is None else context.shape(node, 3)
         if given(node, 12) is not None or given(node, 13) is not None:
             return Skip("its cache is quantized")
         if attributes.get_int("sliding_window_cache", 0):
-            return Skip("its cache evicts what has left the window")
+            return Skip("its cache evicts tokens outside of the window")
         if 0 in q:
             return Skip("its query is empty")
-        bias = given(node, 10)
-        if bias is not None and sizes_of(bias, scope) is None:
-            return Skip(UNKNOWN_SHAPE)
-        total, declared = (
-            scalar(node.inputs[6], scope),
-            sizes_of(node.outputs[1], scope) if len(node.outputs) > 1 else None,
-        )
+        total = scalar(node.inputs[6], scope)
+        declared = scope.static_shape(node.outputs[1]) if len(node.outputs) > 1 else None
         if total is None and (q[1] > 1 or declared is None):
             assert node.inputs[6] is not None
             return Skip(not_constant(node.inputs[6], "total_sequence_length"))
@@ -89,10 +80,10 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         size = q[2] // (many + 2 * few) if given(node, 1) is None else q[2] // many
         keys = declared[2] if total is None and declared is not None else max(before[2], total or 0)
         heads = Heads(q[0], many, few, q[1], keys, size, size)
-        return _Found(node, heads, before[2], total, q[1] == total, dtype)
+        return _Found(node, heads, before[2], total, q[1] == total, context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Split and rotate, write the cache, and attend to what is there."""
+        """Split and rotate, write the cache, and attend to it."""
         node, heads, attributes = match.node, match.heads, match.node.attributes
         a = Arithmetic(edit, match.dtype)
         lengths = node.inputs[5]
@@ -101,7 +92,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         start = None if match.first else a("Sub", ends, a.index(heads.queries))
         q, k, v = _split(a, node, heads)
         q, k = (
-            self._turned(a, match, x, count, weight, start)
+            self._rotated(a, match, x, count, weight, start)
             for x, count, weight in (
                 (q, heads.query_heads, given(node, 14)),
                 (k, heads.kv_heads, given(node, 15)),
@@ -122,22 +113,22 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             Scoring(
                 scale=attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size),
                 allowed=_allowed(a, match, start, ends),
-                every_query_attends=attributes.get_int("local_window_size", -1)
-                <= 0,  # but a pad may lie a window behind
+                # a padding query may have all keys outside of its window
+                every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
                 bias=_bias(a, match),
                 softcap=attributes.get_float("softcap", 0.0),
                 sink=sink,
             ),
         )
         output = merge_heads(a, done.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
-        stage = done.probabilities
+        scores = done.probabilities
         if attributes.get_int("qk_output", 0) == 1:
-            stage = a("Where", a("IsInf", done.biased), 0.0, done.biased)
+            scores = a("Where", a("IsInf", done.biased), 0.0, done.biased)
         if match.total is not None and match.total < heads.keys:
-            stage = a.slice(stage, 3, 0, match.total)
-        return [output, k, v, stage][: len(node.outputs)]
+            scores = a.slice(scores, 3, 0, match.total)
+        return [output, k, v, scores][: len(node.outputs)]
 
-    def _turned(
+    def _rotated(
         self, a: Arithmetic, match: _Found, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
     ) -> ir.Value:
         """Queries or keys, normalized and rotated."""
@@ -152,9 +143,9 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         positions, steps = given(node, 9), a.index(np.arange(heads.queries)[None, :])
         if positions is None:
             positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
-        elif start is None:  # only where the first of all begins
+        elif start is None:  # ONNX Runtime reads the first position only
             positions = a("Add", a.slice(a.reshape(positions, [1, -1]), 1, 0, 1), steps)
-        cache = sizes_of(cos, a.edit.scope)
+        cache = a.edit.scope.static_shape(cos)
         half = cache[1] if cache is not None else heads.size // 2
         shape = (heads.batch, count, heads.queries, heads.size)
         interleaved = bool(attributes.get_int("rotary_interleaved", 0))
@@ -177,7 +168,7 @@ def _split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Val
 
 
 def _cached(a: Arithmetic, match: _Found, new: ir.Value, old: ir.Value | None, start: ir.Value | None) -> ir.Value:
-    """The cache with what is new: at its beginning where there is no start, else from each sample's start on."""
+    """The cache with the new tokens: at its beginning where ``start`` is None, else from each sample's start on."""
     heads = match.heads
     shape = [heads.batch, heads.kv_heads, heads.keys, heads.size]
 
@@ -201,14 +192,14 @@ def _cached(a: Arithmetic, match: _Found, new: ir.Value, old: ir.Value | None, s
 
 
 def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Value) -> Allowed:
-    """Keys up to the query's own position, and within the window; without causality all that there are."""
+    """The keys up to the query's own position and within the window; without causality, all valid keys."""
     heads, attributes = match.heads, match.node.attributes
     window = attributes.get_int("local_window_size", -1)
     distance = np.arange(heads.keys)[None, :] - np.arange(heads.queries)[:, None]
     valid = a("Less", a.index(np.arange(heads.keys)), ends)
     if not attributes.get_int("causal", 1):
         return valid
-    if start is None:  # samples may be padded behind
+    if start is None:  # samples may have padding at the end
         within = (distance <= 0) & (distance > -window) if window > 0 else distance <= 0
         lengths = ints(a.edit.scope.constant(match.node.inputs[5]))
         full = lengths is not None and all(length + 1 >= heads.queries for length in lengths)
@@ -221,9 +212,9 @@ def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Valu
 
 
 def _bias(a: Arithmetic, match: _Found) -> ir.Value | None:
-    """What is added to the scores: for all places of the cache, where it says it only for the first of them."""
+    """The bias of the scores, extended with zeros to the whole cache."""
     bias, keys = given(match.node, 10), match.heads.keys
-    shape = sizes_of(bias, a.edit.scope)
+    shape = a.edit.scope.static_shape(bias)
     if bias is None or shape is None or shape[-1] == keys:
         return bias
     return a.concat([bias, a.value(np.zeros((*shape[:-1], keys - shape[-1])))], -1)

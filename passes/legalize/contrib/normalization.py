@@ -1,15 +1,15 @@
-"""Write com.microsoft's normalizations that take sums or embeddings in as means and products.
+"""Decompose com.microsoft's normalizations, some of which are fused with sums or embeddings.
 
     SkipLayerNormalization(x, skip, γ, β, b)          →  LayerNormalization(x + skip + b, γ, β)
     SkipSimplifiedLayerNormalization(x, skip, γ, b)   →  s / √(mean(s²) + ε) · γ,  s = x + skip + b
     SimplifiedLayerNormalization(x, γ)                →  x / √(mean(x²) + ε) · γ
     EmbedLayerNormalization(ids, segments, …)         →  LayerNormalization(words[ids] + positions + segments)
-    QEmbedLayerNormalization(ids, segments, …)        →  the same of tables of 8 bits, dequantized after the lookup
+    QEmbedLayerNormalization(ids, segments, …)        →  the same with 8-bit tables, dequantized after the lookup
 
-Floats of 16 bits are computed with in float32 and rounded at the end, as ONNX Runtime does. Before opset 17, which
-brought LayerNormalization, that is spelled out as well.
+16-bit floats are computed in float32 and rounded at the end, as in ONNX Runtime. Before opset 17, LayerNormalization
+is decomposed as well.
 
-Skips: shapes that are not known, and the mean and deviation of SkipLayerNormalization, which are for training.
+Skips: unknown shapes; used mean and deviation outputs of SkipLayerNormalization, which are for training.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, is_output_used, sizes_of
+from passes.build.operands import given, is_output_used
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.fused import common_dtype
 
 _DOMAIN = "com.microsoft"
@@ -64,9 +63,7 @@ class DecomposeSkipNormalization(NodeRewrite[_Found]):
     operators = frozenset({(_DOMAIN, "SkipLayerNormalization"), (_DOMAIN, "SkipSimplifiedLayerNormalization")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the dtype is known, and none of the outputs for training is used."""
-        if not is_plain(node, context.scope):
-            return None
+        """Match unless an output for training is used."""
         dtype = common_dtype(node, context.scope)
         if dtype is None:
             return Skip(UNKNOWN_DTYPE)
@@ -104,21 +101,17 @@ class _Simplified(_Found):
 
 @dataclass(frozen=True)
 class DecomposeSimplifiedLayerNormalization(NodeRewrite[_Simplified]):
-    """Write SimplifiedLayerNormalization, by ONNX Runtime's name for it, as means and products."""
+    """Write SimplifiedLayerNormalization, ONNX Runtime's RMS normalization, as means and products."""
 
     name = "decompose-simplified-layer-normalization"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "SimplifiedLayerNormalization"), (_DOMAIN, "SimplifiedLayerNormalization")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Simplified | Skip | None:
-        """Whether the dtype and the number of axes are known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = scope.shape(node.inputs[0]), scope.dtype(node.inputs[0])
-        if shape is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
-        return _Simplified(node, dtype, len(shape))
+        """Match an input of known rank."""
+        shape = context.scope.shape(node.inputs[0])
+        return Skip(UNKNOWN_SHAPE) if shape is None else _Simplified(node, context.dtype(node), len(shape))
 
     def rewrite(self, match: _Simplified, edit: Edit) -> Sequence[ir.Value | None]:
         """Normalize over all axes from ``axis`` on."""
@@ -145,23 +138,19 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
     name = "decompose-embed-layer-normalization"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "EmbedLayerNormalization")})
+    needs_shape = (0,)
+    needs_dtype = (2,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the number of positions is known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        dtype = scope.dtype(node.inputs[2])
-        if sizes_of(node.inputs[0], scope) is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
-        return _Found(node, dtype)
+        """Match every node whose number of positions is known."""
+        return _Found(node, context.dtype(node, 2))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Look up words, positions and segments; count what the mask leaves."""
+        """Look up words, positions and segments, normalize, and count the words that the mask keeps."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         ids, segments, words, positions, kinds, scale, shift = node.inputs[:7]
         mask, places = given(node, 7), given(node, 8)
-        shape = sizes_of(ids, edit.scope)
+        shape = edit.scope.static_shape(ids)
         assert shape is not None
         assert scale is not None
         if places is None:
@@ -178,7 +167,7 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
 
 
 def _counted(a: Arithmetic, mask: ir.Value | None, batch: int) -> ir.Value:
-    """How many words of each sample a mask leaves; 0 without one."""
+    """The number of words of each sample that a mask keeps; 0 without a mask."""
     if mask is None:
         return a.edit.constant(np.zeros(batch, np.int32))
     ones = a("Cast", a("Equal", mask, a.edit.constant(np.array(1, np.int32))), to=int(ir.DataType.INT32))
@@ -192,19 +181,17 @@ class DecomposeQEmbedLayerNormalization(NodeRewrite[_Found]):
     name = "decompose-q-embed-layer-normalization"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "QEmbedLayerNormalization")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the number of positions is known."""
-        if not is_plain(node, context.scope):
-            return None
-        known = sizes_of(node.inputs[0], context.scope) is not None
-        return _Found(node, ir.DataType.FLOAT) if known else Skip(UNKNOWN_SHAPE)
+        """Match every node whose number of positions is known."""
+        return _Found(node, ir.DataType.FLOAT)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Tables, scale and shift are each dequantized by a scale and a zero point of their own."""
+        """Look up, dequantize and normalize; tables, scale and shift each have their own scale and zero point."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         ids, segments, *tables = node.inputs[:7]
-        shape = sizes_of(ids, edit.scope)
+        shape = edit.scope.static_shape(ids)
         assert shape is not None
         places = a.index(np.arange(shape[1])[None, :])
         words, positions, kinds, scale, shift = (
@@ -223,7 +210,7 @@ class DecomposeQEmbedLayerNormalization(NodeRewrite[_Found]):
     def _dequantized(
         a: Arithmetic, table: ir.Value, rows: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None
     ) -> ir.Value:
-        """(row − zero point) · scale, of chosen rows, or of all there is."""
+        """(table − zero point) · scale, of some rows or all."""
         chosen = table if rows is None else a("Gather", table, rows, axis=0)
         number, point = (a("Cast", each, to=int(ir.DataType.FLOAT)) for each in (chosen, zero))
         return a("Mul", a("Sub", number, point), scale)

@@ -1,14 +1,14 @@
-"""Write com.microsoft's attention of packed tokens, those of all samples in a row without padding, as masked attention.
+"""Write com.microsoft's attention of packed tokens (all samples concatenated, without padding) as masked attention.
 
-    PackedMultiHeadAttention(q, k, v, b, …)   →  attention in which a token sees only those of its own sample
-    PackedAttention(x, W, b, …)               →  the same of (q, k, v) = x · W + b
-    RestorePadding(x, offset)                 →  x[place of each token], and zeros where there is none
+    PackedMultiHeadAttention(q, k, v, b, …)   →  attention in which a token attends only to its own sample
+    PackedAttention(x, W, b, …)               →  the same with (q, k, v) = x · W + b
+    RestorePadding(x, offset)                 →  ScatterND of the tokens into zeros
 
-Which sample a token belongs to, the cumulated lengths say: as many as lie at or before its place. Scores are computed
-of all tokens with all, which is more than a kernel made for this computes.
+The sample of a token is the number of cumulative lengths at or before its position. Scores are computed for all pairs
+of tokens, which is more work than a dedicated kernel does.
 
-Skips: a number of tokens that is not known, as behind RemovePadding, where it depends on the data; biases of the
-scores, which are given for padded samples.
+Skips: an unknown number of tokens, as after RemovePadding, where it depends on the data; biases of the scores, which
+have the layout of padded samples.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Heads, Scoring, attend, merge_heads, split_heads
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
@@ -34,10 +33,9 @@ _DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True)
 class _Packed(Match):
-    """Attributes: the number of tokens; the widths of queries, keys and values; their dtype."""
-
     tokens: int
     hidden: tuple[int, int, int]
+    """The widths of queries, keys and values."""
     dtype: ir.DataType
 
 
@@ -48,36 +46,26 @@ class UnpackAttention(NodeRewrite[_Packed]):
     name = "unpack-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "PackedAttention"), (_DOMAIN, "PackedMultiHeadAttention")})
+    needs_shape = (0, 1, 2)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Packed | Skip | None:
-        """Read the sizes from the projection, or from queries and values."""
-        scope, projected = context.scope, node.op_type == "PackedAttention"
-        if not is_plain(node, scope):
-            return None
+        """Match nodes without a bias of the scores."""
+        projected = node.op_type == "PackedAttention"
         if given(node, 5 if projected else 6) is not None:
-            return Skip("a bias of its scores is given for padded samples")
-        x, dtype, weights = (
-            sizes_of(node.inputs[0], scope),
-            scope.dtype(node.inputs[0]),
-            sizes_of(node.inputs[1], scope),
-        )
-        if x is None or dtype is None or (weights is None and node.inputs[1] is not None):
-            return Skip(UNKNOWN_SHAPE)
+            return Skip("the bias of its scores has the layout of padded samples")
+        x = context.shape(node)
         if projected:
-            assert weights is not None
-            third = weights[1] // 3
+            third = context.shape(node, 1)[1] // 3
             widths = tuple(node.attributes.get_ints("qkv_hidden_sizes", ()) or (third, third, third))
         elif len(x) == 4:  # (tokens, heads, 3, size)
             widths = (x[1] * x[3],) * 3
         else:
-            values = sizes_of(node.inputs[2], scope)
-            if values is None:
-                return Skip(UNKNOWN_SHAPE)
-            widths = (x[1], x[1], values[1])
-        return _Packed(node, x[0], (widths[0], widths[1], widths[2]), dtype)
+            widths = (x[1], x[1], context.shape(node, 2)[1])
+        return _Packed(node, x[0], (widths[0], widths[1], widths[2]), context.dtype(node))
 
     def rewrite(self, match: _Packed, edit: Edit) -> Sequence[ir.Value | None]:
-        """One sample of all tokens."""
+        """Attention over one sample of all tokens."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         projected, count = node.op_type == "PackedAttention", node.attributes["num_heads"].as_int()
         parts = self._projected(a, match) if projected else self._given(a, match)
@@ -129,24 +117,21 @@ class _Padded(Match):
 
 @dataclass(frozen=True)
 class RestorePaddingByScatter(NodeRewrite[_Padded]):
-    """Put packed tokens back to their places among zeros."""
+    """Scatter packed tokens to their padded positions."""
 
     name = "restore-padding"
     exactness = Exactness.BITWISE
     operators = frozenset({(_DOMAIN, "RestorePadding")})
+    needs_shape = (0, 1)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Padded | Skip | None:
-        """Read the sizes."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        x, places, dtype = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope), scope.dtype(node.inputs[0])
-        if x is None or places is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
-        return _Padded(node, x[0], x[1], places, dtype)
+        """Match every node whose sizes are known."""
+        tokens, width = context.shape(node)[:2]
+        return _Padded(node, tokens, width, context.shape(node, 1), context.dtype(node))
 
     def rewrite(self, match: _Padded, edit: Edit) -> Sequence[ir.Value | None]:
-        """The first offsets are those of the tokens."""
+        """Scatter; the first offsets are those of the tokens."""
         a = Arithmetic(edit, match.dtype)
         x, offsets = match.node.inputs
         assert offsets is not None

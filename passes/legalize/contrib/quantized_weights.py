@@ -1,11 +1,11 @@
-"""Write com.microsoft's products with weights of few bits as DequantizeLinear and MatMul.
+"""Write com.microsoft's products with low-bit weights as DequantizeLinear and MatMul.
 
     MatMulNBits(A, B, scales, zeros, bias)  →  A · DequantizeLinear(B', scales, zeros)ᵀ + bias
 
-B' are the same numbers, a byte each. Weights stay integers, 1 byte an element; where the opset has no DequantizeLinear
-for their scales, or the zero points are floats, (B' - zeros) · scales is spelled out.
+B' holds the same integers, one per byte. Where the opset has no DequantizeLinear for the dtype of the scales, or the
+zero points are floats, (B' - zeros) · scales is written as arithmetic.
 
-Skips: weights of less than 8 bits that are not constant, permuted (g_idx) or packed for another machine.
+Skips: weights that are not constant, permuted (g_idx) or prepacked for a specific CPU.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, Array
-from passes.build.operands import UNKNOWN_DTYPE, given
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
 class _Found(Match):
-    """Attributes: bits an element; rows of the weights; their length; that of a block; the dtype of the product."""
-
     bits: int
     rows: int
     columns: int
     block: int
+    """The number of elements that share a scale."""
     dtype: ir.DataType
 
     @property
     def blocks(self) -> int:
-        """How many there are in a row."""
+        """The number of blocks in a row."""
         return -(-self.columns // self.block)
 
 
@@ -48,26 +46,22 @@ class DecomposeMatMulNBits(NodeRewrite[_Found]):
     name = "decompose-mat-mul-n-bits"
     exactness = Exactness.ROUNDING
     operators = frozenset({("com.microsoft", "MatMulNBits")})
+    needs_dtype = (0, 3)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the weights can be read."""
+        """Match constant weights in their plain layout."""
         scope, attributes = context.scope, node.attributes
-        if not is_plain(node, scope):
-            return None
-        bits = attributes.get_int("bits", 4)
-        zeros, dtype = given(node, 3), scope.dtype(node.inputs[0])
-        if dtype is None or (zeros is not None and scope.dtype(zeros) is None):
-            return Skip(UNKNOWN_DTYPE)
+        bits, zeros = attributes.get_int("bits", 4), given(node, 3)
         if given(node, 4) is not None or attributes.get_int("weight_prepacked", 0) != 0:
-            return Skip("its weights are permuted, or packed for another machine")
+            return Skip("its weights are permuted, or prepacked for a specific CPU")
         packed = zeros is not None and scope.dtype(zeros) == ir.DataType.UINT8
         if scope.constant(node.inputs[1]) is None or (packed and scope.constant(zeros) is None):
             return Skip("its weights are not constant")
         rows, columns, block = (attributes.get_int(name, 0) for name in ("N", "K", "block_size"))
-        return _Found(node, bits, rows, columns, block, dtype)
+        return _Found(node, bits, rows, columns, block, context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Unpack, dequantize by blocks, and multiply."""
+        """Unpack, dequantize per block, and multiply."""
         node, a, scope = match.node, Arithmetic(edit, match.dtype), edit.scope
         scales, zeros, bias = node.inputs[2], given(node, 3), given(node, 5)
         weights = scope.constant(node.inputs[1])
@@ -96,7 +90,7 @@ class DecomposeMatMulNBits(NodeRewrite[_Found]):
 
 
 def unpack(packed: Array, bits: int, length: int) -> Array:
-    """The first ``length`` elements of each row of bytes, the lowest bits first, a byte each."""
+    """The first ``length`` elements of each row of packed bytes, lowest bits first, one per byte."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     elements = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
     return np.ascontiguousarray(elements.reshape(len(packed), -1)[:, :length])

@@ -1,13 +1,13 @@
-"""Write com.microsoft's biases by relative position, of T5 and WavLM, as lookups and products.
+"""Write com.microsoft's relative position biases (of T5 and WavLM) as lookups and products.
 
-    RelativePositionBias(table, queries, keys)   →  table[bucket(key − query)], for each head
+    RelativePositionBias(table, queries, keys)   →  table[bucket(key − query)] per head
     GatedRelativePositionBias(q, b, r, W, c, e)  →  (u · (v · e − 1) + 2) · r,  (u, v) = sigmoid(Σ ((q + b) · W + c))
 
-A bucket holds one distance, or for far ones all in a range that grows with the distance; with ``is_bidirectional`` half
-of the buckets are for keys behind the query. Sums are over either half of what the product gives. The table is declared
-to be (buckets, heads); ONNX Runtime writes and reads it with the numbers of one head next to each other all the same.
+A bucket holds one distance or, for far keys, a range that grows with the distance; with ``is_bidirectional`` half of
+the buckets are for keys after the query. The sums are over each half of the product's last axis. The table's declared
+shape is (buckets, heads), but ONNX Runtime stores the values of a head contiguously.
 
-Skips: lengths and shapes that are not known; packed tokens.
+Skips: unknown lengths and shapes; packed tokens.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, Array, wide
 from passes.build.attention import split_heads
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, scalar, sizes_of
+from passes.build.operands import given, not_constant, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 
 
 def buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool) -> Array:
-    """The bucket of each key for each query, (queries, keys), in float32 like ONNX Runtime.
+    """The bucket of each key for each query, (queries, keys), computed in float32 as ONNX Runtime does.
 
     Args:
-        queries: how many.
-        keys: how many.
-        count: how many buckets there are.
-        farthest: the distance from which on all are in the last one.
-        both_ways: whether keys behind the query have buckets of their own; if not, they count as at distance 0.
+        queries: the number of queries.
+        keys: the number of keys.
+        count: the number of buckets.
+        farthest: the distance from which on keys share the last bucket.
+        both_ways: whether keys after the query have their own buckets; if not, their distance is 0.
     """
     offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
     first = np.zeros_like(offset)
@@ -69,15 +68,12 @@ class LookUpRelativePositions(NodeRewrite[_Table]):
     name = "look-up-relative-positions"
     exactness = Exactness.BITWISE
     operators = frozenset({(_DOMAIN, "RelativePositionBias")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Table | Skip | None:
-        """Whether both lengths are known, by themselves or by the output's shape."""
+        """Match lengths that are constant, or known by the shape of the output."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, done = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
-        if shape is None:
-            return Skip(UNKNOWN_SHAPE)
+        done = scope.static_shape(node.outputs[0])
         lengths = []
         for index, what in ((1, "query_length"), (2, "key_length")):
             value = given(node, index)
@@ -85,10 +81,10 @@ class LookUpRelativePositions(NodeRewrite[_Table]):
             if length is None and value is not None:
                 return Skip(not_constant(value, what))
             lengths.append(length or 0)
-        return _Table(node, shape, *lengths)
+        return _Table(node, context.shape(node), *lengths)
 
     def rewrite(self, match: _Table, edit: Edit) -> Sequence[ir.Value | None]:
-        """One row of the table a head, from which all pairs take their bucket's number."""
+        """Gather the bucket of each pair from one row of the table per head."""
         attributes, (count, heads) = match.node.attributes, match.shape
         both_ways = bool(attributes.get_int("is_bidirectional", 0))
         found = buckets(match.queries, match.keys, count, attributes["max_distance"].as_int(), both_ways)
@@ -110,22 +106,17 @@ class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
     name = "decompose-gated-relative-position-bias"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_DOMAIN, "GatedRelativePositionBias")})
+    needs_shape = (0, 3)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Gated | Skip | None:
-        """Read the sizes."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
+        """Match padded tokens."""
         if given(node, 6) is not None:
             return Skip("its tokens are packed")
-        shape, weight = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[3], scope)
-        dtype = scope.dtype(node.inputs[0])
-        if shape is None or weight is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
-        return _Gated(node, shape, weight[1], dtype)
+        return _Gated(node, context.shape(node), context.shape(node, 3)[1], context.dtype(node))
 
     def rewrite(self, match: _Gated, edit: Edit) -> Sequence[ir.Value | None]:
-        """Both gates by one product; what they leave of the bias."""
+        """Compute both gates with one product, and scale the bias."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
         query, shift, relative, weight, bias, factor = (
             a.cast(value, match.dtype) for value in node.inputs[:6] if value

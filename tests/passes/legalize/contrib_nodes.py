@@ -1,4 +1,4 @@
-"""One node as a model, and all that a rule owes it: the same numbers by ONNX Runtime, and by MIGraphX."""
+"""Models of one node, and the checks of a rule: the same results by ONNX Runtime, and by MIGraphX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MICROSOFT = "com.microsoft"
 
 
 def random(*shape: int, seed: int = 0, dtype: str = "float32") -> Array:
-    """Normal numbers, the same each time for a shape and a seed."""
+    """Normally distributed numbers, reproducible for a shape and a seed."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
 
 
@@ -38,8 +38,8 @@ def node_model(
 
     Args:
         op_type: the operator.
-        inputs: arrays by name, in order; None for one that is left out.
-        outputs: names, empty for those left out.
+        inputs: arrays by name, in order; None for an omitted one.
+        outputs: names, empty for omitted ones.
         attributes: by name.
         opset: of the standard operators.
         domain: the operator's.

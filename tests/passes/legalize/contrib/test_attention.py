@@ -94,20 +94,20 @@ class TestMultiHeadAttention:
         outputs = ("y", "present_key", "present_value")
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", SELF, outputs, HEADS, worker=worker)
 
-    def test_a_masked_sample_does_not_look_ahead(self) -> None:
+    def test_a_masked_sample_is_causal(self) -> None:
         inputs = {**SELF, "bias": None, "mask": integers([0, 0, 0], [0, 1, 1])}
         attributes = HEADS | {"unidirectional": 1, "mask_filter_value": -20.0, "scale": 0.3}
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=attributes)
 
     @pytest.mark.parametrize("biased", [False, True])
-    def test_keys_that_are_heads_already(self, biased: bool, worker: Worker) -> None:
+    def test_keys_split_into_heads(self, biased: bool, worker: Worker) -> None:
         inputs = {"q": random(B, S, D), "k": random(B, N, L, H), "v": random(B, N, L, H, seed=1)}
         inputs |= {"bias": random(3 * D)} if biased else {}
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS, worker=worker)
 
     @pytest.mark.parametrize("packed", ["keys and values", "all"])
     def test_packed(self, packed: str) -> None:
-        """ONNX Runtime has packed forms for GPUs alone: what it computes of the parts is the reference."""
+        """ONNX Runtime has packed forms on GPUs only: its result for the unpacked parts is the reference."""
         inputs = SELF if packed == "all" else CROSS
         expected = run(node_model("MultiHeadAttention", inputs, attributes=HEADS), inputs)["y"]
         heads = {name: array.reshape(B, -1, N, H) for name, array in inputs.items()}
@@ -128,7 +128,7 @@ class TestMultiHeadAttention:
         inputs = CROSS | {"v": random(B, L, 12)}
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS)
 
-    def test_the_scores_as_output(self) -> None:
+    def test_scores_output(self) -> None:
         inputs = {**CROSS, "bias": None, "mask": MASKS["how many keys"]}
         outputs = ("y", "present_key", "present_value", "scores")
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, outputs, HEADS)

@@ -1,4 +1,4 @@
-"""Weights in blocks of few bits: every form against ONNX Runtime, and on MIGraphX."""
+"""Low-bit weights in blocks: every form against ONNX Runtime, and on MIGraphX."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_mat_mul_n_bits_keeps_4_bits(worker: Worker) -> None:
     assert operators(computes(PlainMatMulNBits(), source, X, worker)) == ["MatMulNBits", "Add"]
 
 
-def test_mat_mul_n_bits_that_is_plain_already() -> None:
+def test_mat_mul_n_bits_without_changes() -> None:
     text = """(float[3,40] x) => (float[3,6] y) {
         y = com.microsoft.MatMulNBits <K = 40, N = 6, bits = 4, block_size = 16> (x, w, s, z) }"""
     source = tiny(text, w=integers(6, 3, 8), s=RANDOM.random(18).astype(np.float32), z=integers(12))
@@ -89,7 +89,7 @@ def test_gather_packed(bits: int, zeros: bool, worker: Worker) -> None:
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
-def test_gather_with_a_last_block_that_is_shorter(dtype: Any, zeros: bool, worker: Worker) -> None:
+def test_gather_with_a_shorter_last_block(dtype: Any, zeros: bool, worker: Worker) -> None:
     text = f"""(int64[2,3] i) => (float[2,3,40] y) {{ y = com.microsoft.GatherBlockQuantized
         <gather_axis = 0, quantize_axis = 1, block_size = 16> (w, i, s{", z" if zeros else ""}) }}"""
     constants = {"w": RANDOM.integers(0, 8, (10, 40)).astype(dtype), "s": RANDOM.random((10, 3)).astype(np.float32)}
@@ -98,7 +98,7 @@ def test_gather_with_a_last_block_that_is_shorter(dtype: Any, zeros: bool, worke
     computes(DecomposeGatherBlockQuantized(), tiny(text, opset=21, **constants), INDICES, worker)
 
 
-def test_what_is_skipped() -> None:
+def test_skips() -> None:
     text = """(float[3,40] x, uint8[120] w) => (float[3,6] y) {
         y = com.microsoft.MatMulBnb4 <K = 40, N = 6, block_size = 16, quant_type = 1> (x, w, s) }"""
     source = tiny(text, s=RANDOM.random(15).astype(np.float32))

@@ -26,7 +26,7 @@ def contrib(operator: str, inputs: list[Array | None], y: Array, **attributes: A
 
 
 def convolved(x: Array, w: Array, *rest: Array, **attributes: Any) -> Array:
-    """By ONNX Runtime's Conv."""
+    """The result of ONNX Runtime's Conv."""
     return case("Conv", [x, w, *rest], attributes, opset=17).expected()[0]
 
 
@@ -34,7 +34,7 @@ class TestNhwcConv:
     X, W, B = normal(2, 4, 6, 5), normal(6, 2, 3, 2), normal(6)
     HOW: dict[str, Any] = {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": [1, 2]}
 
-    def test_weights_are_channels_last_too(self, worker: Worker) -> None:
+    def test_channels_last_weights(self, worker: Worker) -> None:
         y = last(convolved(self.X, self.W, self.B, **self.HOW, kernel_shape=[3, 2]))
         source = contrib("NhwcConv", [last(self.X), last(self.W), self.B], y, **self.HOW, kernel_shape=[3, 2])
         assert legalized(RULE, source, [y], worker=worker) == ["Transpose", "Transpose", "Conv", "Transpose"]
@@ -47,7 +47,7 @@ class TestNhwcConv:
         y = last(convolved(self.X, self.W, group=2))
         source = contrib("NhwcConv", [last(self.X), normal(6, 2, 3, 3)], y, group=2)
         (reason,) = skipped(RULE, source)
-        assert reason == "its weights (6, 2, 3, 3) do not have their last axis for the channels of (2, 6, 5, 4)"
+        assert reason == "the last axis of its weights (6, 2, 3, 3) does not match the channels of (2, 6, 5, 4)"
 
 
 class TestNhwcFusedConv:
@@ -67,7 +67,7 @@ class TestNhwcFusedConv:
 
     def test_an_unknown_activation(self) -> None:
         source = contrib("NhwcFusedConv", [last(self.X), self.W], last(convolved(self.X, self.W)), activation="Mish")
-        assert skipped(RULE, source) == ["its activation Mish is not known"]
+        assert skipped(RULE, source) == ["its activation Mish is unknown"]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])

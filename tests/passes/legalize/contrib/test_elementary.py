@@ -1,4 +1,4 @@
-"""spell-out: com.microsoft's operators of one idea each, against ONNX Runtime's own kernels."""
+"""spell-out: simple operators of com.microsoft, against ONNX Runtime's kernels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def contrib(operator: str, *inputs: Array, constants: tuple[int, ...] = (), **at
         ("GatedRMSNorm", [normal(2, 3, 8), normal(8), GATE], (), {"activation": "sigmoid"}),
     ],
 )
-def test_one_of_each(
+def test_each_operator(
     operator: str, inputs: list[Array], constants: tuple[int, ...], attributes: dict[str, Any], worker: Worker
 ) -> None:
     source = contrib(operator, *inputs, constants=constants, **attributes)

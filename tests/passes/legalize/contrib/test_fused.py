@@ -1,4 +1,4 @@
-"""What ONNX Runtime fuses, taken apart: products, activations, normalizations, and weights of few bits."""
+"""ONNX Runtime's fused operators: products, activations, normalizations, and low-bit weights."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestFusedMatMul:
         assert made.count("MatMul") == 1
         assert ("Mul" in made) == ("alpha" in attributes)
 
-    def test_by_its_old_name(self) -> None:
+    def test_the_old_name(self) -> None:
         inputs = {"a": random(2, 3, 4), "b": random(2, 5, 4)}
         made = holds(DecomposeFusedMatMul(), "TransposeMatMul", inputs, attributes={"transB": 1, "alpha": 2.0})
         assert made == ["Transpose", "MatMul", "Mul"]
@@ -110,7 +110,7 @@ class TestFusedActivation:
             "activation_beta": 1.0,
         }
         (reason,) = skips(DecomposeFusedActivation(), "FusedGemm", inputs, attributes)
-        assert reason == "its activation ParametricSoftplus is not known"
+        assert reason == "its activation ParametricSoftplus is unknown"
 
     @pytest.mark.parametrize(
         ("activation", "parameters"),
@@ -149,7 +149,7 @@ class TestGelu:
             ("GemmFastGelu", [(2, 3, 8), (8, 5), (5,)], (2, 3, 5)),
         ],
     )
-    def test_what_onnx_runtime_has_for_gpus_alone(
+    def test_operators_that_onnx_runtime_has_on_gpus_only(
         self, op_type: str, shapes: list[tuple[int, ...]], result: tuple[int, ...]
     ) -> None:
         names = [f"i{index}" for index in range(len(shapes))]
@@ -209,7 +209,7 @@ class TestNormalization:
         rule = DecomposeSkipNormalization()
         holds(rule, "SkipSimplifiedLayerNormalization", inputs, outputs, worker=worker)
 
-    def test_the_mean_of_training(self) -> None:
+    def test_the_mean_output(self) -> None:
         inputs = {**X, "skip": random(B, S, D), **self.WEIGHTS}
         model = ir.from_proto(node_model("SkipLayerNormalization", inputs))
         model.graph[0].resize_outputs(2)
@@ -304,11 +304,11 @@ class TestQEmbedLayerNormalization:
 
 
 class TestBiasSoftmax:
-    """ONNX Runtime has it for GPUs alone."""
+    """ONNX Runtime has it on GPUs only."""
 
     @pytest.mark.parametrize(("axis", "shape"), [(3, (2, 1, 1, 5)), (-1, (4, 5)), (2, (2, 1, 4, 5)), (1, (5,))])
     @pytest.mark.parametrize("opset", [11, 17])
-    def test_over_all_axes_from_one_on(self, axis: int, shape: tuple[int, ...], opset: int, worker: Worker) -> None:
+    def test_over_several_axes(self, axis: int, shape: tuple[int, ...], opset: int, worker: Worker) -> None:
         x, bias = random(2, 3, 4, 5), random(*shape, seed=1)
         total = (x + bias).reshape(int(np.prod(x.shape[:axis])), -1)
         weights = np.exp(total - total.max(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""decompose-group-norm against its specification in numpy: ONNX Runtime has the operators for GPUs alone."""
+"""decompose-group-norm against its specification in numpy: ONNX Runtime has the operators on GPUs only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE = DecomposeGroupNorm()
 
 
 def group_norm(x: Array, gamma: Array, beta: Array, groups: int, *, epsilon: float = 1e-5, silu: bool = False) -> Array:
-    """Of channels-last x, (batch, height, width, channels), in float64."""
+    """GroupNorm of channels-last x, (batch, height, width, channels), in float64."""
     parts = x.astype(np.float64).reshape(len(x), -1, groups, x.shape[-1] // groups)
     mean, variance = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
     y = ((parts - mean) / np.sqrt(variance + epsilon)).reshape(x.shape) * gamma + beta
@@ -55,7 +55,7 @@ class TestSkipGroupNorm:
     X, SKIP, GAMMA, BETA, BIAS = normal(2, 3, 2, 4), normal(2, 3, 2, 4, seed=1), *(normal(4, seed=i) for i in range(3))
 
     @pytest.mark.parametrize("shape", [(2, 3, 2, 4), (2, 1, 1, 4), (2, 4)])
-    def test_the_sum_is_an_output(self, shape: tuple[int, ...], worker: Worker) -> None:
+    def test_sum_output(self, shape: tuple[int, ...], worker: Worker) -> None:
         skip = normal(*shape)
         total = self.X + skip.reshape(2, 1, 1, 4) if len(shape) == 2 else self.X + skip
         total = total + self.BIAS

@@ -1,4 +1,4 @@
-"""com.microsoft's GroupQueryAttention: prompts, caches, windows and all that its attributes turn on."""
+"""com.microsoft's GroupQueryAttention: prompts, caches, windows and all of its attributes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def worker(runtime: Runtime) -> Iterator[Worker]:
 def step(
     length: int, total: int, ends: list[int], past: int | None = None, *, packed: bool = False, **more: Array | None
 ) -> dict[str, Array | None]:
-    """Inputs of ``length`` tokens behind a cache of ``past``: ``ends`` is how much each sample has with them."""
+    """Inputs of ``length`` tokens after a cache of ``past``; ``ends`` are the lengths of the samples with them."""
     batch = len(ends)
     inputs = {
         "q": random(batch, length, (N + 2 * K) * H if packed else N * H),
@@ -128,7 +128,7 @@ def test_positions(name: str, positions: list[list[int]]) -> None:
 
 
 def test_normalized_heads() -> None:
-    """ONNX Runtime normalizes on GPUs alone: what it computes of heads that are normalized already is the reference."""
+    """ONNX Runtime normalizes on GPUs only: its result for heads normalized beforehand is the reference."""
     inputs, attributes = step(3, 3, [3, 3]), {"num_heads": N, "kv_num_heads": K, "qk_norm_epsilon": 1e-2}
     weights = {"q_weight": random(H, seed=5), "k_weight": random(H, seed=6)}
 
@@ -157,14 +157,14 @@ def test_normalized_heads() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("past", [None, 8])
-def test_the_scores_as_output(stage: int, past: int | None) -> None:
+def test_scores_output(stage: int, past: int | None) -> None:
     inputs = step(1, 5, [5, 5], past) if past else step(3, 3, [3, 3])
     attributes = {"num_heads": N, "kv_num_heads": K, "qk_output": stage}
     outputs = (*OUTPUTS, "scores")
     holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, outputs, attributes, constants=("total",))
 
 
-def test_the_total_may_come_at_run_time_for_one_token() -> None:
+def test_a_total_known_at_run_time_for_one_token() -> None:
     inputs = step(1, 5, [3, 5], 10)
     holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, OUTPUTS, {"num_heads": N, "kv_num_heads": K})
 

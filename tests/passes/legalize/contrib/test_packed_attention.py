@@ -1,4 +1,4 @@
-"""Attention of packed tokens against attention of each sample by itself, in numpy."""
+"""Attention of packed tokens against attention of each sample alone, in numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (1, 3, 2)
 
 
 def offsets(lengths: tuple[int, ...], longest: int) -> Array:
-    """Places of the tokens, then of the padding, as (batch, longest)."""
+    """The positions of the tokens, then of the padding, as (batch, longest)."""
     real = [i * longest + j for i, length in enumerate(lengths) for j in range(length)]
     padding = [place for place in range(len(lengths) * longest) if place not in real]
     return np.array([*real, *padding], np.int32).reshape(len(lengths), longest)
@@ -30,7 +30,7 @@ def ends(lengths: tuple[int, ...]) -> Array:
 
 
 def attention(q: Array, k: Array, v: Array, heads: int, lengths: tuple[int, ...], scale: float | None = None) -> Array:
-    """Sample by sample, head by head."""
+    """Attention of each sample and head in turn."""
     found, start = [], 0
     for length in lengths:
         rows = slice(start, start := start + length)
@@ -59,7 +59,7 @@ class TestPackedMultiHeadAttention:
         source = packed("PackedMultiHeadAttention", [self.Q, self.K, self.V, self.BIAS], y, LENGTHS, num_heads=2)
         legalized(UNPACK, source, [y], worker=worker)
 
-    def test_queries_keys_and_values_in_one(self, worker: Worker) -> None:
+    def test_packed_queries_keys_and_values(self, worker: Worker) -> None:
         x = normal(6, 2, 3, 4)
         q, k, v = (x[:, :, i].reshape(6, 8) for i in range(3))
         y = attention(q, k, v, heads=2, lengths=LENGTHS, scale=0.3)
@@ -69,7 +69,7 @@ class TestPackedMultiHeadAttention:
     def test_a_bias_of_the_scores(self) -> None:
         inputs = [self.Q, self.K, self.V, None, offsets(LENGTHS, 3), ends(LENGTHS), normal(1, 2, 3, 3)]
         source = case("PackedMultiHeadAttention", inputs, {"num_heads": 2}, domain="com.microsoft")
-        assert skipped(UNPACK, source) == ["a bias of its scores is given for padded samples"]
+        assert skipped(UNPACK, source) == ["the bias of its scores has the layout of padded samples"]
 
     def test_an_unknown_number_of_tokens(self) -> None:
         source = packed("PackedMultiHeadAttention", [self.Q, self.K, self.V, None], self.V, LENGTHS, num_heads=2)
@@ -88,7 +88,7 @@ class TestPackedAttention:
 
 
 class TestRestorePadding:
-    def test_zeros_where_nothing_is(self, worker: Worker) -> None:
+    def test_padding_is_zero(self, worker: Worker) -> None:
         x, places = normal(6, 4), offsets(LENGTHS, 4)
         y = np.zeros((12, 4), np.float32)
         y[places.ravel()[:6]] = x

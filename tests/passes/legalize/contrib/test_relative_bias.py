@@ -1,4 +1,4 @@
-"""Biases by relative position against T5's and WavLM's own definition, in torch and numpy."""
+"""Relative position biases against T5's and WavLM's definitions, in torch and numpy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestRelativePositionBias:
         source, y = positions(normal(32, 3), 40, 40, 128, both_ways)
         assert legalized(POSITIONS, source, [y], worker=worker, rtol=0, atol=0) == ["Reshape", "Gather"]
 
-    def test_lengths_that_the_output_tells(self) -> None:
+    def test_lengths_from_the_shape_of_the_output(self) -> None:
         source, y = positions(normal(8, 2), 5, 5, 20, True)
         lengths = [source.proto.graph.initializer.pop() for _ in range(2)]
         for tensor in lengths:
@@ -80,7 +80,7 @@ def test_buckets_are_those_of_t5(queries: int, keys: int, count: int, farthest: 
 def gated(
     query: Array, shift: Array, relative: Array, weight: Array, bias: Array, factor: Array, heads: int
 ) -> tuple[Case, Array]:
-    """The case, and what torch code of the operator's documentation computes."""
+    """The inputs, and the result of the torch code in the operator's documentation."""
     batch, length, _ = query.shape
     layer = (query + shift).reshape(batch, length, heads, -1).transpose(0, 2, 1, 3).astype(np.float64)
     gates = (layer @ weight + bias).reshape(batch, heads, length, 2, -1).sum(-1)
