@@ -1,1 +1,1 @@
-"""Rules for elementwise operators, reductions and linear algebra."""
+"""Rules for elementwise arithmetic, reductions, matrix products and transforms."""

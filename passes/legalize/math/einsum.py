@@ -1,15 +1,15 @@
-"""Write Einsum as diagonals, sums, and products of two operands at a time.
+"""Decompose Einsum into diagonals, sums, and binary products.
 
     aab,bcc->ac     →   x = diagonal of the first over a; y = diagonal of the second over c
                         x(ab) · y(bc)  →  MatMul over b
 
-Each operand is brought to a form in which every label occurs once: a repeated one is its diagonal, gathered from the
-flat tensor. What no other operand and not the result has is summed away. Two operands then meet in a product: labels of
-both that are still needed are its batch, those that are not are summed over by MatMul, all others stay apart; without
-anything to sum over it is a Mul. Labels of length 1 are broadcast against longer ones; an ellipsis stands for as many
-labels as the operand needs, counted from the right.
+First each label occurs once in each operand: the diagonal over a repeated label is gathered from the flattened tensor.
+Labels that neither another operand nor the result has are summed. Operands are then multiplied in pairs: common
+labels that are still needed are batch axes, common labels that are not are summed by MatMul, and all others are rows or
+columns; without a summed label, the product is a Mul. Axes of length 1 broadcast. An ellipsis stands for as many labels
+as the operand needs, numbered from the right.
 
-Skips: shapes that are not static; equations that do not fit their operands.
+Skips: dynamic shapes; equations that do not fit their operands.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 Labels = tuple[str, ...]
 
@@ -41,7 +39,7 @@ class _Equation:
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _EinsumMatch(Match):
     equation: _Equation
     shapes: tuple[tuple[int, ...], ...]
     dtype: ir.DataType
@@ -49,44 +47,39 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class _Term:
-    """A tensor whose axes have the labels, each once."""
+    """A tensor with a unique label for each axis."""
 
     value: ir.Value
     labels: Labels
     shape: tuple[int, ...]
 
     def size(self, label: str) -> int:
-        """The length of an axis; 1 for one that is not there."""
+        """The length of an axis; 1 if there is none with this label."""
         return self.shape[self.labels.index(label)] if label in self.labels else 1
 
 
 @dataclass(frozen=True)
-class DecomposeEinsum(NodeRewrite[_Found]):
-    """Write Einsum as diagonals, sums, and products of two operands at a time."""
+class DecomposeEinsum(NodeRewrite[_EinsumMatch]):
+    """Decompose Einsum into diagonals, sums, and binary products."""
 
     name = "decompose-einsum"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Einsum")})
+    needs_shape = EVERY_INPUT
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the shapes are known, and fit the equation."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shapes = [sizes_of(value, scope) for value in node.inputs]
-        known = tuple(shape for shape in shapes if shape is not None)
-        dtype = scope.dtype(node.inputs[0])
-        if len(known) < len(shapes):
-            return Skip(UNKNOWN_SHAPE)
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
-        equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in known])
-        if equation is None or not _fits(equation, known):
+    def match(self, node: ir.Node, context: NodeContext) -> _EinsumMatch | Skip | None:
+        """Match shapes that fit the equation."""
+        shapes = tuple(context.shape(node, index) for index in range(len(node.inputs)))
+        equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
+        if equation is None or not _fits(equation, shapes):
             return Skip("its equation does not fit the shapes of its operands")
-        return None if any(0 in shape for shape in known) else _Found(node, equation, known, dtype)
+        return (
+            None if any(0 in shape for shape in shapes) else _EinsumMatch(node, equation, shapes, context.dtype(node))
+        )
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Operands are joined from left to right."""
+    def rewrite(self, match: _EinsumMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The operands are multiplied from left to right."""
         a, result = Arithmetic(edit, wide(match.dtype)), match.equation.result
         terms = []
         for value, labels, shape in zip(match.node.inputs, match.equation.operands, match.shapes, strict=True):
@@ -103,7 +96,7 @@ class DecomposeEinsum(NodeRewrite[_Found]):
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> _Equation | None:
-    """The labels of an equation; None where it is not one, or has other ranks."""
+    """The labels of an equation; None if it is invalid or does not fit the ranks."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = []
     for text, rank in zip(left.split(","), ranks, strict=False):
@@ -124,7 +117,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> _Equation | None:
 
 
 def _labels(text: str, dots: int) -> Labels | None:
-    """The labels of one term, whose ellipsis stands for ``dots`` axes; None where it is not one."""
+    """The labels of one term, whose ellipsis stands for ``dots`` axes; None if it is invalid."""
     before, ellipsis, after = text.partition("...")
     if not (before + after).isalpha() and before + after:
         return None
@@ -134,7 +127,7 @@ def _labels(text: str, dots: int) -> Labels | None:
 
 
 def _fits(equation: _Equation, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether each label has one length, or 1."""
+    """Whether all axes with the same label have the same length, or 1."""
     found: dict[str, int] = {}
     for labels, shape in zip(equation.operands, shapes, strict=True):
         for label, size in zip(labels, shape, strict=True):
@@ -142,13 +135,13 @@ def _fits(equation: _Equation, shapes: Sequence[Sequence[int]]) -> bool:
                 return False
             found[label] = max(found[label], size)
         pairs = {*zip(labels, shape, strict=True)}
-        if len(pairs) != len({*labels}):  # a diagonal of a rectangle
+        if len(pairs) != len({*labels}):  # the diagonal of an operand that is not square
             return False
     return True
 
 
 def _diagonal(a: Arithmetic, term: _Term) -> _Term:
-    """With each repeated label once: the elements whose coordinates agree."""
+    """``term`` with unique labels: the elements whose coordinates agree on repeated labels."""
     labels = tuple(dict.fromkeys(term.labels))
     if labels == term.labels:
         return term
@@ -160,7 +153,7 @@ def _diagonal(a: Arithmetic, term: _Term) -> _Term:
 
 
 def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
-    """Summed over some labels, which it loses."""
+    """``term`` summed over some labels."""
     axes = [term.labels.index(label) for label in labels]
     if not axes:
         return term
@@ -174,9 +167,12 @@ def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
 
 
 def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Term:
-    """Two terms multiplied, and summed over what is not ``needed`` any more."""
+    """Two terms multiplied, and summed over the labels that are not ``needed``."""
     sides = []
-    for mine, other in ((left, right), (right, left)):  # what one of them has alone, or is broadcast over, goes first
+    for mine, other in (
+        (left, right),
+        (right, left),
+    ):  # first sum over labels of one side, and broadcast ones
         gone = [label for label in mine.labels if label not in needed and mine.size(label) != other.size(label)]
         alone = [label for label in mine.labels if label not in needed and label not in other.labels]
         sides.append(_sum(a, mine, list(dict.fromkeys([*gone, *alone]))))
@@ -186,7 +182,7 @@ def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Ter
     batch = [label for label in both if label in needed]
     rows = [label for label in left.labels if label not in right.labels and label in needed]
     columns = [label for label in right.labels if label not in left.labels and label in needed]
-    # a label of length 1 that was broadcast over may be left on one side, summed away on the other
+    # a label of length 1 may be left on one side and be summed already on the other
     left = _sum(a, left, [label for label in left.labels if label not in (*batch, *rows, *summed)])
     right = _sum(a, right, [label for label in right.labels if label not in (*batch, *columns, *summed)])
     sizes = [max(left.size(label), right.size(label)) for label in batch]
@@ -203,7 +199,7 @@ def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Ter
 
 
 def _ordered(a: Arithmetic, term: _Term, labels: Sequence[str]) -> ir.Value:
-    """The value with its axes in the order of ``labels``, which are all of its own."""
+    """The value of a term, transposed to the order of ``labels``."""
     order = [term.labels.index(label) for label in labels]
     return term.value if order == sorted(order) else a("Transpose", term.value, perm=order)
 
@@ -211,7 +207,7 @@ def _ordered(a: Arithmetic, term: _Term, labels: Sequence[str]) -> ir.Value:
 def _arranged(
     a: Arithmetic, term: _Term, first: Sequence[str], last: Sequence[str], between: Sequence[int]
 ) -> ir.Value:
-    """The value with axes of length 1 between its first and its last ones."""
+    """The value of a term with axes of length 1 inserted between its first and last axes."""
     value = _ordered(a, term, [*first, *last])
     if not between:
         return value
@@ -220,11 +216,11 @@ def _arranged(
 
 
 def _matrix(a: Arithmetic, term: _Term, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> ir.Value:
-    """The value as matrices: some labels together are the rows, others the columns."""
+    """The value of a term as matrices whose rows and columns are groups of labels."""
     value = _ordered(a, term, [*batch, *rows, *columns])
     lengths = [math.prod(term.size(label) for label in group) for group in (rows, columns)]
     shape = [*(term.size(label) for label in batch), *lengths]
     return value if len(rows) == len(columns) == 1 else a.reshape(value, shape)
 
 
-RULES: tuple[NodeRewrite[_Found], ...] = (DecomposeEinsum(),)
+RULES: tuple[NodeRewrite[_EinsumMatch], ...] = (DecomposeEinsum(),)

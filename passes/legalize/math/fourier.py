@@ -1,16 +1,16 @@
-"""Fourier transforms, which MIGraphX does not have, as one product with a constant matrix each.
+"""Rewrite Fourier transforms as one product with a constant matrix each.
 
     DFT(x)_k   =  Σ_n x_n · e^(∓2πi·kn/N)     →  MatMul(x with (n, re/im) as its last axis, matrix of cos and sin)
     STFT(x)    =  DFT(window · x[t·step : t·step + N]) for every frame t
                                               →  MatMul(Gather(x, constant indices) · window, the same matrix)
 
-The matrix maps (sample, re/im) to (frequency, re/im). Samples that padding would add have no rows in it; those beyond
-the length are cut off. Of a one-sided inverse, the spectrum's other half is the mirror image: its frequencies count
-twice, but for 0 and N/2. Angles are reduced to [0, 2π) as integers, so that large transforms lose no accuracy.
+The matrix maps (sample, re/im) to (frequency, re/im). It has no rows for samples that padding would add; samples beyond
+the length are dropped. For a one-sided inverse, the other half of the spectrum is the mirror image: its frequencies
+count twice, except 0 and N/2. Angles are reduced to [0, 2π) as integers, so that large transforms lose no accuracy.
 
-Skips: axis, length or step that are not constant; open dimensions; what the standard does not define (one-sided spectra
-of complex signals, one-sided inverses of real ones); half spectra that are padded or cut, where ONNX Runtime and the
-standard differ; matrices of more than 2²⁵ elements.
+Skips: axis, length or step that are not constant; dynamic shapes; what the standard does not define (one-sided spectra
+of complex signals, one-sided inverses of real ones); half spectra that are padded or truncated, where ONNX Runtime
+deviates from the standard; matrices of more than 2²⁵ elements.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.build.operands import given, integers, sizes_of
 from passes.build.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_LARGEST = 2**25
+_MAX_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class Transform:
 
     Attributes:
         length: N.
-        samples: how many elements there are to transform, at most N; the others are 0.
+        samples: number of input elements used, at most N; the others are 0.
         parts: 1 for real input, 2 for complex.
-        inverse: whether it is the inverse.
-        onesided: whether the spectrum, be it output or input of the inverse, has its first half only.
+        inverse: whether it is the inverse transform.
+        onesided: whether the spectrum (the input of an inverse, else the output) has its first half only.
     """
 
     length: int
@@ -55,29 +54,30 @@ class Transform:
 
     @classmethod
     def of(cls, length: int, size: int, parts: int, *, inverse: bool, onesided: bool) -> Transform | str:
-        """That of an axis of ``size`` elements, or why there is none."""
+        """The transform of an axis of ``size`` elements; a reason if it is not supported."""
         if onesided and parts != (2 if inverse else 1):
-            return f"the standard defines no one-sided {'inverse' if inverse else 'spectrum'} for {parts} parts"
+            direction, kind = "inverse" if inverse else "spectrum", "complex" if parts == 2 else "real"
+            return f"the standard defines no one-sided {direction} of {kind} input"
         if length < 1:
-            return f"there is no transform of length {length}"
+            return f"its length {length} is not positive"
         if inverse and onesided and size != length // 2 + 1:
-            return f"ONNX Runtime departs from the standard where half a spectrum of {length} has {size} elements"
+            return f"ONNX Runtime deviates from the standard for half a spectrum of {length} with {size} elements"
         found = cls(length, min(size, length), parts, inverse, onesided)
         elements = found.samples * parts * found.count * found.parts_after
-        return found if elements <= _LARGEST else f"its matrix would have {elements} elements"
+        return found if elements <= _MAX_ELEMENTS else f"its matrix would have {elements} elements"
 
     @property
     def count(self) -> int:
-        """How many elements come out."""
+        """The number of output elements."""
         return self.length // 2 + 1 if self.onesided and not self.inverse else self.length
 
     @property
     def parts_after(self) -> int:
-        """1 where what comes out is real, 2 where it is complex."""
+        """1 for real output, 2 for complex."""
         return 1 if self.onesided and self.inverse else 2
 
     def matrix(self) -> Array:
-        """float64, (samples, parts, count, parts_after)."""
+        """The matrix in float64, (samples, parts, count, parts_after)."""
         before, after = np.arange(self.samples)[:, None], np.arange(self.count)[None]
         angles = 2 * np.pi / self.length * (before * after % self.length)
         real, imaginary = np.cos(angles), np.sin(angles) * (1 if self.inverse else -1)
@@ -91,28 +91,27 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _DftMatch(Match):
     sizes: tuple[int, ...]
     transform: Transform
     axis: int
 
 
 @dataclass(frozen=True)
-class MultiplyDft(NodeRewrite[_Found]):
-    """Write a discrete Fourier transform as a product with a matrix."""
+class MultiplyDft(NodeRewrite[_DftMatch]):
+    """Rewrite a discrete Fourier transform as a matrix product."""
 
     name = "multiply-dft"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "DFT")})
+    needs_shape = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read axis, length and direction."""
+    def match(self, node: ir.Node, context: NodeContext) -> _DftMatch | Skip | None:
+        """Match a constant axis and length."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        sizes, axis = sizes_of(node.inputs[0], scope), _dft_axis(node, scope)
-        if sizes is None or len(sizes) < 2 or sizes[-1] not in (1, 2):
-            return Skip(UNKNOWN_SHAPE if sizes is None else f"its input, of shape {sizes}, has no axis of 1 or 2 parts")
+        sizes, axis = context.shape(node), _dft_axis(node, scope)
+        if len(sizes) < 2 or sizes[-1] not in (1, 2):
+            return Skip(f"its input, of shape {sizes}, has no last axis of 1 or 2 parts")
         if isinstance(axis, str):
             return Skip(axis)
         axis %= len(sizes)
@@ -126,10 +125,10 @@ class MultiplyDft(NodeRewrite[_Found]):
         size = sizes[axis]
         number = length[0] if length else 2 * (size - 1) if inverse and onesided else size
         transform = Transform.of(number, size, sizes[-1], inverse=inverse, onesided=onesided)
-        return Skip(transform) if isinstance(transform, str) else _Found(node, sizes, transform, axis)
+        return Skip(transform) if isinstance(transform, str) else _DftMatch(node, sizes, transform, axis)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Cut off, bring the axis to the end, multiply, and bring it back."""
+    def rewrite(self, match: _DftMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """Truncate, move the axis to the end, multiply, and move it back."""
         x, axis, transform = match.node.inputs[0], match.axis, match.transform
         assert x is not None
         sizes, rank = list(match.sizes), len(match.sizes)
@@ -148,7 +147,7 @@ class MultiplyDft(NodeRewrite[_Found]):
 
 
 def _dft_axis(node: ir.Node, scope: Scope) -> int | str:
-    """An attribute, 1 by default, before opset 20; then an input, −2 by default; or why it is not known."""
+    """The axis: an attribute, by default 1, before opset 20; then an input, by default −2. Else a reason."""
     if scope.opset() < 20:
         return int(node.attributes.get_int("axis", 1))
     axis = integers(given(node, 2), "its axis", scope)
@@ -156,7 +155,7 @@ def _dft_axis(node: ir.Node, scope: Scope) -> int | str:
 
 
 def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType | None) -> ir.Value:
-    """(rows, samples · parts) times a matrix as `Transform.matrix` makes it."""
+    """The product of (rows, samples · parts) and a `Transform.matrix`."""
     flat = matrix.reshape(matrix.shape[0] * matrix.shape[1], -1)
     computed = wide_float(dtype) or ir.DataType.FLOAT
     product = edit.op("MatMul", [cast(edit, x, dtype, computed), edit.constant(flat.astype(computed.numpy()))])
@@ -164,29 +163,26 @@ def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType | None)
 
 
 @dataclass(frozen=True)
-class _Frames(Match):
+class _StftMatch(Match):
     sizes: tuple[int, int, int]
     transform: Transform
     step: int
 
 
 @dataclass(frozen=True)
-class MultiplyStft(NodeRewrite[_Frames]):
-    """Gather the frames of a signal, and transform them all by one product with a matrix."""
+class MultiplyStft(NodeRewrite[_StftMatch]):
+    """Gather the frames of a signal, and transform them by one matrix product."""
 
     name = "multiply-stft"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "STFT")})
+    needs_shape = (0, 2)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Frames | Skip | None:
-        """Read step and length; the window may be computed."""
+    def match(self, node: ir.Node, context: NodeContext) -> _StftMatch | Skip | None:
+        """Match a constant step and length; the window may be computed."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        sizes, window = sizes_of(node.inputs[0], scope), sizes_of(given(node, 2), scope)
-        if sizes is None or (given(node, 2) is not None and window is None):
-            return Skip(UNKNOWN_SHAPE)
-        if len(sizes) == 2:  # ONNX Runtime takes a real signal without an axis of parts
+        sizes, window = context.shape(node), sizes_of(given(node, 2), scope)
+        if len(sizes) == 2:  # ONNX Runtime accepts a real signal without an axis of parts
             sizes = (*sizes, 1)
         if len(sizes) != 3 or sizes[-1] not in (1, 2):
             return Skip(f"its signal, of shape {sizes}, is not a batch of signals of 1 or 2 parts")
@@ -202,20 +198,20 @@ class MultiplyStft(NodeRewrite[_Frames]):
         if window is not None and window[0] != number:
             return Skip(f"its window has {window[0]} elements, its frames {number}")
         if step[0] < 1 or number > sizes[1]:
-            return Skip(f"a signal of {sizes[1]} samples has no frames of {number}, {step[0]} apart")
+            return Skip(f"a signal of {sizes[1]} samples has no frames of {number} with step {step[0]}")
         onesided = bool(node.attributes.get_int("onesided", 1))
         transform = Transform.of(number, number, sizes[2], inverse=False, onesided=onesided)
-        return Skip(transform) if isinstance(transform, str) else _Frames(node, sizes, transform, step[0])
+        return Skip(transform) if isinstance(transform, str) else _StftMatch(node, sizes, transform, step[0])
 
-    def rewrite(self, match: _Frames, edit: Edit) -> Sequence[ir.Value | None]:
-        """The window goes into the matrix where it is constant."""
+    def rewrite(self, match: _StftMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """A constant window is multiplied into the matrix."""
         signal, window = match.node.inputs[0], given(match.node, 2)
         assert signal is not None
         batch, size, parts = match.sizes
         transform, dtype = match.transform, edit.scope.dtype(signal)
         starts = np.arange(0, size - transform.length + 1, match.step, dtype=np.int64)
-        places = starts[:, None] + np.arange(transform.length, dtype=np.int64)
-        x = edit.op("Gather", [reshape(edit, signal, match.sizes), edit.constant(places)], {"axis": 1})
+        indices = starts[:, None] + np.arange(transform.length, dtype=np.int64)
+        x = edit.op("Gather", [reshape(edit, signal, match.sizes), edit.constant(indices)], {"axis": 1})
         matrix, weights = transform.matrix(), edit.scope.constant(window)
         if weights is not None:
             matrix = matrix * weights.numpy().astype(np.float64)[:, None, None, None]

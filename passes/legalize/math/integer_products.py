@@ -1,16 +1,15 @@
-"""Products of 8-bit integers, exactly, by matrix products and convolutions of float32.
+"""Compute products of 8-bit integers exactly, by float32 matrix products and convolutions.
 
-    MatMulInteger(a, b)    →  Σᵢ 2^(n·i) · Cast<int32>(MatMul(dᵢ, b − z_b))      dᵢ: the digits of a − z_a, of n bits
-    ConvInteger(x, w)      →  likewise, with Conv: what it pads with is the zero point of x, and so 0
+    MatMulInteger(a, b)    →  Σᵢ 2^(n·i) · Cast<int32>(MatMul(dᵢ, b − z_b))      dᵢ: the n-bit digits of a − z_a
+    ConvInteger(x, w)      →  likewise with Conv: its padding is the zero point of x, that is 0
     QLinearMatMul, QLinearConv  →  QuantizeLinear(that · (s_a·s_b / s_y), 1, z_y)
 
-A sum of integers is exact in float32 while it stays below 2²⁴: with factors below 256, that is 258 terms. Longer sums
-take one factor apart into digits of 5, 3, 2 or 1 bits, the last of which keeps the sign.
+A sum of integers is exact in float32 while it is below 2²⁴: with factors below 256, that is 258 terms. For longer sums
+one factor is split into digits of 5, 3, 2 or 1 bits, the last of which holds the sign.
 
-Runtimes that multiply integers of 8 bits do so fast, but have been seen to lose the zero points, or to save programs
-that they cannot load again.
+Runtimes have fast 8-bit products, but some ignore the zero points, or save programs that they cannot load again.
 
-Skips: dtypes other than int8 and uint8; sums that are not known to be shorter than 65,793 terms.
+Skips: dtypes other than int8 and uint8; sums that may be longer than 65,793 terms.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from passes.build.small_dtypes import cast, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 _NUMBER, _SUM = ir.DataType.FLOAT, ir.DataType.INT32
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 _EXACT = 2**24
 _LARGEST = 255
-"""The largest difference of two integers of 8 bits."""
+"""The largest difference of two 8-bit integers."""
 _DIGITS = (9, 5, 3, 2, 1)
-"""How many bits a digit may have; the difference of two integers of 8 bits has nine with its sign."""
+"""Widths of a digit; the difference of two 8-bit integers has nine bits including the sign."""
 
 
 def centered(edit: Edit, value: ir.Value, zero_point: ir.Value | None, shape: Sequence[int] | None = None) -> ir.Value:
-    """Integers of 8 bits less their zero point, as float32.
+    """8-bit integers minus their zero point, as float32.
 
     Args:
-        edit: where to build it.
+        edit: receives the new nodes.
         value: the integers.
-        zero_point: one, or several; None for zero.
-        shape: what several are reshaped to.
+        zero_point: per tensor or per axis; None for zero.
+        shape: what a zero point per axis is reshaped to.
     """
     x = edit.op("Cast", [value], {"to": _NUMBER.value})
     if zero_point is None:
         return x
-    return edit.op("Sub", [x, edit.op("Cast", [fitted(edit, zero_point, shape)], {"to": _NUMBER.value})])
+    return edit.op("Sub", [x, edit.op("Cast", [reshaped_parameter(edit, zero_point, shape)], {"to": _NUMBER.value})])
 
 
-def fitted(edit: Edit, parameter: ir.Value, shape: Sequence[int] | None) -> ir.Value:
-    """A scale or zero point: one as a scalar, several along one axis in ``shape``, others as they are."""
+def reshaped_parameter(edit: Edit, parameter: ir.Value, shape: Sequence[int] | None) -> ir.Value:
+    """A scale or zero point: rank 0 if per tensor, in ``shape`` if per axis, others unchanged."""
     given = edit.scope.shape(parameter)
     assert given is not None
     dims = list(given.numpy())
@@ -64,16 +63,16 @@ def fitted(edit: Edit, parameter: ir.Value, shape: Sequence[int] | None) -> ir.V
 
 
 def digits_of(length: int) -> int | None:
-    """How many bits the digits of one factor may have for sums of ``length`` terms; None where even one is too many."""
+    """The widest digits for exact sums of ``length`` terms; None if there are none."""
     for bits in _DIGITS:
-        largest = _LARGEST if bits == 9 else 2**bits - 1  # the last digit, which has the sign, is smaller
+        largest = _LARGEST if bits == 9 else 2**bits - 1  # the last digit, with the sign, is smaller
         if length * largest * _LARGEST < _EXACT:
             return bits
     return None
 
 
 def exact_sum(edit: Edit, x: ir.Value, bits: int, multiply: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """What ``multiply`` makes of ``x`` in integers, as int32: the sum over its digits of ``bits`` bits."""
+    """The int32 result of ``multiply(x)``, summed over digits of ``bits`` bits."""
     base = scalar(edit, 2.0**bits, _NUMBER)
     total: ir.Value | None = None
     for index in range(pieces := -(-9 // bits)):
@@ -91,13 +90,13 @@ def exact_sum(edit: Edit, x: ir.Value, bits: int, multiply: Callable[[ir.Value],
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _ProductMatch(Match):
     bits: int
     rank: int
 
 
 class _Operands:
-    """Where the inputs are: of MatMulInteger and ConvInteger, and of QLinearMatMul and QLinearConv."""
+    """The inputs of MatMulInteger, ConvInteger, QLinearMatMul or QLinearConv by role."""
 
     def __init__(self, node: ir.Node) -> None:
         inputs = [*node.inputs, *[None] * (9 - len(node.inputs))]
@@ -113,34 +112,33 @@ class _Operands:
 
 
 @dataclass(frozen=True)
-class ExactIntegerProduct(NodeRewrite[_Found]):
-    """Multiply integers of 8 bits in float32, exactly."""
+class ExactIntegerProduct(NodeRewrite[_ProductMatch]):
+    """Multiply 8-bit integers exactly in float32."""
 
     name = "exact-integer-product"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in ("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"))
+    needs_shape = EVERY_INPUT
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read dtypes, and how many terms a sum has."""
+    def match(self, node: ir.Node, context: NodeContext) -> _ProductMatch | Skip | None:
+        """Match 8-bit integers and sums that can be exact."""
         scope, given = context.scope, _Operands(node)
         for value in (given.x, given.w):
             if scope.dtype(value) not in _BYTES:
-                return Skip("its factors are not known to be integers of 8 bits")
-        for value in node.inputs:
-            if value is not None and not _is_static(value, scope):
-                return Skip(f"the shape of {value.name} is unknown: freeze it with freeze-shapes")
+                return Skip("its factors are not known to be 8-bit integers")
         if given.scales is not None and _several(given.scales[2], scope):
-            return Skip("the output has more than one scale")
-        shape = list(scope.shape(given.w).numpy())  # type: ignore[union-attr]
+            return Skip("its output has more than one scale")
+        shape = scope.static_shape(given.w)
+        assert shape is not None
         conv = node.op_type.endswith(("ConvInteger", "Conv"))
         length = int(np.prod(shape[1:])) if conv else shape[max(len(shape) - 2, 0)]
         bits = digits_of(length)
         if bits is None:
             return Skip(f"a sum of {length} products is not exact in float32")
-        return _Found(node, bits, len(shape))
+        return _ProductMatch(node, bits, len(shape))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
-        """The sum of integers, and its scaling where it has one."""
+    def rewrite(self, match: _ProductMatch, edit: Edit) -> Sequence[ir.Value]:
+        """The integer sum, scaled if the operator has scales."""
         node, given = match.node, _Operands(match.node)
         conv = "Conv" in node.op_type
         columns = [-1, *[1] * (match.rank - 1)] if conv else None
@@ -154,22 +152,17 @@ class ExactIntegerProduct(NodeRewrite[_Found]):
             return [total]
         along = [-1, *[1] * (match.rank - 2)] if conv else None
         if given.bias is not None:
-            total = edit.op("Add", [total, fitted(edit, given.bias, along)])
+            total = edit.op("Add", [total, reshaped_parameter(edit, given.bias, along)])
         x_scale, w_scale, y_scale = given.scales
         both = edit.op("Mul", [_scale(edit, x_scale, [-1, 1]), _scale(edit, w_scale, along)])
         factor = edit.op("Div", [both, _scale(edit, y_scale, None)])
         y = edit.op("Mul", [cast(edit, total, _NUMBER, _SUM), factor])
         zero = scalar(edit, 0, ir.DataType.UINT8) if given.output_zero is None else given.output_zero
-        return [edit.op("QuantizeLinear", [y, scalar(edit, 1, _NUMBER), fitted(edit, zero, None)])]
+        return [edit.op("QuantizeLinear", [y, scalar(edit, 1, _NUMBER), reshaped_parameter(edit, zero, None)])]
 
 
 def _scale(edit: Edit, value: ir.Value, shape: Sequence[int] | None) -> ir.Value:
-    return cast(edit, fitted(edit, value, shape), _NUMBER, edit.scope.dtype(value))
-
-
-def _is_static(value: ir.Value, scope: Scope) -> bool:
-    shape = scope.shape(value)
-    return shape is not None and shape.is_static()
+    return cast(edit, reshaped_parameter(edit, value, shape), _NUMBER, edit.scope.dtype(value))
 
 
 def _several(value: ir.Value, scope: Scope) -> bool:

@@ -1,8 +1,8 @@
-"""Operators that are nothing on some integers: a runtime may compute them as if these were signed.
+"""Remove operators that are the identity on unsigned integers, which a runtime may compute as signed.
 
-    Abs(x)  →  x    of unsigned integers
+    Abs(x)  →  x    for unsigned integers
 
-Skips: dtypes that are unknown.
+Skips: unknown dtypes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
+from passes.core.base import Exactness
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
 class UnsignedAbs(NodeRewrite[Match]):
-    """Leave unsigned integers as they are."""
+    """Remove Abs of unsigned integers."""
 
     name = "unsigned-abs"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Abs")})
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether they are unsigned."""
-        dtype = context.scope.dtype(node.inputs[0])
-        if dtype is None:
-            return Skip("the dtype of its input is unknown")
+    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
+        """Match unsigned integers."""
+        dtype = context.dtype(node)
         return Match(node) if dtype.is_integer() and not dtype.is_signed() else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """The input, in a value of its own."""
+        """An Identity of the input."""
         return [edit.op("Identity", [match.node.inputs[0]])]
 
 

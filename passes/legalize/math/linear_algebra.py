@@ -1,14 +1,14 @@
-"""Determinants and inverses by elimination, and the products of integer matrices by numbers that are none.
+"""Compute determinants and inverses by elimination, and Gemm of integers with fractional factors.
 
-    Det(A), Inverse(A)      →  Gaussian elimination with partial pivoting, one round a row, on the whole batch at once
-    Gemm of integers        →  the product in integers; alpha, beta and the sum in float64, cut off at the end
+    Det(A), Inverse(A)      →  Gaussian elimination with partial pivoting, one round per row, on the whole batch
+    Gemm of integers        →  the product in integers; alpha, beta and the sum in float64, truncated at the end
 
-A round finds the largest element p of what is left of column k (ArgMax), swaps the rows k and p by masks, and subtracts
-row k from the others. The determinant is the product of the pivots, with its sign turned at each swap; of 2×2 it is
-ad − bc. For the inverse the identity is written beside A and goes through the same rounds. A column of zeros leaves a
-determinant of 0, and an inverse that is not finite.
+Each round finds the largest remaining element p of column k (ArgMax), swaps the rows k and p by masks, and subtracts
+row k from the others. The determinant is the product of the pivots, negated at each swap; for 2×2 it is ad − bc. For
+the inverse, the identity is concatenated to A and goes through the same rounds. A column of zeros gives a determinant
+of 0, and an inverse that is not finite.
 
-Skips: opsets before 11, whose Equal knows no floats; shapes that are not static; matrices too large to be unrolled.
+Skips: opsets before 11, whose Equal does not support floats; dynamic shapes; matrices that are too large to unroll.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of, too_old
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_LARGEST = 64
-"""The most rows that are eliminated: each takes about fifteen nodes."""
+_MAX_ROWS = 64
+"""The most rows that are eliminated: each becomes about fifteen nodes."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +43,18 @@ class EliminateMatrix(NodeRewrite[_Square]):
     name = "eliminate-matrix"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Det"), ("com.microsoft", "Inverse")})
+    since_opset = 11  # Equal of floats
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Square | Skip | None:
-        """Whether the matrices are square, as they must be, and not too large."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
-        if (reason := too_old(scope, 11)) is not None:
-            return Skip(reason)
-        if shape is None:
-            return Skip(UNKNOWN_SHAPE)
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
+        """Match square matrices that are not too large."""
+        shape = context.shape(node)
         if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
-            return Skip(f"a tensor of shape {list(shape)} is no square matrix")
-        if shape[-1] > _LARGEST:
-            return Skip(f"matrices of {shape[-1]} rows are too large to be unrolled; {_LARGEST} are the most")
-        return _Square(node, shape, dtype)
+            return Skip(f"a tensor of shape {list(shape)} is not a square matrix")
+        if shape[-1] > _MAX_ROWS:
+            return Skip(f"matrices of {shape[-1]} rows are too large to unroll; the limit is {_MAX_ROWS}")
+        return _Square(node, shape, context.dtype(node))
 
     def rewrite(self, match: _Square, edit: Edit) -> Sequence[ir.Value | None]:
         """Rows are eliminated from the first to the last."""
@@ -73,7 +66,7 @@ class EliminateMatrix(NodeRewrite[_Square]):
 
 
 def _determinant(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -> ir.Value:
-    """The product of the pivots; what is left to eliminate loses a row and a column with each."""
+    """The product of the pivots; each elimination removes a row and a column."""
     factors: list[ir.Value] = []
     for left in range(size, 2, -1):
         matrix, pivot, swapped = _swap(a, matrix, 0, left)
@@ -95,7 +88,7 @@ def _determinant(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: in
 
 
 def _inverse(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -> ir.Value:
-    """What becomes of the identity beside the matrix while that becomes the identity."""
+    """The identity transformed by the operations that reduce the matrix to the identity."""
     matrix = a.concat([matrix, a.value(np.broadcast_to(np.eye(size), shape))], len(shape) - 1)
     for row in range(size):
         matrix, pivot, _ = _swap(a, matrix, row, size)
@@ -106,10 +99,10 @@ def _inverse(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -
 
 
 def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Bring the row with the largest element of column ``row``, of those from ``row`` on, to ``row``.
+    """Swap row ``row`` with the row from it on that has the largest element in column ``row``.
 
     Returns:
-        The matrix, that element, and whether rows were swapped, these as (…, 1, 1).
+        The matrix, the pivot as (…, 1, 1), and whether rows were swapped as (…, 1, 1).
     """
     column = a("Abs", a.slice(a.slice(matrix, -1, row, row + 1), -2, row, size))
     found = a("ArgMax", column, axis=_axis(a, matrix, -2), keepdims=1)
@@ -122,19 +115,19 @@ def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Valu
 
 
 def _is_row(a: Arithmetic, row: int, size: int) -> ir.Value:
-    """A mask of one row, as (size, 1)."""
+    """A mask of one row, (size, 1)."""
     return a.edit.constant((np.arange(size) == row)[:, None])
 
 
 def _axis(a: Arithmetic, matrix: ir.Value, axis: int) -> int:
-    """An axis counted from the end, as one counted from the start."""
+    """The non-negative index of an axis."""
     shape = matrix.shape
     assert shape is not None
     return axis + len(shape)
 
 
 def _nonzero(a: Arithmetic, pivot: ir.Value) -> ir.Value:
-    """A pivot to divide by: where it is 0, so is all that is divided."""
+    """The pivot as a divisor: if it is 0, so are all dividends."""
     return a("Where", a("Equal", pivot, 0), 1, pivot)
 
 
@@ -145,26 +138,22 @@ class _Product(Match):
 
 @dataclass(frozen=True)
 class DecomposeIntegerGemm(NodeRewrite[_Product]):
-    """Multiply integer matrices by factors that are no integers."""
+    """Compute Gemm of integers with fractional factors."""
 
     name = "decompose-integer-gemm"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Gemm")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Product | Skip | None:
-        """Whether it is of integers, with a factor that is none."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        dtype = scope.dtype(node.inputs[0])
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
+        """Match integers with a fractional alpha or beta."""
+        dtype = context.dtype(node)
         factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
         whole = all(factor.is_integer() for factor in factors)
         return None if whole or not dtype.is_integer() else _Product(node, dtype)
 
     def rewrite(self, match: _Product, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product itself is exact."""
+        """The exact product, scaled in float64."""
         node, dtype = match.node, match.dtype
         a = Arithmetic(edit, ir.DataType.DOUBLE)
         sides = []

@@ -1,14 +1,14 @@
-"""Losses of classification, as sums over a mask of the labels.
+"""Decompose classification losses into sums over a mask of the labels.
 
     M[n, c, …] = (t[n, …] = c)                      1 where class c is the label
     NegativeLogLikelihoodLoss(x, t, w)  →  W = Σ_c M · w,  l = −Σ_c M · x · w
                                            none: l      sum: Σ l      mean: Σ l / Σ W
     SoftmaxCrossEntropyLoss(x, t, w)    →  the same of log_prob = (x − m) − log Σ exp(x − m), m = max over the classes
 
-A label that is to be ignored is no class at all: its column of the mask is empty, so that its loss and its weight are
-0, whatever its score. Labels need not be valid indices for that.
+An ignored label matches no class: its column of the mask is empty, so that its loss and its weight are 0 whatever its
+score. Ignored labels therefore need not be valid indices.
 
-Skips: shapes that are not static; scores without classes.
+Skips: dynamic shapes; scores without classes.
 """
 
 from __future__ import annotations
@@ -20,46 +20,41 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _CLASSES = 1
-"""The axis of the scores that the labels index."""
+"""The class axis of the scores."""
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _LossMatch(Match):
     shape: tuple[int, ...]
     dtype: ir.DataType
     labels: ir.DataType
 
 
 @dataclass(frozen=True)
-class DecomposeLoss(NodeRewrite[_Found]):
-    """Write NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss out."""
+class DecomposeLoss(NodeRewrite[_LossMatch]):
+    """Decompose NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 
     name = "decompose-loss"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "NegativeLogLikelihoodLoss"), ("", "SoftmaxCrossEntropyLoss")})
+    needs_shape = (0,)
+    needs_dtype = (0, 1)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its dtypes and the shape of the scores are known."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape = sizes_of(node.inputs[0], scope)
-        dtype, labels = scope.dtype(node.inputs[0]), scope.dtype(node.inputs[1])
-        if shape is None:
-            return Skip(UNKNOWN_SHAPE)
-        if dtype is None or labels is None:
-            return Skip(UNKNOWN_DTYPE)
-        return _Found(node, shape, dtype, labels) if len(shape) > 1 else Skip("its scores have no classes")
+    def match(self, node: ir.Node, context: NodeContext) -> _LossMatch | Skip | None:
+        """Match scores with a class axis."""
+        shape = context.shape(node)
+        if len(shape) < 2:
+            return Skip("its scores have no class axis")
+        return _LossMatch(node, shape, context.dtype(node, 0), context.dtype(node, 1))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The loss, and the logarithms of the probabilities where there is an output for them."""
+    def rewrite(self, match: _LossMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The loss, and the log-probabilities if there is an output for them."""
         node, dtype = match.node, match.dtype
         scores, labels, weights = node.inputs[0], node.inputs[1], given(node, 2)
         assert scores is not None and labels is not None
@@ -74,15 +69,15 @@ class DecomposeLoss(NodeRewrite[_Found]):
             labels = index("Where", index("Equal", labels, ignored), -1, labels)
         mask = index("Equal", a.unsqueeze(labels, [_CLASSES]), np.arange(classes).reshape(column))
 
-        def picked(values: ir.Value | float) -> ir.Value:
+        def select_label(values: ir.Value | float) -> ir.Value:
             return a.reduce("Sum", a("Where", mask, values, 0), [_CLASSES], keepdims=False)
 
         weight = None
         if weights is not None:
-            weight = picked(a.reshape(a.cast(weights, dtype), column))
+            weight = select_label(a.reshape(a.cast(weights, dtype), column))
         elif ignored is not None:
-            weight = picked(1)
-        loss = a("Neg", picked(scores))
+            weight = select_label(1)
+        loss = a("Neg", select_label(scores))
         if weights is not None:
             assert weight is not None
             loss = a("Mul", loss, weight)
@@ -102,9 +97,9 @@ class DecomposeLoss(NodeRewrite[_Found]):
 
 
 def _log_softmax(a: Arithmetic, x: ir.Value) -> ir.Value:
-    """Without overflow, and in the same words in every opset."""
+    """LogSoftmax without overflow, in operators of every opset."""
     low = a("Sub", x, a.reduce("Max", x, [_CLASSES]))
     return a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [_CLASSES])))
 
 
-RULES: tuple[NodeRewrite[_Found], ...] = (DecomposeLoss(),)
+RULES: tuple[NodeRewrite[_LossMatch], ...] = (DecomposeLoss(),)

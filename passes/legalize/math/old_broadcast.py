@@ -1,11 +1,11 @@
-"""Spell out the broadcasting of opset 6, which is not numpy's.
+"""Make the broadcasting of opset 6 explicit, which differs from numpy's.
 
     Add<broadcast=1, axis=k>(a, b)   →   Add(a, Tile(Reshape(b)))       b from axis k of a on; from the right without k
     PRelu(x, slope)                  →   Relu(x) − slope' · Relu(−x)    slope', the slopes by channel, tiled to x
 
-Before opset 7 an operand is broadcast only where ``broadcast`` says so, and the slope of PRelu belongs to axis 1.
+Before opset 7 an operand is broadcast only if ``broadcast`` is set, and the slope of PRelu belongs to axis 1.
 
-Skips: other opsets; shapes that are not static, or do not fit.
+Skips: other opsets; dynamic shapes, or shapes that do not fit.
 """
 
 from __future__ import annotations
@@ -20,32 +20,31 @@ from passes.build.arithmetic import Arithmetic
 from passes.build.operands import UNKNOWN_SHAPE, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _OPSET = 6
-"""Before it Tile and others had forms of their own."""
+"""In older opsets Tile and other operators have different inputs."""
 _BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _BroadcastMatch(Match):
     shape: tuple[int, ...]
     aligned: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class TileOldBroadcast(NodeRewrite[_Found]):
-    """Give the second operand of an operator of opset 6 the shape of the first."""
+class TileOldBroadcast(NodeRewrite[_BroadcastMatch]):
+    """Tile the second operand of an operator of opset 6 to the shape of the first."""
 
     name = "tile-old-broadcast"
     exactness = Exactness.ROUNDING
     operators = frozenset(("", name) for name in (*_BINARY, "PRelu"))
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its second operand is smaller, and fits."""
+    def match(self, node: ir.Node, context: NodeContext) -> _BroadcastMatch | Skip | None:
+        """Match a second operand that is smaller and fits."""
         scope = context.scope
-        if scope.opset() != _OPSET or not is_plain(node, scope):
+        if scope.opset() != _OPSET:
             return None
         shape, other = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
         if shape is None or other is None:
@@ -61,11 +60,12 @@ class TileOldBroadcast(NodeRewrite[_Found]):
             before = axis + len(shape) if axis < 0 else axis
         after = len(shape) - before - len(other)
         aligned = (1,) * before + other + (1,) * after
-        fits = before >= 0 and after >= 0 and all(mine in (1, size) for mine, size in zip(aligned, shape, strict=True))
-        return _Found(node, shape, aligned) if fits else Skip(f"{list(other)} cannot be broadcast to {list(shape)}")
+        if min(before, after) < 0 or any(mine not in (1, size) for mine, size in zip(aligned, shape, strict=True)):
+            return Skip(f"{list(other)} cannot be broadcast to {list(shape)}")
+        return _BroadcastMatch(node, shape, aligned)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The operand is repeated; nothing is left to broadcast."""
+    def rewrite(self, match: _BroadcastMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same operator on equal shapes."""
         x, other = match.node.inputs
         assert x is not None and other is not None
         a = Arithmetic(edit, ir.DataType.FLOAT)
@@ -76,4 +76,4 @@ class TileOldBroadcast(NodeRewrite[_Found]):
         return [a("Sub", a("Relu", x), a("Mul", tiled, a("Relu", a("Neg", x))))]
 
 
-RULES: tuple[NodeRewrite[_Found], ...] = (TileOldBroadcast(),)
+RULES: tuple[NodeRewrite[_BroadcastMatch], ...] = (TileOldBroadcast(),)

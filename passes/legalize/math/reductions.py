@@ -1,13 +1,13 @@
-"""Reductions that the runtime does not know, or that overflow in it.
+"""Rewrite reductions that the runtime does not support, or that overflow in it.
 
-    ReduceSum(x), x without elements      →  0      and the like: each reduction's neutral element, −∞ for Max, …
-    ReduceLogSumExp(x)                    →  m + log(Σ exp(x − m)),  m = max x held within the finite numbers
+    ReduceSum(x), x without elements      →  0      likewise others: the neutral element of the reduction, −∞ for Max, …
+    ReduceLogSumExp(x)                    →  m + log(Σ exp(x − m)),  m = max x clamped to the finite numbers
 
-Where some axis has length 0, so has the tensor no elements; a reduction over that axis still has some, which do not
-depend on anything. The mean of nothing is undefined, and 0 in ONNX Runtime. Of integers, ReduceLogSumExp is left alone:
-ONNX Runtime rounds every exponential, as no one else does.
+A tensor with an axis of length 0 has no elements; a reduction over that axis still has results, which are constant. The
+mean of no elements is undefined, and 0 in ONNX Runtime. ReduceLogSumExp of integers is not rewritten: ONNX Runtime
+rounds every exponential, which nothing else does.
 
-Skips: axes that are not constant; shapes that are not static; results without elements.
+Skips: axes that are not constant; dynamic shapes; results without elements.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, not_constant, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_OF_NOTHING = {
+_OF_NO_ELEMENTS = {
     "ReduceSum": 0.0,
     "ReduceSumSquare": 0.0,
     "ReduceL1": 0.0,
@@ -40,16 +39,16 @@ _OF_NOTHING = {
     "ReduceLogSum": -math.inf,
     "ReduceLogSumExp": -math.inf,
 }
-"""What each reduction makes of no numbers at all."""
+"""The result of each reduction over no elements."""
 
 
 def reduced_axes(node: ir.Node, rank: int, scope: Scope) -> tuple[int, ...] | Skip:
-    """The axes that a reduction goes over, none negative, in order.
+    """The non-negative axes of a reduction, sorted.
 
     Args:
-        node: of any opset: the axes are an input or an attribute.
+        node: of any opset: axes may be an input or an attribute.
         rank: of its input.
-        scope: where it is.
+        scope: of the node.
     """
     axes: Sequence[int] | None = node.attributes.get_ints("axes", [])
     source = given(node, 1)
@@ -69,32 +68,26 @@ class _Empty(Match):
 
 @dataclass(frozen=True)
 class FoldEmptyReduction(NodeRewrite[_Empty]):
-    """Replace a reduction of a tensor without elements by what it is: a constant."""
+    """Replace a reduction of a tensor without elements by a constant."""
 
     name = "fold-empty-reduction"
-    operators = frozenset(("", name) for name in _OF_NOTHING)
+    operators = frozenset(("", name) for name in _OF_NO_ELEMENTS)
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Empty | Skip | None:
-        """Whether some axis that is reduced, and no other, has length 0."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape = sizes_of(node.inputs[0], scope)
-        if shape is None:
-            return Skip(UNKNOWN_SHAPE)
-        axes = reduced_axes(node, len(shape), scope) if shape else ()
+        """Match reduced axes of length 0, if no other axis has length 0."""
+        shape, dtype = context.shape(node), context.dtype(node)
+        axes = reduced_axes(node, len(shape), context.scope) if shape else ()
         if isinstance(axes, Skip):
             return axes
         if 0 not in shape:
             return None
         if any(size == 0 and axis not in axes for axis, size in enumerate(shape)):
-            return Skip("its result has no elements, and the runtime has no such tensors")
-        dtype = scope.dtype(node.inputs[0])
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
+            return Skip("its result has no elements, which the runtime does not support")
         value = _neutral(node.op_type, dtype)
         if value is None:
-            return Skip(f"{node.op_type} of no numbers has no value in {dtype.name}")
+            return Skip(f"{node.op_type} of no elements is undefined for {dtype.name}")
         kept = node.attributes.get_int("keepdims", 1)
         result = [1 if axis in axes else size for axis, size in enumerate(shape) if kept or axis not in axes]
         return _Empty(node, np.full(result, value, dtype.numpy()))
@@ -105,8 +98,8 @@ class FoldEmptyReduction(NodeRewrite[_Empty]):
 
 
 def _neutral(op_type: str, dtype: ir.DataType) -> float | int | bool | None:
-    """What a reduction makes of no numbers, in a dtype; None where that has no such number."""
-    value = _OF_NOTHING[op_type]
+    """The result of a reduction over no elements; None if the dtype has no such number."""
+    value = _OF_NO_ELEMENTS[op_type]
     if dtype.is_floating_point() or math.isfinite(value):
         return value
     if op_type not in ("ReduceMax", "ReduceMin"):
@@ -124,22 +117,19 @@ class _LogSumExp(Match):
 
 @dataclass(frozen=True)
 class StabilizeLogSumExp(NodeRewrite[_LogSumExp]):
-    """Take the maximum out of ReduceLogSumExp, so that no exponential overflows."""
+    """Subtract the maximum in ReduceLogSumExp, so that no exponential overflows."""
 
     name = "stabilize-log-sum-exp"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "ReduceLogSumExp")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _LogSumExp | Skip | None:
-        """Whether it is of floats, and its axes are known."""
+        """Match floats with constant axes."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, dtype = scope.shape(node.inputs[0]), scope.dtype(node.inputs[0])
+        shape, dtype = scope.shape(node.inputs[0]), context.dtype(node)  # the rank is sufficient
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
         if not dtype.is_floating_point():
             return None
         axes = reduced_axes(node, len(shape), scope) if len(shape) else ()
@@ -148,7 +138,7 @@ class StabilizeLogSumExp(NodeRewrite[_LogSumExp]):
         return _LogSumExp(node, axes, dtype) if axes and 0 not in shape else None
 
     def rewrite(self, match: _LogSumExp, edit: Edit) -> Sequence[ir.Value | None]:
-        """The maximum is held within the finite numbers, as ∞ − ∞ is none."""
+        """The maximum is clamped to the finite numbers, because ∞ − ∞ is NaN."""
         node, dtype = match.node, match.dtype
         keepdims = bool(node.attributes.get_int("keepdims", 1))
         a = Arithmetic(edit, wide(dtype))

@@ -1,1 +1,1 @@
-"""Rules for the operators of neural networks."""
+"""Rules for neural network layers."""

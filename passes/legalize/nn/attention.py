@@ -1,13 +1,13 @@
-"""Write ONNX's Attention as products and a softmax.
+"""Decompose ONNX's Attention into matrix products and a softmax.
 
     Attention(Q, K, V)  →  Softmax(scale · Q · Kᵀ + mask) · V              (ONNX operator, since 23)
 
-MIGraphX takes every operator named Attention for the one of com.microsoft, whatever its domain. The body that the
-standard gives is right, but adds zeros, scales twice, copies keys for grouped heads and guards against rows without a
-key where there can be none; here what the attributes and shapes decide is decided now. A causal mask and a window
-become one constant; only lengths that come at run time are compared at run time.
+MIGraphX interprets every operator named Attention as that of com.microsoft, whatever its domain. The standard's
+function body is correct, but adds zeros, scales twice, copies keys for grouped heads and guards against rows without
+keys that cannot occur. Here everything that attributes and shapes determine is constant: a causal mask and a window
+become one constant, and only sequence lengths that are inputs are compared at run time.
 
-Skips: shapes that are not known, or are empty.
+Skips: dynamic shapes; empty tensors.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_STAGES = ("raw", "capped", "biased", "probabilities")
-"""What the fourth output is, by qk_matmul_output_mode."""
+_SCORE_OUTPUTS = ("raw", "capped", "biased", "probabilities")
+"""The fourth output, by qk_matmul_output_mode."""
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _AttentionMatch(Match):
     heads: Heads
     past: int
     flat: bool
@@ -41,41 +40,37 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class DecomposeAttention(NodeRewrite[_Found]):
-    """Write ONNX's Attention as products and a softmax."""
+class DecomposeAttention(NodeRewrite[_AttentionMatch]):
+    """Decompose ONNX's Attention into matrix products and a softmax."""
 
     name = "decompose-attention"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Attention")})
+    needs_shape = (0, 1, 2, 3, 4)
+    needs_dtype = (0, 3)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the sizes of queries, keys and values, whether heads are an axis of their own or not."""
+    def match(self, node: ir.Node, context: NodeContext) -> _AttentionMatch | Skip | None:
+        """Read the sizes of queries, keys and values, with or without a separate heads axis."""
         scope = context.scope
-        if not is_plain(node, scope) or scope.opset() < 23:
+        if scope.opset() < 23:
             return None
-        q, k, v = (sizes_of(value, scope) for value in node.inputs[:3])
-        before, mask = given(node, 4), given(node, 3)
-        past = (0, 0, 0) if before is None else sizes_of(before, scope)
-        dtype = scope.dtype(node.inputs[0])
-        if q is None or k is None or v is None or past is None or dtype is None:
-            return Skip(UNKNOWN_SHAPE)
-        if mask is not None and (sizes_of(mask, scope) is None or scope.dtype(mask) is None):
-            return Skip(UNKNOWN_SHAPE)
+        q, k, v = (context.shape(node, index) for index in range(3))
+        past = (0, 0, 0) if given(node, 4) is None else context.shape(node, 4)
         flat = len(q) == 3
         if flat:
             many, few = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
             if many < 1 or few < 1:
-                return Skip("inputs of three axes need q_num_heads and kv_num_heads")
+                return Skip("inputs of rank 3 need q_num_heads and kv_num_heads")
             q, k, v = ((x[0], n, x[1], x[2] // n) for x, n in ((q, many), (k, few), (v, few)))
         if 0 in (*q, *k, *v):
             return Skip("queries, keys or values are empty")
         if q[1] % k[1] or v[1] != k[1]:
-            return Skip("its heads of queries cannot share those of keys and values")
+            return Skip("its number of query heads is not a multiple of that of key and value heads")
         heads = Heads(q[0], q[1], k[1], q[2], past[2] + k[2], q[3], v[3])
-        return _Found(node, heads, past[2], flat, dtype)
+        return _AttentionMatch(node, heads, past[2], flat, context.dtype(node))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The products, with the masks that there are."""
+    def rewrite(self, match: _AttentionMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The products, with the masks that the node has."""
         node, heads, attributes = match.node, match.heads, match.node.attributes
         a = Arithmetic(edit, match.dtype)
         q, k, v = node.inputs[:3]
@@ -90,7 +85,7 @@ class DecomposeAttention(NodeRewrite[_Found]):
             k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
         allowed, bias = _masks(a, match)
         precision = attributes.get_int("softmax_precision", 0)
-        done = attend(
+        attended = attend(
             a,
             q,
             k,
@@ -104,22 +99,22 @@ class DecomposeAttention(NodeRewrite[_Found]):
                 precision=ir.DataType(precision) if precision else None,
             ),
         )
-        output = done.output
+        output = attended.output
         if match.flat:
             output = merge_heads(a, output, (heads.batch, heads.query_heads, heads.queries, heads.value_size))
-        stage = getattr(done, _STAGES[attributes.get_int("qk_matmul_output_mode", 0)])
-        return [output, k, v, stage][: len(node.outputs)]
+        scores = getattr(attended, _SCORE_OUTPUTS[attributes.get_int("qk_matmul_output_mode", 0)])
+        return [output, k, v, scores][: len(node.outputs)]
 
 
-def _masks(a: Arithmetic, match: _Found) -> tuple[Allowed, ir.Value | None]:
-    """Which query may attend to which key, and what is added to the scores."""
+def _masks(a: Arithmetic, match: _AttentionMatch) -> tuple[Allowed, ir.Value | None]:
+    """Which query may attend to which key, and the bias of the scores."""
     allowed, mask = _structure(a, match), given(match.node, 3)
     if mask is None:
         return allowed, None
     shape, dtype = sizes_of(mask, a.edit.scope), a.edit.scope.dtype(mask)
     assert shape is not None
     assert dtype is not None
-    if shape and shape[-1] < match.heads.keys:  # the rest is masked
+    if shape and shape[-1] < match.heads.keys:  # the remaining keys are masked
         rest = (*shape[:-1], match.heads.keys - shape[-1])
         nothing = np.full(rest, False if dtype == ir.DataType.BOOL else -np.inf).astype(dtype.numpy())
         mask = a.concat([mask, a.edit.constant(nothing)], -1)
@@ -129,8 +124,8 @@ def _masks(a: Arithmetic, match: _Found) -> tuple[Allowed, ir.Value | None]:
     return intersection(a, allowed, a("Greater", mask, -np.inf)), mask
 
 
-def _structure(a: Arithmetic, match: _Found) -> Allowed:
-    """What causality, the window and the lengths of the keys allow: query i is at position i + offset."""
+def _structure(a: Arithmetic, match: _AttentionMatch) -> Allowed:
+    """The mask from causality, the window and the sequence lengths: query i is at position i + offset."""
     attributes, heads, lengths = match.node.attributes, match.heads, given(match.node, 6)
     left, right = (attributes.get_int(f"{side}_window_size", -1) for side in ("left", "right"))
     if attributes.get_int("is_causal", 0):

@@ -1,16 +1,16 @@
-"""Convolutions whose padding is said in another way than by two numbers for each axis.
+"""Make the padding of convolutions explicit, as two numbers per axis.
 
     Conv(auto_pad=…)                                 →  Conv(pads=…)
     ConvTranspose(auto_pad, output_shape, pads = b…e, output_padding = o)
-        where e ≥ o                                  →  ConvTranspose(pads = b…e−o)
+        if e ≥ o                                     →  ConvTranspose(pads = b…e−o)
         else                                         →  Pad(ConvTranspose(pads = b…0), 0…o−e) + bias
-    ConvTranspose(x, w)                              →  Conv(x with zeros between its elements, w turned round)
+    ConvTranspose(x, w)                              →  Conv(x with zeros between its elements, w mirrored)
 
-The end of the output that output_padding adds is cut off by pads first, so both are one number. What lies beyond the
-reach of every window is zero, before the bias is added.
+Pads first crop the part of the output that output_padding adds, so their difference is sufficient. Output elements that
+no window reaches are zero before the bias is added.
 
-Skips: open dimensions; auto_pad=SAME where windows do not reach all of the output, about whose size the standard and
-ONNX Runtime disagree.
+Skips: dynamic shapes; auto_pad=SAME if windows do not reach all of the output, whose size ONNX Runtime computes
+differently from the standard.
 """
 
 from __future__ import annotations
@@ -23,52 +23,41 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.build.operators import reshape
 from passes.build.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.tensor.pad import slice_of
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _ConvMatch(Match):
     shape: tuple[int, ...]
     weights: tuple[int, ...]
     axes: tuple[Window, ...]
 
 
-def _shapes(node: ir.Node, scope: Scope) -> tuple[tuple[int, ...], tuple[int, ...]] | Skip:
-    shape, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
-    if shape is None or weights is None:
-        return Skip(UNKNOWN_SHAPE)
-    return shape, weights
-
-
 @dataclass(frozen=True)
-class ExplicitConv(NodeRewrite[_Found]):
-    """Say in numbers how a convolution pads."""
+class ExplicitConv(NodeRewrite[_ConvMatch]):
+    """Replace auto_pad and default attributes of Conv by explicit ones."""
 
     name = "explicit-conv"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Conv")})
+    needs_shape = (0, 1)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look for what is not said."""
-        said = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
-        if not is_plain(node, context.scope) or (said and "auto_pad" not in node.attributes):
+    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
+        """Match a Conv with auto_pad or default attributes."""
+        is_explicit = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
+        if is_explicit and "auto_pad" not in node.attributes:
             return None
-        found = _shapes(node, context.scope)
-        if isinstance(found, Skip):
-            return found
-        shape, weights = found
-        return _Found(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
+        shape, weights = context.shape(node, 0), context.shape(node, 1)
+        return _ConvMatch(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same with all numbers."""
+    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same operator with explicit attributes."""
         attributes = _explicit(match.axes) | {"group": match.node.attributes.get_int("group", 1)}
         return [edit.op("Conv", match.node.inputs, attributes)]
 
@@ -83,10 +72,10 @@ def _explicit(axes: Sequence[Window]) -> dict[str, Any]:
 
 
 def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...] | str:
-    """Where a transposed convolution puts its windows: each input element one, over an output of ``size`` elements.
+    """The windows of a transposed convolution: one per input element, over an output of ``size`` elements.
 
-    ``begin`` and ``end`` are what is cut off of all that the windows reach; a negative one is what is added. Where that
-    is not settled, the reason.
+    ``begin`` and ``end`` are the elements that pads crop, or, if negative, that are added. A reason if ONNX Runtime
+    deviates from the standard.
     """
     rank = len(sizes)
     strides = node.attributes.get_ints("strides", None) or [1] * rank
@@ -103,9 +92,7 @@ def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> t
         if wanted or auto.startswith("SAME"):
             size = wanted[axis] if wanted else count * stride
             if not wanted and size > full + added[axis]:
-                return (
-                    f"windows do not reach {size} elements, which the standard asks for and ONNX Runtime does not give"
-                )
+                return f"windows do not reach all {size} elements of its output, where ONNX Runtime is not standard"
             total = max(full + added[axis] - size, 0)
             begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
         found.append(Window(size, length, stride, dilation, begin, full - begin - size, count))
@@ -113,23 +100,24 @@ def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> t
 
 
 @dataclass(frozen=True)
-class ExplicitConvTranspose(NodeRewrite[_Found]):
-    """Say by pads alone what the output of a transposed convolution is."""
+class ExplicitConvTranspose(NodeRewrite[_ConvMatch]):
+    """Express the output size of a transposed convolution by pads alone."""
 
     name = "explicit-conv-transpose"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "ConvTranspose")})
+    needs_shape = (0, 1)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look for what is not said, or said otherwise."""
-        said = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
+    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
+        """Match a ConvTranspose with other attributes that determine its size."""
+        is_explicit = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
         other = {"auto_pad", "output_shape", "output_padding"} & set(node.attributes)
-        if not is_plain(node, context.scope) or (said and not other):
+        if is_explicit and not other:
             return None
-        return _transpose_match(node, context.scope)
+        return _transpose_match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Cut off by pads; add what is missing, and the bias last."""
+    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """Crop by pads; append missing zeros, and add the bias last."""
         node, bias = match.node, given(match.node, 2)
         attributes = _explicit(match.axes) | {"group": node.attributes.get_int("group", 1)}
         attributes["pads"] = [max(each, 0) for each in attributes["pads"]]
@@ -138,20 +126,17 @@ class ExplicitConvTranspose(NodeRewrite[_Found]):
         if not any(missing):
             return [edit.op("ConvTranspose", node.inputs, attributes)]
         if any(each.size <= max(-each.begin, 0) + max(-each.end, 0) for each in match.axes):
-            return Skip("nothing of what the windows reach is left")
+            return Skip("its pads crop everything that the windows reach")
         y = edit.op("ConvTranspose", node.inputs[:2], attributes)
         pads = np.array([0, 0, *missing[:rank], 0, 0, *missing[rank:]], np.int64)
         y = edit.op("Pad", [y, edit.constant(pads)])
         return [_with_bias(edit, y, bias, rank)]
 
 
-def _transpose_match(node: ir.Node, scope: Scope) -> _Found | Skip:
-    found = _shapes(node, scope)
-    if isinstance(found, Skip):
-        return found
-    shape, weights = found
+def _transpose_match(node: ir.Node, context: NodeContext) -> _ConvMatch | Skip:
+    shape, weights = context.shape(node, 0), context.shape(node, 1)
     axes = _transposed(node, shape[2:], weights[2:])
-    return Skip(axes) if isinstance(axes, str) else _Found(node, shape, weights, axes)
+    return Skip(axes) if isinstance(axes, str) else _ConvMatch(node, shape, weights, axes)
 
 
 def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.Value:
@@ -159,30 +144,27 @@ def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.
 
 
 @dataclass(frozen=True)
-class ConvTransposeAsConv(NodeRewrite[_Found]):
-    """A transposed convolution as a convolution of what has zeros between its elements."""
+class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
+    """Rewrite a transposed convolution as a convolution of its input with zeros between the elements."""
 
     name = "conv-transpose-as-conv"
+    needs_dtype = (0,)
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "ConvTranspose")})
+    needs_shape = (0, 1)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """All of them."""
-        if not is_plain(node, context.scope):
-            return None
-        found = _transpose_match(node, context.scope)
-        if isinstance(found, _Found) and context.scope.dtype(node.inputs[0]) is None:
-            return Skip("the dtype of its input is unknown")
-        return found
+    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
+        """Match any ConvTranspose."""
+        return _transpose_match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Spread the input, turn the weights round, convolve."""
+    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """Insert zeros into the input, mirror the weights, convolve."""
         node, axes, rank = match.node, match.axes, len(match.axes)
         x, weights = node.inputs[0], node.inputs[1]
         dtype = edit.scope.dtype(x)
         assert x is not None and weights is not None and dtype is not None
         for place, each in enumerate(axes):
-            x = _spread(edit, x, match.shape, place, axes, dtype)
+            x = _insert_zeros(edit, x, match.shape, place, axes, dtype)
             if each.kernel > 1:
                 back = edit.constant(np.arange(each.kernel)[::-1].astype(np.int64))
                 weights = edit.op("Gather", [weights, back], {"axis": place + 2})
@@ -212,10 +194,10 @@ class ConvTransposeAsConv(NodeRewrite[_Found]):
         return [_with_bias(edit, y, given(node, 2), rank)]
 
 
-def _spread(
+def _insert_zeros(
     edit: Edit, x: ir.Value, shape: Sequence[int], place: int, axes: Sequence[Window], dtype: ir.DataType
 ) -> ir.Value:
-    """Put zeros between the elements along one spatial axis; those before it are spread already."""
+    """Insert zeros between the elements along one spatial axis; those before it are expanded already."""
     each = axes[place]
     if each.stride == 1 or each.count == 1:
         return x

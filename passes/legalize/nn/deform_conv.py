@@ -1,11 +1,11 @@
-"""DeformConv: read the image where the offsets say, then multiply by the weights.
+"""Rewrite DeformConv: sample the image at the offset positions, then multiply by the weights.
 
     DeformConv(x, w, offset, bias, mask)  →  MatMul(w, sample(x, grid + offset) · mask) + bias
 
-Each element of a window is read at its own place, by linear interpolation between pixels, with zeros outside of the
-image (sampling.py). Groups of channels that have offsets of their own are images of their own.
+Each element of a window has its own position and is interpolated linearly between pixels, with zeros outside of the
+image (`passes.build.image_sampling`). Channel groups with offsets of their own become separate images.
 
-Skips: open dimensions.
+Skips: dynamic shapes; empty inputs.
 """
 
 from __future__ import annotations
@@ -19,46 +19,40 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.image_sampling import linear_taps, sample
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.build.operators import cast, reshape, wide_float
 from passes.build.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _DeformConvMatch(Match):
     shape: tuple[int, ...]
     weights: tuple[int, ...]
     axes: tuple[Window, ...]
 
 
 @dataclass(frozen=True)
-class GatherDeformConv(NodeRewrite[_Found]):
-    """A convolution whose windows are where the data says."""
+class GatherDeformConv(NodeRewrite[_DeformConvMatch]):
+    """Rewrite DeformConv as sampling and a matrix product."""
 
     name = "gather-deform-conv"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "DeformConv")})
+    needs_shape = (0, 1)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the shapes of the image and the weights."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        shape, weights = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
-        if shape is None or weights is None:
-            return Skip(UNKNOWN_SHAPE)
+    def match(self, node: ir.Node, context: NodeContext) -> _DeformConvMatch | Skip | None:
+        """Read the shapes of image and weights."""
+        shape, weights = context.shape(node, 0), context.shape(node, 1)
         if 0 in shape:
             return Skip("its input is empty")
-        if scope.dtype(node.inputs[0]) is None:
-            return Skip("the dtype of its input is unknown")
-        return _Found(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
+        return _DeformConvMatch(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Sample, weigh, multiply."""
+    def rewrite(self, match: _DeformConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """Sample, multiply by the mask, multiply by the weights."""
         node, axes, rank = match.node, match.axes, len(match.axes)
         dtype = edit.scope.dtype(node.inputs[0])
         working = wide_float(dtype)
@@ -68,22 +62,22 @@ class GatherDeformConv(NodeRewrite[_Found]):
         batch, channels = match.shape[:2]
         groups = node.attributes.get_int("offset_group", 1)
         kernel, out = [each.kernel for each in axes], [each.count for each in axes]
-        elements, places = math.prod(kernel), math.prod(out)
-        offset = reshape(edit, offset, (batch * groups, elements, rank, places))
+        elements, positions = math.prod(kernel), math.prod(out)
+        offset = reshape(edit, offset, (batch * groups, elements, rank, positions))
         taps = []
         for axis, each in enumerate(axes):
             moved = edit.op("Gather", [offset, edit.constant(np.array(axis, np.int64))], {"axis": 2})
             base = edit.constant(_base(axes, axis).astype(working.numpy()))
-            at = reshape(edit, edit.op("Add", [moved, base]), (batch * groups, elements * places, 1))
+            at = reshape(edit, edit.op("Add", [moved, base]), (batch * groups, elements * positions, 1))
             taps.append(linear_taps(edit, at, each.size, working))
         images = (batch * groups, channels // groups, *match.shape[2:])
-        read = sample(edit, reshape(edit, x, images), images, taps, elements * places)
+        read = sample(edit, reshape(edit, x, images), images, taps, elements * positions)
         if mask is not None:
-            read = edit.op("Mul", [read, reshape(edit, mask, (batch * groups, 1, elements * places))])
+            read = edit.op("Mul", [read, reshape(edit, mask, (batch * groups, 1, elements * positions))])
         group = node.attributes.get_int("group", 1)
         inner = channels // group * elements
         left = reshape(edit, weights, (group, match.weights[0] // group, inner))
-        y = edit.op("MatMul", [left, reshape(edit, read, (batch, group, inner, places))])
+        y = edit.op("MatMul", [left, reshape(edit, read, (batch, group, inner, positions))])
         y = reshape(edit, y, (batch, match.weights[0], *out))
         if bias is not None:
             y = edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
@@ -98,7 +92,7 @@ class GatherDeformConv(NodeRewrite[_Found]):
 
 
 def _base(axes: Sequence[Window], axis: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Where the elements of all windows would be without offsets, along one axis: (elements, windows)."""
+    """The positions of the elements of all windows without offsets along one axis, (elements, windows)."""
     rank = len(axes)
     positions = axes[axis].positions().T  # (kernel, count)
     shape = [1] * (2 * rank)

@@ -1,4 +1,4 @@
-"""Normalizations that the runtime does not know in all their forms, as arithmetic.
+"""Decompose normalizations into arithmetic.
 
     BatchNormalization          →  (x − m) · scale / √(v + epsilon) + bias
     …, training                    with m, v of x over all axes but the channels, and
@@ -7,10 +7,10 @@
     RMSNormalization            →  x · s · scale,                s = 1 / √(mean(x²) + epsilon)
     LRN                         →  x / (bias + alpha / size · (B x²)) ^ beta
 
-B is the constant matrix of ones and zeros that sums the ``size`` channels around each.
+B is the constant 0/1 matrix that sums the ``size`` channels around each channel.
 
-Skips: opsets before 7; shapes that are not static; training forms of BatchNormalization before opset 14, whose outputs
-mean something else.
+Skips: opsets before 7; dynamic shapes; training forms of BatchNormalization before opset 14, whose outputs have another
+meaning.
 """
 
 from __future__ import annotations
@@ -23,93 +23,86 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, is_output_used, sizes_of, too_old
+from passes.build.operands import is_output_used
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _NormalizationMatch(Match):
     shape: tuple[int, ...]
     dtypes: tuple[ir.DataType, ...]
 
 
-def _known(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-    """A plain node whose first input has a static shape, and all whose inputs have known dtypes."""
-    scope = context.scope
-    if not is_plain(node, scope):
-        return None
-    if (reason := too_old(scope)) is not None:
-        return Skip(reason)
-    shape = sizes_of(node.inputs[0], scope)
-    dtypes = [scope.dtype(value) for value in node.inputs if value is not None]
-    if shape is None:
-        return Skip(UNKNOWN_SHAPE)
-    known = tuple(dtype for dtype in dtypes if dtype is not None)
-    if len(known) < sum(value is not None for value in node.inputs):
-        return Skip(UNKNOWN_DTYPE)
-    return _Found(node, shape, known) if 0 not in shape else None
+@dataclass(frozen=True)
+class _Decomposition(NodeRewrite[_NormalizationMatch]):
+    exactness = Exactness.ROUNDING
+    since_opset = 7  # broadcasting
+    needs_shape = (0,)
+    needs_dtype = EVERY_INPUT
+
+    def match(self, node: ir.Node, context: NodeContext) -> _NormalizationMatch | Skip | None:
+        """Match any input with elements."""
+        shape = context.shape(node)
+        dtypes = tuple(context.dtype(node, index) for index, value in enumerate(node.inputs) if value is not None)
+        return _NormalizationMatch(node, shape, dtypes) if 0 not in shape else None
 
 
 @dataclass(frozen=True)
-class DecomposeBatchNormalization(NodeRewrite[_Found]):
-    """Write BatchNormalization out, in inference and in training."""
+class DecomposeBatchNormalization(_Decomposition):
+    """Decompose BatchNormalization for inference and training."""
 
     name = "decompose-batch-normalization"
-    exactness = Exactness.ROUNDING
     operators = frozenset({("", "BatchNormalization")})
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether it is a form with a meaning of its own."""
+    def match(self, node: ir.Node, context: NodeContext) -> _NormalizationMatch | Skip | None:
+        """Match inference, and training since opset 14."""
         if context.scope.opset() < 14 and any(is_output_used(node, index) for index in range(1, len(node.outputs))):
-            return Skip("it is a training form of an opset before 14: convert-opset comes first")
-        return _known(node, context)
+            return Skip("it is a training form of an opset before 14: run convert-opset first")
+        return super().match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The statistics of the input in training, those given otherwise."""
+    def rewrite(self, match: _NormalizationMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The statistics of the input for training, else the given ones."""
         node, shape = match.node, match.shape
         dtype, running_dtype = match.dtypes[0], match.dtypes[3]
         a = Arithmetic(edit, ir.DataType.DOUBLE if ir.DataType.DOUBLE in match.dtypes else ir.DataType.FLOAT)
         x, scale, bias, mean, variance = (
             a.cast(value, kind) for value, kind in zip(filter(None, node.inputs), match.dtypes, strict=True)
         )
-        by_place = edit.scope.opset() < 9 and node.attributes.get_int("spatial", 1) == 0
-        around = [1, *shape[1:]] if by_place else [1, *shape[1:2], *(1 for _ in shape[2:])][: len(shape)]
+        per_element = edit.scope.opset() < 9 and node.attributes.get_int("spatial", 1) == 0
+        broadcast_shape = [1, *shape[1:]] if per_element else [1, *shape[1:2], *(1 for _ in shape[2:])][: len(shape)]
         running: list[ir.Value | None] = [None, None]
         if edit.scope.opset() >= 14 and node.attributes.get_int("training_mode", 0) != 0:
             axes = [axis for axis in range(len(shape)) if axis != 1]
             current = a.reduce("Mean", x, axes)
-            centred = a("Sub", x, current)
-            spread = a.reduce("Mean", a("Mul", centred, centred), axes)
+            centered = a("Sub", x, current)
+            variance_of_input = a.reduce("Mean", a("Mul", centered, centered), axes)
             momentum = node.attributes.get_float("momentum", 0.9)
-            for index, (old, new) in enumerate(((mean, current), (variance, spread))):
+            for index, (old, new) in enumerate(((mean, current), (variance, variance_of_input))):
                 if is_output_used(node, index + 1):
                     kept, added = a("Mul", old, momentum), a("Mul", a.reshape(new, [-1]), 1 - momentum)
                     running[index] = a.cast(a("Add", kept, added), a.dtype, running_dtype)
         else:
-            centred, spread = a("Sub", x, a.reshape(mean, around)), a.reshape(variance, around)
-        deviation = a("Sqrt", a("Add", spread, node.attributes.get_float("epsilon", 1e-5)))
-        factor = a("Div", a.reshape(scale, around), deviation)
-        y = a.cast(a("Add", a("Mul", centred, factor), a.reshape(bias, around)), a.dtype, dtype)
-        return [y, *running, *(None for _ in node.outputs[3:])][: len(node.outputs)]
+            centered, variance_of_input = (
+                a("Sub", x, a.reshape(mean, broadcast_shape)),
+                a.reshape(variance, broadcast_shape),
+            )
+        deviation = a("Sqrt", a("Add", variance_of_input, node.attributes.get_float("epsilon", 1e-5)))
+        factor = a("Div", a.reshape(scale, broadcast_shape), deviation)
+        y = a.cast(a("Add", a("Mul", centered, factor), a.reshape(bias, broadcast_shape)), a.dtype, dtype)
+        return [y, *running][: len(node.outputs)]
 
 
 @dataclass(frozen=True)
-class DecomposeLayerNormalization(NodeRewrite[_Found]):
-    """Write LayerNormalization and RMSNormalization out, so that scale and bias may be broadcast in any way."""
+class DecomposeLayerNormalization(_Decomposition):
+    """Decompose LayerNormalization and RMSNormalization; scale and bias may broadcast in any way."""
 
     name = "decompose-layer-normalization"
-    exactness = Exactness.ROUNDING
     operators = frozenset({("", "LayerNormalization"), ("", "RMSNormalization")})
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Any node of known shape."""
-        return _known(node, context)
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The result has the dtype of the scale, the statistics have those that their outputs say."""
+    def rewrite(self, match: _NormalizationMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The result has the dtype of the scale, the statistics have those of their outputs."""
         node = match.node
         a = Arithmetic(edit, wide(match.dtypes[0]))
         x, scale, *rest = (
@@ -121,8 +114,8 @@ class DecomposeLayerNormalization(NodeRewrite[_Found]):
         if node.op_type == "LayerNormalization":
             mean = a.reduce("Mean", x, axes)
             x = a("Sub", x, mean)
-        spread = a.reduce("Mean", a("Mul", x, x), axes)
-        inverse = a("Reciprocal", a("Sqrt", a("Add", spread, node.attributes.get_float("epsilon", 1e-5))))
+        variance_of_input = a.reduce("Mean", a("Mul", x, x), axes)
+        inverse = a("Reciprocal", a("Sqrt", a("Add", variance_of_input, node.attributes.get_float("epsilon", 1e-5))))
         y = a("Mul", a("Mul", x, inverse), scale)
         for bias in rest:
             y = a("Add", y, bias)
@@ -137,31 +130,30 @@ class DecomposeLayerNormalization(NodeRewrite[_Found]):
 
 
 @dataclass(frozen=True)
-class DecomposeLocalResponseNormalization(NodeRewrite[_Found]):
-    """Write LRN out, its sums over channels as a product with a constant matrix."""
+class DecomposeLocalResponseNormalization(_Decomposition):
+    """Decompose LRN; its sums over channels become a product with a constant matrix."""
 
     name = "decompose-local-response-normalization"
-    exactness = Exactness.ROUNDING
     operators = frozenset({("", "LRN")})
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Any node of known shape that has channels."""
-        found = _known(node, context)
-        return None if isinstance(found, _Found) and len(found.shape) < 2 else found
+    def match(self, node: ir.Node, context: NodeContext) -> _NormalizationMatch | Skip | None:
+        """Match inputs with a channel axis."""
+        found = super().match(node, context)
+        return None if isinstance(found, _NormalizationMatch) and len(found.shape) < 2 else found
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _NormalizationMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """Channel c sums from c − ⌊(size−1)/2⌋ to c + ⌈(size−1)/2⌉."""
         (x,) = match.node.inputs
         assert x is not None
-        of = match.node.attributes
-        a, size, channels = Arithmetic(edit, wide(match.dtypes[0])), of["size"].as_int(), match.shape[1]
+        attributes = match.node.attributes
+        a, size, channels = Arithmetic(edit, wide(match.dtypes[0])), attributes["size"].as_int(), match.shape[1]
         x = a.cast(x, match.dtypes[0])
         offset = np.arange(channels) - np.arange(channels)[:, None]
         near = (-((size - 1) // 2) <= offset) & (offset <= size // 2)
         squares = a.reshape(a("Mul", x, x), [match.shape[0], channels, -1])
         total = a.reshape(a("MatMul", near.astype(np.float64), squares), match.shape)
-        scaled = a("Mul", total, of.get_float("alpha", 1e-4) / size)
-        power = a("Pow", a("Add", scaled, of.get_float("bias", 1.0)), of.get_float("beta", 0.75))
+        scaled = a("Mul", total, attributes.get_float("alpha", 1e-4) / size)
+        power = a("Pow", a("Add", scaled, attributes.get_float("bias", 1.0)), attributes.get_float("beta", 0.75))
         return [a.cast(a("Div", x, power), a.dtype, match.dtypes[0])]
 
 

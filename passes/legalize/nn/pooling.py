@@ -1,16 +1,16 @@
-"""Pooling whose windows MIGraphX places otherwise, or whose indices it does not give.
+"""Rewrite pooling whose windows MIGraphX misplaces, or whose indices it does not compute.
 
-    ceil_mode, auto_pad                →  pads, with more of them behind the input where a window hangs over
+    ceil_mode, auto_pad                →  pads, with more of them after the input if a window extends beyond it
     AveragePool, LpPool                →  MatMul(M, x) for each axis, M[o, i] = whether window o has element i, scaled
     MaxPool, with or without Indices   →  Gather(x, windows); ReduceMax; Indices from ArgMax
     GlobalAveragePool, GlobalMaxPool, GlobalLpPool  →  a reduction
 
-An average is a product of averages along the axes, and so is the count of what is averaged. In MaxPool's windows an
-element of the padding is replaced by the first one of its window that is not: that moves neither the maximum nor where
-it is found first.
+An average is a product of averages along the axes, and so is the number of averaged elements. In the windows of
+MaxPool, padding is replaced by the first element of the window that is not padding: that changes neither the maximum
+nor the position of its first occurrence.
 
-Skips: open dimensions, empty inputs and outputs; auto_pad=SAME with dilations or with strides beyond the window, of
-which ONNX Runtime and the standard say different things.
+Skips: dynamic shapes; empty inputs and outputs; auto_pad=SAME with dilations or with strides larger than the window,
+where ONNX Runtime deviates from the standard.
 """
 
 from __future__ import annotations
@@ -25,75 +25,69 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Array
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
 from passes.build.operators import apply_along, cast, number, reshape, wide_float
 from passes.build.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _PoolMatch(Match):
     shape: tuple[int, ...]
     axes: tuple[Window, ...]
 
 
-def _match(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-    if not is_plain(node, context.scope):
-        return None
-    shape = sizes_of(node.inputs[0], context.scope)
-    if shape is None:
-        return Skip(UNKNOWN_SHAPE)
+def _match(node: ir.Node, context: NodeContext) -> _PoolMatch | Skip:
+    shape = context.shape(node)
     if 0 in shape:
         return Skip("its input is empty")
-    if context.scope.dtype(node.inputs[0]) is None:
-        return Skip("the dtype of its input is unknown")
     kernel = node.attributes.get_ints("kernel_shape", [])
     if len(kernel) != len(shape) - 2:
         return Skip("its kernel_shape does not fit its input")
     axes = tuple(windows(node, shape[2:], kernel))
     if node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
         if any(each.dilation > 1 and each.kernel > 1 for each in axes):
-            return Skip("ONNX Runtime pads for auto_pad as if there were no dilations, which the standard does not")
+            return Skip("ONNX Runtime's auto_pad ignores its dilations, which deviates from the standard")
         if any(each.stride > each.reach for each in axes):
-            return Skip("ONNX Runtime crops for auto_pad where windows leave gaps, which the standard does not")
+            return Skip("its windows leave gaps: ONNX Runtime's auto_pad crops, which deviates from the standard")
     if any(each.count < 1 for each in axes):
         return Skip("its output is empty: a window is larger than the input")
-    return _Found(node, shape, axes)
+    return _PoolMatch(node, shape, axes)
 
 
-def _wants_indices(node: ir.Node) -> bool:
+def _needs_indices(node: ir.Node) -> bool:
     return any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:])
 
 
 @dataclass(frozen=True)
-class ExplicitPooling(NodeRewrite[_Found]):
-    """Say in numbers where the windows are."""
+class ExplicitPooling(NodeRewrite[_PoolMatch]):
+    """Replace auto_pad, ceil_mode and default attributes by explicit pads and strides."""
 
     name = "explicit-pooling"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "AveragePool"), ("", "LpPool"), ("", "MaxPool")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look for what is not said in numbers, or needs none."""
+    def match(self, node: ir.Node, context: NodeContext) -> _PoolMatch | Skip | None:
+        """Match attributes that are implicit, unless the indices are used."""
         auto = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
-        unsaid = not {"pads", "strides"} <= set(node.attributes)
+        implicit = not {"pads", "strides"} <= set(node.attributes)
         ceil = bool(node.attributes.get_int("ceil_mode", 0))
-        if not (auto or unsaid or ceil) or _wants_indices(node):
+        if not (auto or implicit or ceil) or _needs_indices(node):
             return None
         found = _match(node, context)
-        if not isinstance(found, _Found):
+        if not isinstance(found, _PoolMatch):
             return found
         if any(_end(each) >= each.kernel or each.begin >= each.kernel for each in found.axes):
             return Skip("its pads would be as large as the window")
         if node.attributes.get_int("count_include_pad", 0) and any(_end(each) > each.end for each in found.axes):
-            return Skip("it counts its padding, but not what a window has beyond it")
+            return Skip("count_include_pad does not count elements beyond its padding")
         return found
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same windows, of as much padding as they reach."""
+    def rewrite(self, match: _PoolMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """The same windows with explicit padding."""
         node = match.node
         attributes: dict[str, Any] = {
             name: attribute
@@ -102,29 +96,30 @@ class ExplicitPooling(NodeRewrite[_Found]):
         }
         attributes["pads"] = [each.begin for each in match.axes] + [_end(each) for each in match.axes]
         attributes["strides"] = [each.stride for each in match.axes]
-        made = edit.op(node.op_type, node.inputs, attributes)
-        return [made, *[None for _ in node.outputs[1:]]]
+        return [edit.op(node.op_type, node.inputs, attributes)]
 
 
 def _end(window: Window) -> int:
-    """The padding behind the input that makes ``floor`` find the same number of windows."""
+    """The padding after the input for which ``floor`` gives the same number of windows."""
     rest = window.end - window.overhang
     return window.end if 0 <= rest < window.stride else max(window.overhang, 0)
 
 
 @dataclass(frozen=True)
-class MatMulPooling(NodeRewrite[_Found]):
-    """Averages, and sums of powers, by one constant matrix per axis."""
+class MatMulPooling(NodeRewrite[_PoolMatch]):
+    """Compute averages, and sums of powers, by one constant matrix per axis."""
 
     name = "matmul-pooling"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "AveragePool"), ("", "LpPool")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """All of them."""
+    def match(self, node: ir.Node, context: NodeContext) -> _PoolMatch | Skip | None:
+        """Match any pooling with valid windows."""
         return _match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _PoolMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """One MatMul per axis."""
         node, x = match.node, match.node.inputs[0]
         assert x is not None
@@ -135,22 +130,22 @@ class MatMulPooling(NodeRewrite[_Found]):
         order = _order(node)
         if node.op_type == "LpPool":
             y = _power(edit, edit.op("Abs", [y]), order, working)
-        for place, each in enumerate(match.axes):
+        for axis, each in enumerate(match.axes):
             positions = each.positions()
             rows, columns = np.nonzero((positions >= 0) & (positions < each.size))
             matrix = np.zeros((each.count, each.size))
             matrix[rows, positions[rows, columns]] = 1
             if node.op_type == "AveragePool":
                 matrix /= np.maximum(_counts(node, each), 1)[:, None]
-            y = apply_along(edit, y, shape, place + 2, matrix.astype(working.numpy()))
-            shape[place + 2] = each.count
+            y = apply_along(edit, y, shape, axis + 2, matrix.astype(working.numpy()))
+            shape[axis + 2] = each.count
         if node.op_type == "LpPool":
             y = _power(edit, y, 1 / order, working)
         return [cast(edit, y, working, dtype)]
 
 
 def _counts(node: ir.Node, window: Window) -> Array:
-    """How many elements each window averages."""
+    """The number of elements that each window averages."""
     behind = window.size + (window.end if node.attributes.get_int("count_include_pad", 0) else 0)
     before = -window.begin if node.attributes.get_int("count_include_pad", 0) else 0
     positions = window.positions()
@@ -159,7 +154,7 @@ def _counts(node: ir.Node, window: Window) -> Array:
 
 
 def _order(node: ir.Node) -> float:
-    """The p of a p-norm, which was a float in opset 1."""
+    """The p of a p-norm, which is a float in opset 1."""
     attribute = node.attributes.get("p")
     return float(attribute.value) if attribute is not None else 2.0
 
@@ -169,21 +164,23 @@ def _power(edit: Edit, x: ir.Value, exponent: float, dtype: ir.DataType) -> ir.V
 
 
 @dataclass(frozen=True)
-class GatherMaxPool(NodeRewrite[_Found]):
-    """Maxima of gathered windows, and where they are."""
+class GatherMaxPool(NodeRewrite[_PoolMatch]):
+    """Compute maxima of gathered windows, and their indices."""
 
     name = "gather-max-pool"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "MaxPool")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """All that have an element of the input in every window."""
+    def match(self, node: ir.Node, context: NodeContext) -> _PoolMatch | Skip | None:
+        """Match if every window has an element of the input."""
         found = _match(node, context)
-        if isinstance(found, _Found) and not all(_inside(each).any(axis=1).all() for each in found.axes):
-            return Skip("it has a window in which there is nothing but padding")
+        if isinstance(found, _PoolMatch) and not all(_inside(each).any(axis=1).all() for each in found.axes):
+            return Skip("it has a window that contains only padding")
         return found
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _PoolMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """One Gather of all windows."""
         node, x = match.node, match.node.inputs[0]
         assert x is not None
@@ -197,8 +194,8 @@ class GatherMaxPool(NodeRewrite[_Found]):
         )
         last = edit.constant(np.array([2], np.int64))
         maxima = reshape(edit, edit.op("ReduceMax", [flat, last], {"keepdims": 0}), shape)
-        if not _wants_indices(node):
-            return [maxima, *[None for _ in node.outputs[1:]]]
+        if not _needs_indices(node):
+            return [maxima]
         first = edit.op("ArgMax", [flat], {"axis": 2, "keepdims": 0})
         starts = edit.constant(np.arange(len(table), dtype=np.int64) * table.shape[1])
         if node.attributes.get_int("storage_order", 0):
@@ -215,18 +212,18 @@ def _inside(window: Window) -> Array:
 
 
 def _elements(axes: Sequence[Window], spatial: Sequence[int]) -> Array:
-    """The elements of each window in one plane, counted through: (windows, elements of a window)."""
+    """The flat indices of the elements of each window in one plane, (windows, elements of a window)."""
     columns = []
     for each in axes:
         positions, inside = each.positions(), _inside(each)
         first = np.take_along_axis(positions, inside.argmax(axis=1)[:, None], axis=1)
         columns.append(np.where(inside, positions, first))
-    strides = [math.prod(spatial[place + 1 :]) for place in range(len(axes))]
+    strides = [math.prod(spatial[axis + 1 :]) for axis in range(len(axes))]
     rank = len(axes)
     parts = []
-    for place, (positions, stride) in enumerate(zip(columns, strides, strict=True)):
+    for axis, (positions, stride) in enumerate(zip(columns, strides, strict=True)):
         shape = [1] * (2 * rank)
-        shape[place], shape[rank + place] = positions.shape
+        shape[axis], shape[rank + axis] = positions.shape
         parts.append(positions.reshape(shape) * stride)
     total = reduce(np.add, parts)
     table: Array = total.reshape(math.prod(total.shape[:rank]), -1).astype(np.int64)
@@ -234,22 +231,20 @@ def _elements(axes: Sequence[Window], spatial: Sequence[int]) -> Array:
 
 
 def _column_major(table: Array, spatial: Sequence[int]) -> Array:
-    """The same elements, counted with the first axis running fastest."""
+    """The same elements with column-major flat indices."""
     return np.ravel_multi_index(np.unravel_index(table, spatial), tuple(spatial), order="F").astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ReduceGlobalPooling(NodeRewrite[Match]):
-    """Pooling over all spatial axes as a reduction."""
+    """Rewrite pooling over all spatial axes as a reduction."""
 
     name = "reduce-global-pooling"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "GlobalAveragePool"), ("", "GlobalLpPool"), ("", "GlobalMaxPool")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """All of known rank and dtype."""
-        if not is_plain(node, context.scope):
-            return None
+        """Match inputs of known rank and dtype."""
         shape, dtype = context.scope.shape(node.inputs[0]), context.scope.dtype(node.inputs[0])
         if shape is None or dtype is None:
             return Skip("the rank or the dtype of its input is unknown")

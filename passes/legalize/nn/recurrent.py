@@ -1,4 +1,4 @@
-"""Write RNN, GRU and LSTM out, step by step, where they have a form that the runtime does not know.
+"""Unroll RNN, GRU and LSTM in forms that the runtime does not support.
 
     RNN     h' = f(x Wᵀ + h Rᵀ + b)
     GRU     z, r = f(…);  n = g(x Wᵀ + (r ⊙ h) Rᵀ + b), or with linear_before_reset g(x Wᵀ + bw + r ⊙ (h Rᵀ + br))
@@ -6,11 +6,11 @@
     LSTM    i, f = f(… + p ⊙ c);  c' = f ⊙ c + i ⊙ g(…);  o = f(… + p ⊙ c');  h' = o ⊙ h(c')
             with input_forget  f = 1 − i
 
-What the inputs contribute is one product for all steps; a step takes its slice of it. ``clip`` bounds what goes into
-the gates. Where a sequence of the batch has ended, the state stays as it is and the output is 0, so that a backward
-direction begins with the last element of each sequence; a sequence without elements ends with zeros.
+The products of inputs and weights are computed once for all steps; each step takes its slice. ``clip`` bounds the
+inputs of the gates. After the end of a sequence in the batch its state is unchanged and its output is 0, so a backward
+direction begins with the last element of each sequence; the final state of an empty sequence is 0.
 
-Skips: shapes that are not static; more steps than are unrolled; activations that ONNX does not list.
+Skips: dynamic shapes; too many steps; activations that ONNX does not define.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, is_output_used, sizes_of
+from passes.build.operands import given, is_output_used
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_LONGEST = 256
-"""The most steps that are unrolled, of all directions together: each takes ten to thirty nodes."""
+_MAX_STEPS = 256
+"""The most steps over all directions; each becomes ten to thirty nodes."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-"""The activations of a direction."""
+"""The default activations of a direction."""
 _PARAMETERS: Mapping[str, Mapping[str, float]] = {
     "relu": {},
     "tanh": {},
@@ -46,9 +45,9 @@ _PARAMETERS: Mapping[str, Mapping[str, float]] = {
     "hardsigmoid": {"alpha": 0.2, "beta": 0.5},
     "elu": {"alpha": 1.0},
 }
-"""The activations that ONNX lists, in small letters, with the parameters that each has.
+"""The activations that ONNX defines, in lower case, with the defaults of their parameters.
 
-Where ONNX says nothing of their defaults, these are ONNX Runtime's.
+Defaults that ONNX does not define are ONNX Runtime's.
 """
 _OPERATORS = {
     name.lower(): name
@@ -57,13 +56,13 @@ _OPERATORS = {
         *("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
     )
 }
-"""Those of them that are operators."""
+"""Activations that are ONNX operators."""
 
 Activation = Callable[[ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _RecurrentMatch(Match):
     steps: int
     batch: int
     hidden: int
@@ -73,40 +72,30 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class UnrollRecurrent(NodeRewrite[_Found]):
-    """Write RNN, GRU and LSTM out, step by step."""
+class UnrollRecurrent(NodeRewrite[_RecurrentMatch]):
+    """Unroll RNN, GRU and LSTM."""
 
     name = "unroll-recurrent"
     exactness = Exactness.ROUNDING
     operators = frozenset(("", name) for name in _GATES)
+    since_opset = 7  # in older ones the operators have other attributes
+    needs_shape = (0, 2)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its sizes are known, and its steps are few."""
-        scope = context.scope
-        if not is_plain(node, scope):
-            return None
-        x, weights, dtype = (
-            sizes_of(node.inputs[0], scope),
-            sizes_of(node.inputs[2], scope),
-            scope.dtype(node.inputs[0]),
-        )
-        if x is None or weights is None:
-            return Skip(UNKNOWN_SHAPE)
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
-        if scope.opset() < 7:
-            return Skip(f"opset {scope.opset()} has another form of it: convert-opset comes first")
+    def match(self, node: ir.Node, context: NodeContext) -> _RecurrentMatch | Skip | None:
+        """Match known sizes and few steps."""
+        x, weights, dtype = context.shape(node, 0), context.shape(node, 2), context.dtype(node)
         steps, batch = x[1::-1] if node.attributes.get_int("layout", 0) else x[:2]
         directions, _, hidden = weights
-        if steps * directions > _LONGEST:
-            return Skip(f"it has {steps * directions} steps, more than the {_LONGEST} that are unrolled")
+        if steps * directions > _MAX_STEPS:
+            return Skip(f"it has {steps * directions} steps; the limit is {_MAX_STEPS}")
         activations = _activations(node, directions)
         if isinstance(activations, Skip):
             return activations
-        return _Found(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
+        return _RecurrentMatch(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Each direction by itself, and the three outputs of all of them."""
+    def rewrite(self, match: _RecurrentMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """Unroll each direction, and concatenate the outputs."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
         batch_first = bool(node.attributes.get_int("layout", 0))
         layers = [_Layer.of(match, a, index) for index in range(match.directions)]
@@ -128,13 +117,13 @@ class UnrollRecurrent(NodeRewrite[_Found]):
 
 
 def _activations(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]] | Skip:
-    """The name and the parameters of each activation; parameters are handed out in order to those that have any."""
+    """The name and the parameters of each activation; parameter lists are consumed in order."""
     names = node.attributes.get_strings("activations", []) or _DEFAULTS[node.op_type] * directions
     queues = {name: list(node.attributes.get_floats(f"activation_{name}", [])) for name in ("alpha", "beta")}
     found: list[tuple[str, Mapping[str, float]]] = []
     for name in (each.lower() for each in names):
         if name not in _PARAMETERS:
-            return Skip(f"its activation {name} is none of ONNX's")
+            return Skip(f"its activation {name} is not defined by ONNX")
         found.append((name, {key: _next(queues[key], default) for key, default in _PARAMETERS[name].items()}))
     return found
 
@@ -159,10 +148,10 @@ def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Ac
 
 @dataclass
 class _Layer:
-    """One direction: its weights as (inputs, gates · hidden), its biases and peepholes as rows, and its states."""
+    """One direction: weights as (inputs, gates · hidden), biases and peepholes as rows, and the states."""
 
     a: Arithmetic
-    found: _Found
+    found: _RecurrentMatch
     activations: Sequence[Activation]
     order: Sequence[int]
     inputs: ir.Value
@@ -175,13 +164,13 @@ class _Layer:
     peepholes: Sequence[ir.Value | None] = field(default=(None, None, None))
 
     @classmethod
-    def of(cls, found: _Found, a: Arithmetic, index: int) -> _Layer:
-        """That of a direction of the node."""
+    def of(cls, found: _RecurrentMatch, a: Arithmetic, index: int) -> _Layer:
+        """The layer of one direction of the node."""
         node, size, gates = found.node, found.hidden, _GATES[found.node.op_type]
         batch_first = bool(node.attributes.get_int("layout", 0))
 
         def own(position: int, *, state: bool = False) -> ir.Value | None:
-            """The direction's part of an input."""
+            """The slice of an input for this direction."""
             value = given(node, position)
             if value is None:
                 return None
@@ -217,7 +206,7 @@ class _Layer:
         )
 
     def run(self) -> tuple[list[ir.Value], ir.Value, ir.Value]:
-        """The outputs of all steps, in the order of time, and the last states."""
+        """The outputs of all steps in temporal order, and the final states."""
         a, ys = self.a, dict[int, ir.Value]()
         joint = self.input_bias is not None and not self._resets_after_product
         if joint:
@@ -231,10 +220,10 @@ class _Layer:
             hidden, cell = step(x)
             y = hidden
             if self.lengths is not None:
-                goes_on = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(time, np.int32))), [1])
-                y = a("Where", goes_on, hidden, 0)
-                hidden = a("Where", goes_on, hidden, self.hidden)
-                cell = a("Where", goes_on, cell, self.cell) if cell is not self.cell else cell
+                active = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(time, np.int32))), [1])
+                y = a("Where", active, hidden, 0)
+                hidden = a("Where", active, hidden, self.hidden)
+                cell = a("Where", active, cell, self.cell) if cell is not self.cell else cell
             self.hidden, self.cell, ys[time] = hidden, cell, y
         if self.lengths is not None:
             exists = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(0, np.int32))), [1])
@@ -290,4 +279,4 @@ class _Layer:
         return a("Mul", gate(1, 1, cell), h(cell)), cell
 
 
-RULES: tuple[NodeRewrite[_Found], ...] = (UnrollRecurrent(),)
+RULES: tuple[NodeRewrite[_RecurrentMatch], ...] = (UnrollRecurrent(),)

@@ -1,14 +1,15 @@
-"""RoiAlign and MaxRoiPool: regions of an image, each brought to the same size.
+"""Rewrite RoiAlign and MaxRoiPool, which resample regions of an image to a common size.
 
-    RoiAlign(x, rois), avg  →  MatMul(MatMul(A, x[batch]), Bᵀ), A and B what rows and columns weigh in each bin
+    RoiAlign(x, rois), avg  →  MatMul(MatMul(A, x[batch]), Bᵀ), with the weights A and B of rows and columns in each bin
     RoiAlign(x, rois), max  →  the same for the pixel before and after each sample, along both axes; Max of the four
     MaxRoiPool(x, rois)     →  ReduceMax(Where(row is in bin, x[batch], −∞)), then the same for columns
 
-The samples of a region are a grid, so what a pixel weighs in one is a product of what its row and its column weigh.
-RoiAlign's mode ``max`` takes the largest of the weighted pixels, not of the interpolated samples, as ONNX Runtime does.
+The samples of a region form a grid, so the weight of a pixel in a sample is a product of the weights of its row and its
+column. Like ONNX Runtime, RoiAlign's mode ``max`` takes the largest weighted pixel, not the largest interpolated
+sample.
 
-Skips: open dimensions; sampling_ratio=0, which lets the sizes of the regions say how many samples are taken, where
-these are not constant.
+Skips: dynamic shapes; sampling_ratio=0, which derives the number of samples from the sizes of the regions, if these are
+not constant.
 """
 
 from __future__ import annotations
@@ -21,11 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Array
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
 from passes.build.operators import cast, number, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -34,78 +33,75 @@ class _Regions(Match):
     shape: tuple[int, ...]
     """Of the images."""
     count: int
-    """How many regions there are."""
+    """The number of regions."""
     dtype: ir.DataType
 
 
-def _match(node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-    scope = context.scope
-    if not is_plain(node, scope):
-        return None
-    shape, rois, dtype = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope), scope.dtype(node.inputs[0])
-    if shape is None or rois is None:
-        return Skip(UNKNOWN_SHAPE)
+def _match(node: ir.Node, context: NodeContext) -> _Regions | Skip:
+    shape, rois = context.shape(node, 0), context.shape(node, 1)
     if 0 in shape or 0 in rois:
         return Skip("its input is empty, or there are no regions")
-    if dtype is None:
-        return Skip("the dtype of its input is unknown")
-    return _Regions(node, shape, rois[0], dtype)
+    return _Regions(node, shape, rois[0], context.dtype(node))
 
 
 def _column(edit: Edit, rois: ir.Value, place: int) -> ir.Value:
-    """One number of each region, (regions, 1, 1)."""
+    """One coordinate of each region, (regions, 1, 1)."""
     column = edit.op("Gather", [rois, edit.constant(np.array([place], np.int64))], {"axis": 1})
     return reshape(edit, column, (-1, 1, 1))
 
 
 @dataclass(frozen=True)
 class MatMulRoiAlign(NodeRewrite[_Regions]):
-    """Regions sampled along rows, then along columns."""
+    """Sample regions along rows, then along columns."""
 
     name = "matmul-roi-align"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "RoiAlign")})
+    needs_shape = (0, 1)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-        """Read the shapes, and whether the number of samples is known."""
+        """Match a known number of samples."""
         found = _match(node, context)
         constant = context.scope.constant(node.inputs[1]) is not None
         if isinstance(found, _Regions) and not constant and node.attributes.get_int("sampling_ratio", 0) <= 0:
-            return Skip("sampling_ratio is 0, so the sizes of the rois say how many samples to take: freeze the rois")
+            return Skip(
+                "its sampling_ratio is 0, and the rois, which then determine the samples, are not constant: freeze them"
+            )
         return found
 
     def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
-        """What rows and columns weigh, and two MatMuls."""
+        """The weights of rows and columns, and two MatMuls."""
         node = match.node
         x, rois, batch = node.inputs[:3]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and batch is not None and working is not None
         images = edit.op("Gather", [cast(edit, x, match.dtype, working), batch], {"axis": 0})
         rois = cast(edit, rois, match.dtype, working)
-        height, width = (_Side(match, axis, edit) for axis in (0, 1))
+        height, width = (_RoiAlignAxis(match, axis, edit) for axis in (0, 1))
         rows, columns = height.weights(edit, rois, working), width.weights(edit, rois, working)
         if node.attributes.get_string("mode", "avg") == "avg":
-            y = _both(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
+            y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
             return [cast(edit, y, working, match.dtype)]
-        corners = [_both(edit, one, images, other) for one in rows for other in columns]
+        corners = [_weighted(edit, one, images, other) for one in rows for other in columns]
         bins = (height.bins, height.samples, width.bins, width.samples)
         y = reshape(edit, edit.op("Max", corners), (match.count, match.shape[1], *bins))
         axes = edit.constant(np.array([3, 5], np.int64))
         return [cast(edit, edit.op("ReduceMax", [y, axes], {"keepdims": 0}), working, match.dtype)]
 
 
-def _both(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
-    """Weigh rows, then columns."""
-    turned = edit.op("Transpose", [columns], {"perm": [0, 1, 3, 2]})
-    return edit.op("MatMul", [edit.op("MatMul", [rows, images]), turned])
+def _weighted(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
+    """Multiply by the weights of rows, then by those of columns."""
+    transposed = edit.op("Transpose", [columns], {"perm": [0, 1, 3, 2]})
+    return edit.op("MatMul", [edit.op("MatMul", [rows, images]), transposed])
 
 
-class _Side:
+class _RoiAlignAxis:
     """RoiAlign along one axis, 0 for height and 1 for width.
 
     Attributes:
-        bins: how many there are along the axis.
-        samples: how many a bin has along it, the most of any region.
+        bins: the number of bins along the axis.
+        samples: the number of samples per bin along the axis; the maximum over the regions.
     """
 
     def __init__(self, match: _Regions, axis: int, edit: Edit) -> None:
@@ -120,7 +116,7 @@ class _Side:
         self.samples = int(self.counts.max())
 
     def _adaptive(self, edit: Edit) -> Array:
-        """How many samples a bin of each constant region has along the axis: one for each pixel."""
+        """The number of samples per bin of each constant region along the axis: one per pixel."""
         tensor = edit.scope.constant(self.match.node.inputs[1])
         assert tensor is not None
         rois = tensor.numpy().astype(np.float32) * np.float32(self.scale)
@@ -130,10 +126,10 @@ class _Side:
         return np.maximum(np.ceil(extent / np.float32(self.bins)).astype(np.int64), 1)
 
     def weights(self, edit: Edit, rois: ir.Value, dtype: ir.DataType) -> list[ir.Value]:
-        """What each pixel weighs in each sample, as the one before it and as the one after it.
+        """The weight of each pixel in each sample, as the lower and as the upper neighbour.
 
         Returns:
-            Two values of (regions, 1, bins · samples, size).
+            Two values of shape (regions, 1, bins · samples, size).
         """
         shift = number(edit, 0.5 if self.half else 0.0, dtype)
         scale = number(edit, self.scale, dtype)
@@ -168,9 +164,9 @@ class _Side:
         return found
 
     def _steps(self) -> Array:
-        """Where samples are, in bins from the region's start: (regions or 1, bins · samples, 1).
+        """The positions of samples in bins from the region's start: (regions or 1, bins · samples, 1).
 
-        A region with fewer samples than another takes its last one again, which moves no maximum.
+        A region with fewer samples than the maximum repeats its last one, which does not change a maximum.
         """
         counts = self.counts[:, None, None]
         inner = (np.minimum(np.arange(self.samples), counts - 1) + 0.5) / counts
@@ -178,7 +174,7 @@ class _Side:
         return steps.reshape(len(self.counts), -1, 1)
 
     def averaged(self, edit: Edit, weights: Sequence[ir.Value]) -> ir.Value:
-        """What each pixel weighs in each bin: (regions, 1, bins, size)."""
+        """The weight of each pixel in each bin: (regions, 1, bins, size)."""
         both = edit.op("Add", list(weights))
         shape = (self.match.count, 1, self.bins, self.samples, self.size)
         counts = self.counts[:, None]
@@ -190,18 +186,20 @@ class _Side:
 
 @dataclass(frozen=True)
 class WhereMaxRoiPool(NodeRewrite[_Regions]):
-    """The maxima of the bins of regions, by masks of rows and of columns."""
+    """Compute the maxima of the bins of regions, by masks of rows and of columns."""
 
     name = "where-max-roi-pool"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "MaxRoiPool")})
+    needs_shape = (0, 1)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-        """All of known shape."""
+        """Match non-empty regions."""
         return _match(node, context)
 
     def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
-        """Rows, then columns, then zeros for what is empty."""
+        """Maxima over rows, then columns; empty bins are 0."""
         x, rois = match.node.inputs[:2]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and working is not None
@@ -232,7 +230,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
     def _bins(
         match: _Regions, edit: Edit, rois: ir.Value, axis: int, bins: int, dtype: ir.DataType
     ) -> tuple[ir.Value, ir.Value]:
-        """Which pixels along an axis are in each bin, (regions, bins, size), and which bins have none."""
+        """Whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
         size = match.shape[2 + axis]
         scale = number(edit, match.node.attributes.get_float("spatial_scale", 1.0), dtype)
         one = number(edit, 1, dtype)
@@ -256,7 +254,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
 
 
 def _away_from_zero(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The nearest whole number; halves away from zero, which Round does otherwise."""
+    """Round to integers, halves away from zero, unlike Round."""
     up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), number(edit, 0.5, dtype)])])
     return edit.op("Mul", [edit.op("Sign", [x]), up])
 

@@ -1,17 +1,17 @@
-"""Resize and Upsample, one axis at a time.
+"""Rewrite Resize and Upsample, one axis at a time.
 
-    nearest:                   Gather(x, indices, axis)               for each axis that changes
-    linear, cubic, antialias:  MatMul(M, x), M of shape (out, in)     for each axis that changes
+    nearest:                   Gather(x, indices, axis)               for each resized axis
+    linear, cubic, antialias:  MatMul(M, x), M of shape (out, in)     for each resized axis
     tf_crop_and_resize:        Where(outside, extrapolation_value, ·) at the end
 
-Interpolation in several dimensions is the product of interpolations in one, so constants say it all: where an output
-element lies in the input is known before the program runs. Coordinates are computed in float32, as ONNX Runtime does,
-since nearest_mode decides at exact halves. Integers are interpolated in float32 and truncated; with antialias they are
-rounded after each axis, the last one first, and for uint8 the weights are whole numbers of 2⁻²²: as ONNX Runtime does.
-Truncation can differ by one where the exact result is a whole number, since sums are rounded in another order.
+Multidimensional interpolation is a product of one-dimensional ones, and all positions are known at conversion time, so
+constants are sufficient. Like in ONNX Runtime, coordinates are computed in float32, since nearest_mode decides at exact
+halves; integers are interpolated in float32 and truncated; with antialias they are rounded after each axis, the last
+axis first, and the weights for uint8 are multiples of 2⁻²². Truncation can differ by one if the exact result is an
+integer, because sums are rounded in another order.
 
-Skips: scales, sizes or roi that are not constant, open dimensions, empty outputs; antialias of int8, in which ONNX
-Runtime loses what is negative.
+Skips: scales, sizes or roi that are not constant; dynamic shapes; empty outputs; antialias of int8, for which ONNX
+Runtime loses negative numbers.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Array
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
-from passes.build.operands import not_constant as _open
+from passes.build.operands import given, not_constant
 from passes.build.operators import apply_along, cast, number, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_UNIT = 2**22
-"""What ONNX Runtime counts the weights of an antialias of bytes in."""
+_UINT8_SCALE = 2**22
+"""In ONNX Runtime, the antialias weights of uint8 are multiples of 1 / this."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """One axis that changes.
+    """One resized axis.
 
     Attributes:
-        axis: which.
+        axis: its index.
         size: of the input.
-        scale: output size by input size, before it was rounded.
-        positions: where each output element lies in the input, float32.
+        scale: output size divided by input size, before rounding.
+        positions: the position of each output element in the input, float32.
     """
 
     axis: int
@@ -56,31 +54,31 @@ class _Axis:
 
     @property
     def outside(self) -> Array:
-        """Which output elements lie outside of the input."""
+        """Whether each output element lies outside of the input."""
         return (self.positions < 0) | (self.positions > self.size - 1)
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _ResizeMatch(Match):
     shape: tuple[int, ...]
     axes: tuple[_Axis, ...]
     extrapolation: float | None
-    """What to fill in outside of the input; None where its border goes on."""
+    """The value outside of the input; None to extend its border."""
 
 
 def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple[float, float]) -> Array:
-    """Where the elements of the output lie in the input.
+    """The positions of the output elements in the input.
 
     Args:
         mode: coordinate_transformation_mode.
         size: of the input.
         count: of the output.
-        scale: by which it grows.
-        roi: where the region begins and ends, of 1.
+        scale: output size divided by input size.
+        roi: start and end of the region, relative to the size.
     """
     index = np.arange(count, dtype=np.float32)
     half, one = np.float32(0.5), np.float32(1)
-    if scale == 1:  # whatever the mode, an axis that does not change is copied
+    if scale == 1:  # in every mode, an axis of the same size is copied
         return index
     match mode:
         case "asymmetric":
@@ -104,18 +102,18 @@ def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple
 
 
 def _plan(node: ir.Node, shape: Sequence[int], scope: Scope) -> tuple[_Axis, ...] | str:
-    """What happens along each axis that changes; or why that is not known."""
+    """The resized axes; a reason if they are not known."""
     opset, rank = scope.opset(), len(shape)
-    late = node.op_type == "Resize" and opset >= 11
+    has_roi = node.op_type == "Resize" and opset >= 11
     axes = [axis % rank for axis in node.attributes.get_ints("axes", None) or range(rank)]
     operands: dict[str, Array] = {}
-    for name, index in (("roi", 1), ("scales", 2), ("sizes", 3)) if late else (("scales", 1),):
+    for name, index in (("roi", 1), ("scales", 2), ("sizes", 3)) if has_roi else (("scales", 1),):
         value = given(node, index)
         if value is None or (name == "roi" and _mode(node, opset) != "tf_crop_and_resize"):
             continue
         tensor = scope.constant(value)
         if tensor is None:
-            return _open(value, name)
+            return not_constant(value, name)
         if tensor.size:
             operands[name] = tensor.numpy().ravel()
     if "scales" in node.attributes:
@@ -149,28 +147,21 @@ def _mode(node: ir.Node, opset: int) -> str:
     return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") if opset >= 11 else "asymmetric"
 
 
-def _match(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-    scope = context.scope
-    if not is_plain(node, scope):
-        return None
-    shape = sizes_of(node.inputs[0], scope)
-    if shape is None:
-        return Skip(UNKNOWN_SHAPE)
+def _match(node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip:
+    scope, shape = context.scope, context.shape(node)
     if 0 in shape:
         return Skip("its input is empty")
-    if scope.dtype(node.inputs[0]) is None:
-        return Skip("the dtype of its input is unknown")
     axes = _plan(node, shape, scope)
     if isinstance(axes, str):
         return Skip(axes)
     if not all(len(each.positions) for each in axes):
         return Skip("its output is empty")
     crop = _mode(node, scope.opset()) == "tf_crop_and_resize"
-    return _Found(node, shape, axes, node.attributes.get_float("extrapolation_value", 0.0) if crop else None)
+    return _ResizeMatch(node, shape, axes, node.attributes.get_float("extrapolation_value", 0.0) if crop else None)
 
 
-def _extrapolate(y: ir.Value, match: _Found, dtype: ir.DataType | None, edit: Edit) -> ir.Value:
-    """Put the extrapolation value where an output element lies outside of the input."""
+def _extrapolate(y: ir.Value, match: _ResizeMatch, dtype: ir.DataType | None, edit: Edit) -> ir.Value:
+    """Insert the extrapolation value at output elements outside of the input."""
     outside = np.zeros([1] * len(match.shape), bool)
     for each in match.axes:
         outside = outside | each.outside.reshape([-1 if axis == each.axis else 1 for axis in range(len(match.shape))])
@@ -181,20 +172,22 @@ def _extrapolate(y: ir.Value, match: _Found, dtype: ir.DataType | None, edit: Ed
 
 
 @dataclass(frozen=True)
-class GatherResize(NodeRewrite[_Found]):
+class GatherResize(NodeRewrite[_ResizeMatch]):
     """Resize to the nearest element, by constant indices."""
 
     name = "gather-resize"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Resize"), ("", "Upsample")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Modes other than nearest are another rule's."""
+    def match(self, node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip | None:
+        """Match mode nearest."""
         if node.attributes.get_string("mode", "nearest") != "nearest":
             return None
         return _match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _ResizeMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """One Gather per axis."""
         rounding = match.node.attributes.get_string("nearest_mode", "round_prefer_floor")
         if edit.scope.opset() < 11:
@@ -210,7 +203,7 @@ class GatherResize(NodeRewrite[_Found]):
 
 
 def _nearest(rounding: str, axis: _Axis) -> Array:
-    """The element that is nearest to each position."""
+    """The index of the element that is nearest to each position."""
     x = axis.positions
     match rounding:
         case "floor":
@@ -225,26 +218,28 @@ def _nearest(rounding: str, axis: _Axis) -> Array:
 
 
 @dataclass(frozen=True)
-class MatMulResize(NodeRewrite[_Found]):
-    """Resize by interpolation, one constant matrix per axis."""
+class MatMulResize(NodeRewrite[_ResizeMatch]):
+    """Resize by interpolation, with one constant matrix per axis."""
 
     name = "matmul-resize"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Resize"), ("", "Upsample")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the mode and what happens along each axis."""
+    def match(self, node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip | None:
+        """Match modes other than nearest."""
         mode = node.attributes.get_string("mode", "nearest")
         if mode == "nearest":
             return None
         if mode not in ("linear", "bilinear", "cubic"):
-            return Skip(f"it has mode {mode}")
+            return Skip(f"its mode {mode} is unknown")
         antialias = node.attributes.get_int("antialias", 0)
         if antialias and context.scope.dtype(node.inputs[0]) == ir.DataType.INT8:
-            return Skip("ONNX Runtime's antialias of int8 makes zeros of negative numbers")
+            return Skip("ONNX Runtime's antialias of int8 returns 0 for negative numbers")
         return _match(node, context)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _ResizeMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """One MatMul per axis, the last axis first."""
         x = match.node.inputs[0]
         dtype = edit.scope.dtype(x)
@@ -252,13 +247,13 @@ class MatMulResize(NodeRewrite[_Found]):
         antialias = bool(match.node.attributes.get_int("antialias", 0))
         fixed = antialias and dtype == ir.DataType.UINT8
         working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide_float(dtype)
-        working = ir.DataType.DOUBLE if fixed else working  # 30 bits
+        working = ir.DataType.DOUBLE if fixed else working  # the sums have 30 bits
         assert working is not None
         y, shape = cast(edit, x, dtype, working), list(match.shape)
         for each in reversed(match.axes):
             matrix = _matrix(match.node, each).astype(working.numpy())
             if fixed:
-                matrix = np.floor(matrix * _UNIT + 0.5) / _UNIT
+                matrix = np.floor(matrix * _UINT8_SCALE + 0.5) / _UINT8_SCALE
             y = apply_along(edit, y, shape, each.axis, matrix)
             shape[each.axis] = len(each.positions)
             if antialias and not dtype.is_floating_point():
@@ -268,7 +263,7 @@ class MatMulResize(NodeRewrite[_Found]):
 
 
 def _rounded(edit: Edit, y: ir.Value, dtype: ir.DataType, working: ir.DataType) -> ir.Value:
-    """The nearest whole numbers that ``dtype`` has, halves away from zero."""
+    """Rounded to integers within ``dtype``'s range, halves away from zero."""
     low, high = number(edit, float(dtype.min), working), number(edit, float(dtype.max), working)
     up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), number(edit, 0.5, working)])])
     return edit.op("Clip", [edit.op("Mul", [edit.op("Sign", [y]), up]), low, high])
@@ -277,8 +272,8 @@ def _rounded(edit: Edit, y: ir.Value, dtype: ir.DataType, working: ir.DataType) 
 def _matrix(node: ir.Node, axis: _Axis) -> Array:
     """The weights of the input elements in each output element, (out, in), as ONNX Runtime computes them in float32.
 
-    An output element is a weighted sum of those around its position. Downwards, antialias stretches the kernel over as
-    many elements as become one. What lies beyond the border counts as the border's element, or not at all.
+    An output element is a weighted sum of the elements around its position. For downsampling, antialias widens the
+    kernel by the inverse scale. Elements beyond the border take the border's value, or are excluded.
     """
     cubic = node.attributes.get_string("mode", "nearest") == "cubic"
     coefficient = np.float32(node.attributes.get_float("cubic_coeff_a", -0.75))
@@ -290,8 +285,8 @@ def _matrix(node: ir.Node, axis: _Axis) -> Array:
     center = axis.positions + half
     first = np.floor(center - radius + half)
     taps = first[:, None] + np.arange(2 * math.ceil(radius) + 1, dtype=np.float32)
-    away = np.abs((taps - center[:, None] + half) * (one / stretch))
-    weights = _keys(away, coefficient) if cubic else np.maximum(np.float32(0), one - away)
+    distance = np.abs((taps - center[:, None] + half) * (one / stretch))
+    weights = _cubic_kernel(distance, coefficient) if cubic else np.maximum(np.float32(0), one - distance)
     if exclude:
         weights = np.where((taps >= 0) & (taps < axis.size), weights, np.float32(0))
     matrix = np.zeros((len(center), axis.size), np.float32)
@@ -302,8 +297,8 @@ def _matrix(node: ir.Node, axis: _Axis) -> Array:
     return matrix
 
 
-def _keys(x: Array, a: np.float32) -> Array:
-    """The kernel of cubic convolution (Keys) at distances ``x``, with its free coefficient."""
+def _cubic_kernel(x: Array, a: np.float32) -> Array:
+    """Keys' cubic convolution kernel at distances ``x`` with coefficient ``a``."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.where(x < 1, near, np.where(x < 2, far, np.float32(0)))

@@ -21,7 +21,6 @@ from passes.build.operands import UNKNOWN_SHAPE, not_constant, sizes_of
 from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -43,8 +42,6 @@ class GatherCompress(NodeRewrite[_Selected]):
     def match(self, node: ir.Node, context: NodeContext) -> _Selected | Skip | None:
         """Read the condition."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         condition, sizes = scope.constant(node.inputs[1]), sizes_of(node.inputs[0], scope)
         if condition is None:
             assert node.inputs[1] is not None
@@ -87,8 +84,6 @@ class GatherReverseSequence(NodeRewrite[_Reversed]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Reversed | Skip | None:
         """Read the shape; lengths may be computed."""
-        if not is_plain(node, context.scope):
-            return None
         sizes = sizes_of(node.inputs[0], context.scope)
         if sizes is None:
             return Skip(UNKNOWN_SHAPE)

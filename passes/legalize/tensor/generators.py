@@ -25,7 +25,6 @@ from passes.build.operands import UNKNOWN_SHAPE, not_constant, sizes_of
 from passes.build.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -46,8 +45,6 @@ class CountRange(NodeRewrite[_Range]):
     def match(self, node: ir.Node, context: NodeContext) -> _Range | Skip | None:
         """How many elements there are, by the operands or else by the output's shape."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         dtype, sizes = scope.dtype(node.inputs[0]), sizes_of(node.outputs[0], scope)
         constants = [scope.constant(value) for value in node.inputs]
         if dtype is None:
@@ -97,8 +94,6 @@ class EvaluateWindow(NodeRewrite[_Constants]):
     def match(self, node: ir.Node, context: NodeContext) -> _Constants | Skip | None:
         """Read the operands; the size of a window may follow from the output's shape."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         constants = [scope.constant(value) for value in node.inputs]
         sizes, dtype = sizes_of(node.outputs[0], scope), scope.dtype(node.inputs[0])
         if node.op_type in _WINDOWS and sizes is not None and dtype is not None:
@@ -134,8 +129,6 @@ class ConstantEye(NodeRewrite[_Eye]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Eye | Skip | None:
         """Whether shape and dtype are known."""
-        if not is_plain(node, context.scope):
-            return None
         sizes, dtype = sizes_of(node.inputs[0], context.scope), context.scope.dtype(node.inputs[0])
         if "dtype" in node.attributes:
             dtype = ir.DataType(node.attributes["dtype"].as_int())

@@ -21,7 +21,6 @@ from passes.build.operands import UNKNOWN_SHAPE, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -42,8 +41,6 @@ class CountFromStart(NodeRewrite[_Sizes]):
     def match(self, node: ir.Node, context: NodeContext) -> _Sizes | Skip | None:
         """Whether an index is negative, or may be since it is computed."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         data, indices = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
         if data is None or indices is None:
             return Skip(UNKNOWN_SHAPE)

@@ -57,8 +57,6 @@ class ReshapeByOutput(NodeRewrite[_Shaped]):
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
         """Whether the operand is computed, or a scalar is involved; None where it can be read in one way only."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         before, after = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
         computed = _computed(node, 1, scope)
         if computed is None and _is_literal(node, before, after, scope):
@@ -151,8 +149,6 @@ class ConstantShape(NodeRewrite[_Shaped]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
         """Whether the shape is known."""
-        if not is_plain(node, context.scope):
-            return None
         sizes = sizes_of(node.inputs[0], context.scope)
         return _Shaped(node, sizes, ()) if sizes is not None else Skip(UNKNOWN_SHAPE)
 

@@ -58,8 +58,6 @@ class ScatterTensor(NodeRewrite[_Cache]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Cache | Skip | None:
         """Read both shapes; where to write may be computed."""
-        if not is_plain(node, context.scope):
-            return None
         past, update = sizes_of(node.inputs[0], context.scope), sizes_of(node.inputs[1], context.scope)
         if past is None or update is None:
             return Skip(UNKNOWN_SHAPE)

@@ -24,7 +24,6 @@ from passes.build.operands import UNKNOWN_SHAPE, given, integers, not_constant, 
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -77,8 +76,6 @@ class NormalizeSlice(NodeRewrite[_Constant]):
     def match(self, node: ir.Node, context: NodeContext) -> _Constant | Skip | None:
         """Read all bounds; None where they are not constant, or as they should be."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         sizes = sizes_of(node.inputs[0], scope)
         if sizes is None:
             return Skip(UNKNOWN_SHAPE)
@@ -133,8 +130,6 @@ class GatherSlice(NodeRewrite[_Counted]):
     def match(self, node: ir.Node, context: NodeContext) -> _Counted | Skip | None:
         """Whether bounds are not constant, and the shapes before and after are known."""
         scope = context.scope
-        if not is_plain(node, scope):
-            return None
         bounds = {name: _operand(node, name, scope) for name in ("starts", "ends", "steps")}
         reason = next((each for each in bounds.values() if isinstance(each, str)), None)
         if reason is None:

@@ -20,7 +20,6 @@ from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
 from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -41,8 +40,6 @@ class SelectTriangle(NodeRewrite[_Matrix]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Matrix | Skip | None:
         """Read the shape."""
-        if not is_plain(node, context.scope):
-            return None
         sizes, dtype = sizes_of(node.inputs[0], context.scope), context.scope.dtype(node.inputs[0])
         return Skip(UNKNOWN_SHAPE) if sizes is None or dtype is None else _Matrix(node, sizes[-2], sizes[-1], dtype)
 

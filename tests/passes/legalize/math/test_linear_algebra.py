@@ -53,7 +53,7 @@ def test_two_rows_need_no_elimination() -> None:
 
 def test_skips() -> None:
     assert skipped(ELIMINATE, case("Det", [normal(65, 65)], opset=22)) == [
-        "matrices of 65 rows are too large to be unrolled; 64 are the most"
+        "matrices of 65 rows are too large to unroll; the limit is 64"
     ]
 
 

@@ -56,7 +56,7 @@ class TestBatchNormalization:
         legalized(BATCH, source, worker=worker)
 
     def test_skips(self) -> None:
-        reason = "it is a training form of an opset before 14: convert-opset comes first"
+        reason = "it is a training form of an opset before 14: run convert-opset first"
         assert skipped(BATCH, batch(2, 3, 4, opset=9, outputs=5)) == [reason]
 
 

@@ -44,7 +44,7 @@ class TestRoiAlign:
 
     def test_samples_that_are_not_known(self) -> None:
         (reason,) = skipped(MatMulRoiAlign(), align(ROIS, BATCH)[0])
-        assert reason.startswith("sampling_ratio is 0")
+        assert "sampling_ratio is 0" in reason
 
     def test_open_dimensions(self) -> None:
         m = model("(float[1,1,4,4] x, float[N,4] r, int64[N] b) => (float[N,1,1,1] y) { y = RoiAlign (x, r, b) }")

@@ -150,7 +150,7 @@ class TestSkips:
 
     def test_antialias_of_int8(self) -> None:
         m, _ = resize(np.ones((1, 1, 4, 4), np.int8), sizes=[1, 1, 2, 2], mode="linear", antialias=1)
-        assert "zeros of negative" in skipped(MatMulResize(), m)[0]
+        assert "antialias of int8" in skipped(MatMulResize(), m)[0]
 
     def test_empty_output(self) -> None:
         m, _ = resize(floats(1, 1, 1, 4), scales=[1, 1, 0.5, 1], mode="linear")
