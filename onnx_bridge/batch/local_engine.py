@@ -24,6 +24,7 @@ from onnx_bridge.batch.journal import Journal
 from onnx_bridge.core.memory import available_bytes
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
+from onnx_bridge.migraphx.targets import resolve_target
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -125,7 +126,7 @@ class Pool(Engine):
     def machine(self, target: str) -> tuple[Machine, str]:
         """This machine."""
         runtime = runtimes.find()
-        return Machine.here(runtime), runtimes.resolve_target(target, runtime)
+        return Machine.here(runtime), resolve_target(target, runtime)
 
     def open(self, journal: Journal, land: Land) -> None:
         """Get ready; processes are started as they are needed."""

@@ -41,6 +41,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.compile_options import TUNING
 from onnx_bridge.migraphx.machine import compile_environment
+from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.check import check
 from onnx_bridge.parity.report import CheckReport
@@ -199,7 +200,7 @@ def tune(
     for each in precisions:
         Precision(each)
     runtime = runtimes.find()
-    target = runtimes.resolve_target(target, runtime)
+    target = resolve_target(target, runtime)
     tried = tuple(options) if options is not None else _OPTIONS[target]
     sizes = {name: tuple(sorted(set(each))) for name, each in (buckets or {}).items()}
     if sizes and inputs is not None:

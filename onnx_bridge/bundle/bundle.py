@@ -26,6 +26,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.samples import inputs as samplers
 
@@ -281,8 +282,8 @@ def require(manifest: Manifest, runtime: Runtime, where: Path) -> None:
             hint="convert again, or choose a runtime with ONNX_BRIDGE_RUNTIME",
         )
     if manifest.target == "gpu":
-        runtimes.resolve_target("gpu", runtime)
-        here = runtimes.gpu() or "none"
+        resolve_target("gpu", runtime)
+        here = gpu_architecture() or "none"
         if manifest.architecture not in (None, here):
             raise RuntimeNotFound(
                 f"the program was compiled for {manifest.architecture}, and the GPU here is {here}",

@@ -40,6 +40,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.roles import dims_of
 from passes.core.inference import infer
@@ -205,7 +206,7 @@ def _keys(source: str, rest: Mapping[str, Any]) -> Callable[..., str | None]:
             return conversion_key(
                 cleaned,
                 host=rest.get("host", True),
-                target=runtimes.resolve_target(rest.get("target", "auto"), runtime),
+                target=resolve_target(rest.get("target", "auto"), runtime),
                 runtime=runtime,
                 precision=precision.to_key(),
                 options=rest.get("options") or {},

@@ -35,6 +35,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
@@ -123,10 +124,12 @@ def run(
 ) -> Bundle:
     """Convert a model as a request says; errors are those of `convert`."""
     found = runtimes.find(request.runtime)
-    target = runtimes.resolve_target(request.target, found)
+    target = resolve_target(request.target, found)
     wanted = Precision(request.precision, request.keep_fp32, request.calibration)
     settings = CompileOptions.of(request.options, found, target)
-    tuned = TuningResults(settings.tuning, Origin(target, runtimes.gpu() if target == "gpu" else None, found.version))
+    tuned = TuningResults(
+        settings.tuning, Origin(target, gpu_architecture() if target == "gpu" else None, found.version)
+    )
     given_environment = settings.environment
     settings = replace(settings, environment={**given_environment, **tuned.environment})
     worker = workers.shared(found, settings.environment)
@@ -239,7 +242,7 @@ def run(
             program=programs[0] if whole else None,
             model=tuple(info.result() for info in infos),
             target=target,
-            architecture=runtimes.gpu() if target == "gpu" else None,
+            architecture=gpu_architecture() if target == "gpu" else None,
             options={
                 "pipeline": cleaned.pipeline,
                 "dims": dict(request.dims),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture
 
 _LOGGING = ("MIGRAPHX_TRACE_", "MIGRAPHX_TIME_")
 """Prefixes of variables that change only what MIGraphX prints."""
@@ -33,7 +33,7 @@ class Machine:
     @classmethod
     def here(cls, runtime: Runtime) -> Machine:
         """This machine, with a runtime of it."""
-        return cls(runtime.identity, runtimes.gpu(), compile_environment(os.environ), tuple(runtime.targets))
+        return cls(runtime.identity, gpu_architecture(), compile_environment(os.environ), tuple(runtime.targets))
 
     @classmethod
     def of(cls, runtime: Runtime | Machine) -> Machine:

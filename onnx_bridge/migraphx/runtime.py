@@ -1,4 +1,4 @@
-"""Which MIGraphX there is on this machine, and how a worker process for it is started."""
+"""Installations of MIGraphX: finding them, and the command line that starts a process with one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Literal, get_args
 
-from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.core.errors import RuntimeNotFound, nearest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install_record import InstallRecord
 
@@ -41,7 +41,7 @@ class Runtime:
         path: the module file, the library file, or the private runtime's root folder.
         origin: how it was found, for people ("ONNX_BRIDGE_RUNTIME", "/opt/rocm-7.1/lib", …).
         version: MIGraphX's version ("2.14.0").
-        targets: the targets whose libraries are there; ``gpu`` says nothing about a GPU being there.
+        targets: the targets whose libraries are there; ``gpu`` does not imply that there is a GPU.
         identity: short text that changes when the installation does (version and checksums): a cache key.
     """
 
@@ -185,71 +185,6 @@ def choices(places: SearchPlaces | None = None) -> list[Choice]:
         Choice(runtime, runtime == used, why if runtime == used else f"{used.path} comes first: {why}")
         for runtime in everything
     ]
-
-
-def gpu(root: Path = Path("/")) -> str | None:
-    """The architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
-    architectures = gpus_listed(root)
-    return architectures[0] if architectures and os.access(root / "dev/kfd", os.R_OK | os.W_OK) else None
-
-
-def gpus_listed(root: Path = Path("/")) -> list[str]:
-    """The architectures of all AMD GPUs that the kernel's driver lists, usable by this process or not."""
-    found = []
-    for properties in sorted((root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")):
-        try:
-            said = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
-        except OSError:  # a container may not read the nodes of the GPUs it was not given
-            continue
-        if said and (number := int(said.group(1))):  # processors have 0
-            major, rest = divmod(number, 10000)
-            found.append(f"gfx{major}{rest // 100:x}{rest % 100:x}")
-    return found
-
-
-def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str:
-    """The target to compile for: ``ref`` or ``gpu``.
-
-    Args:
-        target: ``ref``, ``gpu``, or ``auto``: ``gpu`` where there are an AMD GPU and the library for it, else ``ref``.
-        runtime: the runtime that will compile.
-        root: the root of the file system.
-
-    Raises:
-        InputError: the target is unknown.
-        RuntimeNotFound: ``gpu`` was asked for and cannot be had; says what is missing.
-    """
-    known = ("auto", "ref", "gpu")
-    if target not in known:
-        raise InputError(
-            "there is no such target",
-            where=f"target {target!r}",
-            hint=nearest(target, known) or f"one of: {', '.join(known)}",
-        )
-    if target == "ref":
-        return target
-    architecture = gpu(root)
-    if architecture and "gpu" in runtime.targets:
-        return "gpu"
-    if target == "auto":
-        return "ref"
-    if architecture:
-        raise RuntimeNotFound(
-            f"the {architecture} is there, but this runtime lacks libmigraphx_gpu or the ROCm libraries under it",
-            where=str(runtime.path),
-            hint="onnx-bridge runtime install --gpu, or AMD's official ROCm packages",
-        )
-    if listed := gpus_listed(root):
-        raise RuntimeNotFound(
-            f"there is an AMD GPU ({listed[0]}), but this user may not open it",
-            where=str(root / "dev/kfd"),
-            hint="add the user to the groups render and video; in a container: --device /dev/kfd --device /dev/dri",
-        )
-    raise RuntimeNotFound(
-        "this machine has no AMD GPU, or its driver (amdgpu) is not loaded",
-        where="target gpu",
-        hint="use the target ref, or auto",
-    )
 
 
 def fits(module: Path) -> bool:

@@ -210,8 +210,8 @@ class TestHere:
         from onnx_bridge.bundle import bundle as module
 
         bundle = self.changed(bundles["folder"], tmp_path, target="gpu", architecture="gfx906")
-        monkeypatch.setattr(module.runtimes, "gpu", lambda: "gfx942")
-        monkeypatch.setattr(module.runtimes, "resolve_target", lambda *_: "gpu")
+        monkeypatch.setattr(module, "gpu_architecture", lambda: "gfx942")
+        monkeypatch.setattr(module, "resolve_target", lambda *_: "gpu")
         found = onnx_bridge.verify(bundle)
         assert found.unfit is not None
         assert "compiled for gfx906, and the GPU here is gfx942" in found.unfit

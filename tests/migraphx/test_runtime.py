@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_bridge.core.errors import InputError, RuntimeNotFound
+from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.migraphx.runtime import (
     LIBRARY,
     VARIABLE,
@@ -19,10 +19,7 @@ from onnx_bridge.migraphx.runtime import (
     SearchPlaces,
     choices,
     find,
-    gpu,
-    gpus_listed,
     installed,
-    resolve_target,
 )
 
 MODULE = f"migraphx{EXTENSION_SUFFIXES[0]}"
@@ -57,14 +54,6 @@ class Place:
         for entry in runtime.path.iterdir():
             (link / entry.name).symlink_to(entry)
         return link
-
-    def give_gpu(self, version: int, *, usable: bool = True) -> None:
-        nodes = self.root / "sys/class/kfd/kfd/topology/nodes"
-        for node, number in enumerate((0, version)):
-            self.put(nodes / str(node) / "properties")
-            (nodes / str(node) / "properties").write_text(f"cpu_cores_count 8\ngfx_target_version {number}\n")
-        if usable:
-            self.put(self.root / "dev/kfd")
 
 
 @pytest.fixture
@@ -254,38 +243,3 @@ class TestRuntime:
         assert module.library is None
         assert system.library == place.rocm() / LIBRARY
         assert system.command(Path("/bin/python"), ["-c", "1"]) == ["/bin/python", "-c", "1"]
-
-
-class TestTarget:
-    @pytest.mark.parametrize(("number", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110003, "gfx1103")])
-    def test_gpu_is_named(self, place: Place, number: int, name: str) -> None:
-        place.give_gpu(number)
-        assert gpu(place.root) == name
-
-    def test_no_gpu(self, place: Place) -> None:
-        assert gpu(place.root) is None
-        place.give_gpu(0)
-        assert gpu(place.root) is None
-
-    def test_a_gpu_that_may_not_be_opened(self, place: Place, runtime: Runtime) -> None:
-        place.give_gpu(90402, usable=False)
-        assert gpu(place.root) is None
-        assert gpus_listed(place.root) == ["gfx942"]
-        with pytest.raises(RuntimeNotFound, match=r"may not open it.*render"):
-            resolve_target("gpu", runtime, place.root)
-
-    def test_resolve(self, place: Place, runtime: Runtime) -> None:
-        able = Runtime("module", place.folder, "test", "2.14.0", ("ref", "gpu"), "test")
-        unable = Runtime("private", place.folder, "test", "2.14.0", ("ref",), "test")
-        assert [resolve_target(target, able, place.root) for target in ("auto", "ref")] == ["ref", "ref"]
-        with pytest.raises(RuntimeNotFound, match="no AMD GPU"):
-            resolve_target("gpu", able, place.root)
-        place.give_gpu(90402)
-        assert [resolve_target(target, able, place.root) for target in ("auto", "ref", "gpu")] == ["gpu", "ref", "gpu"]
-        assert resolve_target("auto", unable, place.root) == "ref"
-        with pytest.raises(RuntimeNotFound, match=r"lacks libmigraphx_gpu.*install --gpu"):
-            resolve_target("gpu", unable, place.root)
-
-    def test_unknown(self, runtime: Runtime) -> None:
-        with pytest.raises(InputError, match="did you mean gpu"):
-            resolve_target("gpus", runtime)

@@ -14,7 +14,8 @@ from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
 from onnx_bridge.migraphx.install.system_tools import tool
 from onnx_bridge.migraphx.install_record import InstallRecord
-from onnx_bridge.migraphx.runtime import Choice, SearchPlaces, choices, find, fits, gpu, gpus_listed
+from onnx_bridge.migraphx.runtime import Choice, SearchPlaces, choices, find, fits
+from onnx_bridge.migraphx.targets import gpu_architecture, gpu_architectures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,11 +116,11 @@ def _foreign_modules(places: SearchPlaces) -> Iterator[Check]:
 
 def _gpu(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
     able = any(choice.used and "gpu" in choice.runtime.targets for choice in listed)
-    if architecture := gpu(places.root):
+    if architecture := gpu_architecture(places.root):
         hint = None if able else "onnx-bridge runtime install --gpu, or AMD's official ROCm packages"
         without = "" if able else ", but the runtime in use has no target gpu"
         yield Check("ok" if able else "warn", f"AMD GPU {architecture}{without}", hint)
-    elif seen := gpus_listed(places.root):
+    elif seen := gpu_architectures(places.root):
         hint = "add the user to the groups render and video; in a container: --device /dev/kfd --device /dev/dri"
         yield Check("warn", f"AMD GPU {seen[0]}, but /dev/kfd may not be opened", hint)
     else:

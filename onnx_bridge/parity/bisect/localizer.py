@@ -15,6 +15,7 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
 from onnx_bridge.parity.bisect.first_divergence import first_divergence
@@ -67,7 +68,7 @@ class FaultLocalizer:
             progress: is called with each step.
         """
         self.runtime = runtimes.find(None)
-        self.target = runtimes.resolve_target(request.conversion.target, self.runtime)
+        self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.limits
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}

@@ -28,6 +28,7 @@ from onnx_bridge.core.atomic_write import atomic_folder
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.torch.export.calls import Call, Flat, eager, quiet, settled
 from onnx_bridge.torch.export.export import Exported, export
@@ -172,7 +173,7 @@ class _Request:
             freeze={},
             runtime=runtime,
         )
-        target = runtimes.resolve_target(options.target, runtime)
+        target = resolve_target(options.target, runtime)
         conversion = conversion_key(cleaned, host=options.host, target=target, runtime=runtime)
         return key_of(
             {

@@ -20,6 +20,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.in_process_program import InProcessProgram
 from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.migraphx.targets import resolve_target
 
 _FILE = "resident.mxr"
 _HINT = "leave it out: programs then run in a worker process"
@@ -39,7 +40,7 @@ def require(runtime: str | None, target: str) -> None:
     if found.kind != "module":
         what = f"it takes AMD's own Python module, and the runtime is {found.path} ({found.kind})"
         raise InputError(what, where="in_process", hint=_HINT)
-    if runtimes.resolve_target(target, found) != "gpu":
+    if resolve_target(target, found) != "gpu":
         raise InputError("it is for the target gpu, and this one is ref", where="in_process", hint=_HINT)
     if torch.version.hip is None or not torch.cuda.is_available():
         raise InputError("this PyTorch has no AMD GPU to share memory on", where="in_process", hint=_HINT)
