@@ -34,6 +34,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import NO_OPTIONS, CompileOptions
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.analysis.structural_inputs import structural_inputs
@@ -352,7 +353,8 @@ def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
         try:
             Reference(extract(model, _names(each.inputs), _names(each.outputs)))
         except InputError as error:
-            guilty = [node for node in each.nodes if node.op_type in error.what] or list(each.nodes)
+            named = error.names if isinstance(error, OnnxRuntimeError) else lambda *_: False
+            guilty = [node for node in each.nodes if named(node.op_type, node.name)] or list(each.nodes)
             reason = found.reasons[guilty[0]] if guilty else "MIGraphX cannot take it"
             what = f"neither MIGraphX nor ONNX Runtime can run it: {reason}; {error.what}"
             return RuntimeFailure(what, where=f"node {_named(guilty)}", hint=error.hint)

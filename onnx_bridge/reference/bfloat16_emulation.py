@@ -23,7 +23,7 @@ def has_bfloat16(model: ir.Model) -> bool:
     return any(_is_bfloat16(value, scope) for node in scope.nodes() for value in node.inputs)
 
 
-def emulated(model: ir.Model) -> ir.Model:
+def emulate_bfloat16(model: ir.Model) -> ir.Model:
     """A copy of a model that computes in float32 what it computes in bfloat16; inputs and outputs stay as they are."""
     copy = model.clone()
     scope = Scope(copy, copy.graph)

@@ -21,7 +21,8 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference import quark_library
-from onnx_bridge.reference.bfloat16_emulation import emulated, has_bfloat16
+from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloat16
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrowed, widened
 from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.quark_operators import DOMAINS
@@ -64,8 +65,8 @@ class Reference:
         self.notes: tuple[str, ...] = ()
         try:
             self._session = self._open(model, custom_op_libraries)
-        except InputError as error:
-            if isinstance(model, bytes) or not any(domain in error.what for domain in DOMAINS):
+        except OnnxRuntimeError as error:
+            if isinstance(model, bytes) or error.domain not in DOMAINS:
                 raise
             self._emulate(models.load(model) if isinstance(model, Path) else model, custom_op_libraries)
             return
@@ -119,7 +120,7 @@ class Reference:
             run = self._session.run if self._plain else self._session.run_with_ort_values
             found = run(None, feeds)
         except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
-            raise _explained(error, self._where) from error
+            raise OnnxRuntimeError(str(error), where=self._where) from error
         pairs = zip(self.output_names, found, strict=True)
         return {name: result if self._plain else _array(result, name) for name, result in pairs}
 
@@ -127,23 +128,13 @@ class Reference:
         """A session, for a model in a form that ONNX Runtime takes."""
         try:
             return self._load(model, custom_op_libraries)
-        except InputError as error:
-            # A newer IR version stores the same computation; few kernels take bfloat16, and those that draw random
-            # numbers are of older opsets: none of it need be refused.
-            newest = re.search(r"max supported IR version: (\d+)", error.what)
-            no_kernel = "Could not find an implementation" in error.what
-            if not (newest or no_kernel) or isinstance(model, bytes):
+        except OnnxRuntimeError as error:
+            if isinstance(model, bytes) or error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
-            loaded = models.load(model) if isinstance(model, Path) else model.clone()
-            if newest:
-                loaded.ir_version = int(newest[1])
-            elif has_bfloat16(loaded):
-                loaded = emulated(loaded)
-            elif (older := with_random_kernels(loaded)) is not None:
-                loaded = older
-            else:
+            supported = _supported(models.load(model) if isinstance(model, Path) else model.clone(), error)
+            if supported is None:
                 raise
-            return self._load(loaded, custom_op_libraries)
+            return self._load(supported, custom_op_libraries)
 
     def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
         """Compute AMD Quark's operators without their library."""
@@ -185,10 +176,26 @@ class Reference:
                     source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
                 )
         except Exception as error:
-            wants_quark = any(domain in str(error) for domain in DOMAINS)
-            if wants_quark and (found := quark_library.library()) is not None and found not in libraries:
+            failure = OnnxRuntimeError(str(error), where=self._where)
+            if failure.domain in DOMAINS and (found := quark_library.library()) is not None and found not in libraries:
                 return self._load(model, (*libraries, found))
-            raise _explained(error, self._where) from error
+            raise failure from error
+
+
+def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
+    """The model in a form that ONNX Runtime runs after all; None where there is none.
+
+    A newer IR version stores the same computation; few kernels take bfloat16, which is emulated; and the kernels that
+    draw random numbers are of older opsets.
+
+    Args:
+        model: it may be changed.
+        error: why ONNX Runtime does not take it.
+    """
+    if error.newest_ir_version is not None:
+        model.ir_version = error.newest_ir_version
+        return model
+    return emulate_bfloat16(model) if has_bfloat16(model) else with_random_kernels(model)
 
 
 def _options(libraries: Sequence[Path]) -> Any:
@@ -201,7 +208,7 @@ def _options(libraries: Sequence[Path]) -> Any:
         try:
             options.register_custom_ops_library(str(library))
         except Exception as error:
-            raise _explained(error, str(library)) from error
+            raise OnnxRuntimeError(str(error), where=str(library)) from error
     return options
 
 
@@ -257,36 +264,3 @@ def _array(value: Any, name: str) -> Array | None:
     if element.bitwidth < 8:
         return np.asarray(ir.PackedTensor(raw, element, shape=shape).numpy())
     return raw.view(element.numpy()).reshape(shape)
-
-
-_SOURCE = re.compile(
-    r"/\S+\.(?:cc|h|cpp):\d+ [^()]*(?:\((?:[^()]|\([^()]*\))*\))+"
-    r"(?:::<lambda\([^()]*\)>)?(?: const)?(?: \[with [^\]]*\])? "
-    r"|\b\w+\.(?:cc|h|cpp):\d+ \w+ "
-)
-"""Where in its own source ONNX Runtime noticed: a file and a line, then a function with or without its signature."""
-_RUNNING = re.compile(r"Non-zero status code returned while running (\S+) node\. Name:'(.*?)' Status Message: ")
-
-_HINTS = (
-    ("No Op registered|is not a registered function/op", "custom operators need their library"),
-    (
-        "NOT_IMPLEMENTED|Failed to find kernel",
-        "ONNX Runtime's CPU provider cannot run this operator here, so there is no reference for it",
-    ),
-    ("INVALID_PROTOBUF|No graph was found", "is it an ONNX file, and whole?"),
-    ("External data path", "external data must lie beside the model"),
-    ("Unsupported model IR version|released onnx opset", "convert it to an older version, or update onnxruntime"),
-    ("invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name", "see its inputs"),
-    ("while running", "do the inputs suit the model? give inputs of its real use"),
-)
-
-
-def _explained(error: Exception, where: str) -> InputError:
-    """ONNX Runtime's exception in one line, without its error codes and source locations."""
-    raw = str(error)
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", raw)
-    text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
-    text = _RUNNING.sub(lambda found: f"{found[1]} node {found[2]!r}: ", text)
-    text = " ".join(_SOURCE.sub("", text).split())
-    hint = next((hint for pattern, hint in _HINTS if re.search(pattern, raw)), None)
-    return InputError(f"ONNX Runtime: {text}", where=where, hint=hint)

@@ -1,0 +1,102 @@
+"""ONNX Runtime's exceptions as errors with a reason and fields. Its messages are read here, and nowhere else."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from onnx_bridge.core.errors import InputError
+
+
+class Reason(enum.Enum):
+    """Why ONNX Runtime does not run a model or a sample."""
+
+    UNKNOWN_OPERATOR = enum.auto()
+    NO_KERNEL = enum.auto()
+    """Its CPU provider has no kernel for an operator with these dtypes."""
+    NEWER_IR_VERSION = enum.auto()
+    NOT_A_MODEL = enum.auto()
+    EXTERNAL_DATA = enum.auto()
+    NEWER_OPSET = enum.auto()
+    WRONG_INPUTS = enum.auto()
+    RUN_FAILED = enum.auto()
+    OTHER = enum.auto()
+
+
+class OnnxRuntimeError(InputError):
+    """ONNX Runtime does not run a model or a sample.
+
+    Attributes:
+        reason: why.
+        operator: of the node that is named in the message; None where there is none.
+        domain: of that operator, where it is named; None is unknown.
+        node: the name of that node; None is unknown.
+        newest_ir_version: that it takes, where the model's is newer.
+    """
+
+    def __init__(self, message: str, *, where: str) -> None:
+        """Read a message of ONNX Runtime.
+
+        Args:
+            message: with error codes and source locations, which are left out.
+            where: the model or library.
+        """
+        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
+        text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
+        text = _RUNNING.sub(r"\1 node '\2': ", text)
+        text = " ".join(_SOURCE.sub("", text).split())
+        patterns = ((reason, hint) for reason, (pattern, hint) in _REASONS.items() if re.search(pattern, message))
+        self.reason, hint = next(patterns, (Reason.OTHER, None))
+        super().__init__(f"ONNX Runtime: {text}", where=where, hint=hint)
+        named = next(filter(None, (pattern.search(message) for pattern in _NAMED)), None)
+        fields = named.groupdict() if named else {}
+        self.operator: str | None = fields.get("operator")
+        self.domain: str | None = fields.get("domain")
+        self.node: str | None = fields.get("node")
+        newest = re.search(r"max supported IR version: (\d+)", message)
+        self.newest_ir_version = int(newest[1]) if newest else None
+
+    def names(self, operator: str, node: str | None) -> bool:
+        """Whether the message names a node, or at least its operator."""
+        if self.operator is None:
+            return self.node is not None and self.node == node
+        return self.operator == operator and self.node in (None, "", node)
+
+
+_SOURCE = re.compile(
+    r"/\S+\.(?:cc|h|cpp):\d+ [^()]*(?:\((?:[^()]|\([^()]*\))*\))+"
+    r"(?:::<lambda\([^()]*\)>)?(?: const)?(?: \[with [^\]]*\])? "
+    r"|\b\w+\.(?:cc|h|cpp):\d+ \w+ "
+)
+"""A location in ONNX Runtime's source: a file and a line, then a function with or without its signature."""
+_RUNNING = re.compile(r"Non-zero status code returned while running (\S+) node\. Name:'(.*?)' Status Message: ")
+_NAMED = (
+    re.compile(r"Could not find an implementation for (?P<operator>\w+)\(-?\d+\) node with name '(?P<node>.*?)'"),
+    re.compile(r"while running (?P<operator>\w+) node\. Name:'(?P<node>.*?)'"),
+    re.compile(r"(?P<domain>[\w.]+):(?P<operator>\w+)\(-?\d+\) is not a registered function/op"),
+    re.compile(r"No Op registered for (?P<operator>\w+)"),
+    re.compile(r"in node \((?P<node>.*?)\)"),
+)
+_REASONS = {
+    Reason.UNKNOWN_OPERATOR: (
+        "No Op registered|is not a registered function/op",
+        "custom operators need their library",
+    ),
+    Reason.NO_KERNEL: (
+        "NOT_IMPLEMENTED|Failed to find kernel|Could not find an implementation",
+        "ONNX Runtime's CPU provider cannot run this operator here, so there is no reference for it",
+    ),
+    Reason.NOT_A_MODEL: ("INVALID_PROTOBUF|No graph was found", "is it an ONNX file, and whole?"),
+    Reason.EXTERNAL_DATA: ("External data path", "external data must lie beside the model"),
+    Reason.NEWER_IR_VERSION: (
+        "Unsupported model IR version",
+        "convert it to an older version, or update onnxruntime",
+    ),
+    Reason.NEWER_OPSET: ("released onnx opset", "convert it to an older version, or update onnxruntime"),
+    Reason.WRONG_INPUTS: (
+        "invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name",
+        "see its inputs",
+    ),
+    Reason.RUN_FAILED: ("while running", "do the inputs suit the model? give inputs of its real use"),
+}
+"""By reason, the pattern of its messages and a hint; the first that matches holds."""
