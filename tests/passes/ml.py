@@ -1,4 +1,4 @@
-"""Models of one operator of traditional machine learning."""
+"""Models of one operator of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def one(
     version: int = 3,
     **attributes: Any,
 ) -> ir.Model:
-    """A model of one node, whose inputs are called a, b, … and its outputs y, z.
+    """A model of one node, with inputs a, b, … and outputs y, z.
 
     Args:
         operator: of ai.onnx.ml.
         inputs: their dtypes and shapes.
         outputs: their dtypes.
-        opset: of the standard operators; None where they are not imported.
+        opset: of the standard operators; None for no import.
         version: of ai.onnx.ml.
-        attributes: of the node; None for those left out.
+        attributes: of the node; None for omitted ones.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     node = helper.make_node(
@@ -53,7 +53,7 @@ def one(
 
 
 def why_not(step: Pass, source: ir.Model) -> str:
-    """Why a pass does nothing."""
+    """The reason of the only skip of a pass that does nothing."""
     result = step.run(source, Context())
     assert not result.rewrites
     (reason,) = reasons(result)
@@ -61,7 +61,7 @@ def why_not(step: Pass, source: ir.Model) -> str:
 
 
 def numbers(shape: Shape, dtype: int = TensorProto.FLOAT, seed: int = 0) -> Array:
-    """Seeded numbers, among them some that are equal, and some that are zero."""
+    """Seeded numbers, some of them equal and some of them zero."""
     random = np.random.default_rng(seed)
     found = np.round(random.standard_normal(shape) * 3, 1)
     kind: Array = found.astype(helper.tensor_dtype_to_np_dtype(dtype))

@@ -1,13 +1,13 @@
-"""What prepares features, as arithmetic: scaling, filling in, choosing and joining columns.
+"""Write the numeric feature preprocessing of ai.onnx.ml as arithmetic.
 
     ArrayFeatureExtractor(x, i)  →  Gather(x, i), along the last axis
     Binarizer(x)                 →  Cast(x > threshold)
-    Imputer(x)                   →  Where(x = missing, instead, x)
-    Normalizer(x)                →  x / max(x), x / Σ|x|, x / √Σx²; x where that would divide by zero
+    Imputer(x)                   →  Where(x = missing, imputed, x)
+    Normalizer(x)                →  x / max(x), x / Σ|x|, x / √Σx²; x where the divisor is zero
     OneHotEncoder(x)             →  Cast(x = categories)
     Scaler(x)                    →  (x − offset) · scale
 
-Skips: strings, and parameters that fit neither one value nor the columns.
+Skips: strings, and parameters that are neither single nor one per column.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import onnx_ir as ir
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import NodeContext, NodeRewrite
-from passes.legalize.ml import scores as ml
-from passes.legalize.ml.scores import DOMAIN, FLOAT, Features
+from passes.legalize.ml import common as ml
+from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 
 
 class ArrayFeatureExtractor(NodeRewrite[Features]):
@@ -33,11 +33,11 @@ class ArrayFeatureExtractor(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "ArrayFeatureExtractor")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether it takes numbers."""
+        """Match numeric features."""
         return ml.read(node, context.scope, rank=None)
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """The columns; those of a vector are one row."""
+        """Gather the columns; those of a vector are one row."""
         ml.begin(edit)
         value, where = match.node.inputs[:2]
         flat = edit.op("Reshape", [where, edit.constant(np.array([-1]))])
@@ -52,16 +52,16 @@ class Binarizer(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "Binarizer")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether it takes numbers, and none of them is beyond the threshold for its dtype alone."""
+        """Match numeric features whose dtype can represent the threshold."""
         found = ml.read(node, context.scope, rank=None)
         if isinstance(found, Features) and found.dtype.is_integer():
             least = float(np.iinfo(found.dtype.numpy()).min)
             if not abs(node.attributes.get_float("threshold", 0.0) or 0.0) <= -least:
-                return Skip(f"its threshold is beyond all numbers of {found.dtype}")
+                return Skip(f"its threshold is out of range of {found.dtype}")
         return found
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """One where a number is larger than the threshold; an integer is if it is larger than the one below it."""
+        """1 where an element exceeds the threshold, which is rounded down for integers."""
         ml.begin(edit)
         value, threshold = match.node.inputs[0], match.node.attributes.get_float("threshold", 0.0) or 0.0
         if match.dtype.is_integer():
@@ -71,42 +71,42 @@ class Binarizer(NodeRewrite[Features]):
 
 
 class Imputer(NodeRewrite[Features]):
-    """Write an Imputer as a choice."""
+    """Write an Imputer as Where."""
 
     name = "imputer"
     operators = frozenset({(DOMAIN, "Imputer")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether there are values to fill in, of the features' kind."""
+        """Match imputed values of the features' kind."""
         found = ml.read(node, context.scope, rank=None)
         if not isinstance(found, Features):
             return found
         kind = "float" if found.dtype.is_floating_point() else "int64"
         count = len(node.attributes.get(f"imputed_value_{kind}s", ir.AttrInt64s("", [])).value)
         if not count or f"imputed_value_{'int64' if kind == 'float' else 'float'}s" in node.attributes:
-            return Skip(f"imputed_value_{kind}s does not tell what to fill in")
-        return found if _along_columns(count, found) or count != _stride(found) else _misfit(count, found)
+            return Skip(f"imputed_value_{kind}s is missing, or not the only list of imputed values")
+        return found if _along_columns(count, found) or count != _period(found) else _misfit(count, found)
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """The first value, or that of the column, where one is missing."""
+        """Replace missing elements by the single imputed value, or that of their column."""
         ml.begin(edit)
         node, value, dtype = match.node, match.node.inputs[0], match.dtype.numpy()
         if match.dtype.is_floating_point():
-            instead, missing = (
+            imputed, missing = (
                 ml.floats(node, "imputed_value_floats"),
                 node.attributes.get_float("replaced_value_float", 0.0),
             )
         else:
-            instead, missing = (
+            imputed, missing = (
                 ml.integers(node, "imputed_value_int64s"),
                 node.attributes.get_int("replaced_value_int64", 0),
             )
-        instead = instead.astype(dtype) if _along_columns(len(instead), match) else instead[:1].astype(dtype)
-        if missing != missing:  # not a number
-            lost = edit.op("IsNaN", [value])
+        imputed = imputed.astype(dtype) if _along_columns(len(imputed), match) else imputed[:1].astype(dtype)
+        if missing != missing:  # NaN
+            is_missing = edit.op("IsNaN", [value])
         else:
-            lost = edit.op("Equal", [value, edit.constant(np.array(missing, dtype))])
-        return [edit.op("Where", [lost, edit.constant(instead), value])]
+            is_missing = edit.op("Equal", [value, edit.constant(np.array(missing, dtype))])
+        return [edit.op("Where", [is_missing, edit.constant(imputed), value])]
 
 
 class Normalizer(NodeRewrite[Features]):
@@ -117,13 +117,13 @@ class Normalizer(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "Normalizer")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether the norm is known."""
+        """Match known norms."""
         found = ml.read(node, context.scope)
         kind = node.attributes.get_string("norm", "MAX")
         return Skip(f"its norm {kind} is unknown") if found is not None and kind not in ("MAX", "L1", "L2") else found
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Each row divided; the maximum is that of the values, not of their sizes."""
+        """Divide each row; MAX is the maximum of the values, not of their magnitudes."""
         ml.begin(edit)
         assert match.node.inputs[0] is not None
         x, axes = ml.cast(match.node.inputs[0], FLOAT, edit), edit.constant(np.array([len(match.shape) - 1]))
@@ -150,14 +150,14 @@ class OneHotEncoder(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "OneHotEncoder")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether the categories are numbers."""
+        """Match integer categories."""
         found = ml.read(node, context.scope, rank=None)
         if isinstance(found, Features) and not len(ml.integers(node, "cats_int64s")):
-            return Skip("its categories are strings, which are for the host")
+            return Skip("its categories are strings, which run on the host")
         return found
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """A new last axis, one where the number, without what follows its point, is the category."""
+        """Compare the elements, truncated to integers, with the categories along a new last axis."""
         ml.begin(edit)
         assert match.node.inputs[0] is not None
         number = ml.cast(match.node.inputs[0], ir.DataType.INT64, edit)
@@ -174,7 +174,7 @@ class Scaler(NodeRewrite[Features]):
     exactness = Exactness.ROUNDING
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether the parameters fit the columns."""
+        """Match single parameters, or one per column."""
         found = ml.read(node, context.scope, rank=None)
         if not isinstance(found, Features):
             return found
@@ -184,7 +184,7 @@ class Scaler(NodeRewrite[Features]):
         return found if offset == 1 or _along_columns(offset, found) else _misfit(offset, found)
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """In the precision of the features; the result is float32."""
+        """Compute in the precision of the features; the result is float32."""
         ml.begin(edit)
         assert match.node.inputs[0] is not None
         dtype = match.dtype if match.dtype.is_floating_point() else FLOAT
@@ -195,13 +195,13 @@ class Scaler(NodeRewrite[Features]):
         return [ml.cast(edit.op("Mul", [edit.op("Sub", [x, offset]), scale]), FLOAT, edit)]
 
 
-def _stride(found: Features) -> int:
-    """After how many numbers parameters are used again: the size of the second dimension, even if there are more."""
+def _period(found: Features) -> int:
+    """The period of the parameters: the size of the second dimension, even where there are more."""
     return found.shape[1] if len(found.shape) > 1 else found.shape[0]
 
 
 def _along_columns(count: int, found: Features) -> bool:
-    return count == _stride(found) == found.columns
+    return count == _period(found) == found.columns
 
 
 def _misfit(count: int, found: Features) -> Skip:

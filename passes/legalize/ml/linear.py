@@ -5,8 +5,8 @@
 
 One score for two labels: the second label where it is positive, and 1 − s and s as the scores, or σ(−s) and σ(s).
 
-Skips: labels that are strings, if they are wanted; a classifier without intercepts; PROBIT of one score for two labels,
-which is not defined.
+Skips: string labels that are used; a classifier without intercepts; PROBIT of one score for two labels, which is not
+defined.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import onnx_ir as ir
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import NodeContext, NodeRewrite
-from passes.legalize.ml import scores as ml
-from passes.legalize.ml.scores import DOMAIN, Features
+from passes.legalize.ml import common as ml
+from passes.legalize.ml.common import DOMAIN, Features
 
 
 class LinearRegressor(NodeRewrite[Features]):
@@ -32,12 +32,12 @@ class LinearRegressor(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "LinearRegressor")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether the coefficients fit the features."""
+        """Match coefficients that fit the features."""
         found = ml.read(node, context.scope)
         return _fits(found, node.attributes.get_int("targets", 1)) if isinstance(found, Features) else found
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product, and the transform."""
+        """The product and the transform."""
         ml.begin(edit)
         targets = match.node.attributes.get_int("targets", 1)
         intercepts = ml.floats(match.node, "intercepts")
@@ -46,20 +46,20 @@ class LinearRegressor(NodeRewrite[Features]):
 
 
 class LinearClassifier(NodeRewrite[Features]):
-    """Write a LinearClassifier as a matrix product and the choice of the largest score."""
+    """Write a LinearClassifier as a matrix product and ArgMax."""
 
     name = "linear-classifier"
     exactness = Exactness.ROUNDING
     operators = frozenset({(DOMAIN, "LinearClassifier")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Whether the coefficients fit the features, and the labels are numbers."""
+        """Match coefficients that fit the features, and labels that are integers or unused."""
         found = ml.read(node, context.scope)
         if not isinstance(found, Features):
             return found
         targets = len(ml.floats(node, "intercepts"))
         if not targets:
-            return Skip("it has no intercepts, which tell how many scores there are")
+            return Skip("it has no intercepts, which define the number of scores")
         strings = ml.string_labels(node)
         labels = _labels(node)
         if strings is not None or len(labels) != max(targets, 2):
@@ -88,7 +88,7 @@ def _kind(node: ir.Node) -> str:
 
 
 def _labels(node: ir.Node) -> Sequence[int]:
-    """The labels as numbers; of strings, their indices."""
+    """The integer labels; the indices of string labels."""
     strings = node.attributes.get_strings("classlabels_strings", [])
     return range(len(strings)) if strings else ml.integers(node, "classlabels_ints").tolist()
 
@@ -108,7 +108,7 @@ def _product(match: Features, targets: int, intercepts: np.ndarray, edit: Edit) 
 
 
 def _scores(scores: ir.Value, targets: int, node: ir.Node, edit: Edit) -> ir.Value:
-    """The scores transformed; of the transforms, a single score knows only PROBIT."""
+    """The transformed scores; for a single score, only PROBIT has an effect."""
     kind = _kind(node)
     return ml.transform(scores, kind, edit) if targets > 1 or kind == "PROBIT" else scores
 

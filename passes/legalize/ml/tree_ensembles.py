@@ -1,4 +1,4 @@
-"""Ensembles of decision trees as the operators of ai.onnx.ml describe them: lists, one entry a node or a weight."""
+"""Reading ensembles of decision trees from the attributes of ai.onnx.ml: lists with one entry per node or weight."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.base import Skip
-from passes.legalize.ml import scores as ml
+from passes.legalize.ml import common as ml
 
 LEAF, MEMBER = "LEAF", "MEMBER"
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", MEMBER)
-"""How TreeEnsemble counts its modes."""
+"""The modes of TreeEnsemble, by number."""
 _TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
-"""How it counts its transforms: so ONNX Runtime, which is what models are tested with; in the standard's text, SOFTMAX
-is 1 and LOGISTIC 2."""
+"""The post transforms of TreeEnsemble, by number, as in ONNX Runtime; in the text of the standard, SOFTMAX is 1 and
+LOGISTIC 2."""
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 @dataclass(frozen=True)
 class Path:
-    """The way to one leaf: the nodes where it turns, each with the side that it takes."""
+    """The path to one leaf: its inner nodes, each with whether the comparison holds."""
 
     leaf: int
     turns: tuple[tuple[int, bool], ...]
@@ -30,22 +30,22 @@ class Path:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Trees with common numbers for their nodes.
+    """Trees whose nodes are numbered across the ensemble.
 
     Attributes:
-        feature: which column each node looks at.
-        threshold: what it compares it with.
-        mode: how: LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, or LEAF for none.
-        yes: the node after it if the comparison holds; a leaf is its own.
-        no: the node after it if not.
-        missing: whether the comparison holds for what is not a number.
-        members: the sets of the nodes that compare with one.
-        roots: the first node of each tree.
-        weights: of leaves, as (target, weight), in their order.
-        targets: how many there are.
+        feature: the column that each node compares.
+        threshold: the number it is compared with.
+        mode: LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, or LEAF.
+        yes: the next node if the comparison holds; that of a leaf is itself.
+        no: the next node if it does not.
+        missing: whether the comparison holds for NaN.
+        members: the sets of the MEMBER nodes.
+        roots: the root of each tree.
+        weights: the (target, weight) pairs of leaves, in order.
+        targets: the number of targets.
         aggregate: SUM, AVERAGE, MIN or MAX of the trees.
         transform: the post transform.
-        base: what is added: nothing, one value, or one a target.
+        base: the base values: none, one, or one per target.
     """
 
     feature: np.ndarray
@@ -63,7 +63,7 @@ class Ensemble:
     members: dict[int, np.ndarray] = field(default_factory=dict)
 
     def depth(self) -> int | None:
-        """The most turns from a root to a leaf; None where nodes lead in a circle."""
+        """The depth of the deepest tree; None where the nodes have a cycle."""
         depths = np.where(self.mode == LEAF, 0, -1)
         state = np.zeros(len(depths), np.int8)
         for root in self.roots:
@@ -86,7 +86,7 @@ class Ensemble:
         return int(max((depths[root] for root in self.roots), default=0))
 
     def paths(self, limit: int) -> list[list[Path]] | None:
-        """The ways to all leaves, tree by tree; None where a tree has more than ``limit``."""
+        """The paths to all leaves of each tree; None where a tree has more than ``limit``."""
         trees = []
         for root in self.roots:
             found: list[Path] = []
@@ -114,7 +114,7 @@ class Ensemble:
         return [node for node in seen if self.mode[node] == LEAF]
 
     def scores(self, target: int) -> bool | None:
-        """Whether every row gets a score for a target: True and False for all and for none, None for some."""
+        """Whether every row has a score for a target: True for all rows, False for none, None for some."""
         scoring = {leaf for leaf, each in self.weights.items() if any(owner == target for owner, _ in each)}
         reached = [self.reachable(int(root)) for root in self.roots]
         if any(scoring.issuperset(leaves) for leaves in reached):
@@ -126,7 +126,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
     """A TreeEnsembleRegressor or TreeEnsembleClassifier.
 
     Args:
-        node: it.
+        node: the operator.
         dtype: of thresholds and weights.
     """
     classifier = node.op_type == "TreeEnsembleClassifier"
@@ -162,13 +162,13 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
             )
         ]
     except KeyError as error:
-        return Skip(f"a node or a weight refers to tree and node {error}, which is not there")
+        return Skip(f"a node or a weight refers to tree and node {error}, which does not exist")
     held: dict[int, list[tuple[int, float]]] = {}
     ids_of = ml.integers(node, f"{kind}_ids")
     if len(ids_of) != len(owners) or len(weights) != len(owners) or any(not 0 <= each < targets for each in ids_of):
-        return Skip("its lists of weights differ in length, or name targets that are not there")
+        return Skip("its lists of weights differ in length, or refer to targets that do not exist")
     for owner, target, weight in zip(owners, ids_of.tolist(), weights, strict=True):
-        if mode[owner] == LEAF:  # old converters give weights to other nodes, which mean nothing
+        if mode[owner] == LEAF:  # old converters also write weights for inner nodes, which have no meaning
             held.setdefault(owner, []).append((target, weight))
     starts = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
     made = Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets)
@@ -183,7 +183,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
 
 
 def read_v5(node: ir.Node) -> Ensemble | Skip:
-    """A TreeEnsemble, whose leaves are numbered by themselves; here they come after the nodes."""
+    """A TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes."""
     features, yes, no = (ml.integers(node, f"nodes_{each}") for each in ("featureids", "truenodeids", "falsenodeids"))
     tensors = {name: _tensor(node, name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")}
     leaf_yes, leaf_no = (ml.integers(node, f"nodes_{each}leafs") for each in ("true", "false"))
@@ -193,12 +193,12 @@ def read_v5(node: ir.Node) -> Ensemble | Skip:
         return Skip("its lists of nodes are empty, or differ in length")
     targets = node.attributes.get_int("n_targets", 1)
     if len(targets_of) != leaves or any(not 0 <= each < targets for each in targets_of):
-        return Skip("its lists of leaves differ in length, or name targets that are not there")
+        return Skip("its lists of leaves differ in length, or refer to targets that do not exist")
     if modes.max() >= len(_MODES):
         return Skip(f"its mode {modes.max()} is unknown")
     for ids, to_leaf in ((yes, leaf_yes), (no, leaf_no)):
         if np.any((ids < 0) | (ids >= np.where(to_leaf != 0, leaves, count))):
-            return Skip("a node refers to a node or a leaf that is not there")
+            return Skip("a node refers to a node or a leaf that does not exist")
     own = np.arange(count, count + leaves)
     pad = np.zeros(leaves, np.int64)
     missing = np.zeros(count + leaves, bool)
@@ -222,23 +222,23 @@ def read_v5(node: ir.Node) -> Ensemble | Skip:
         return Skip(f"its aggregate function {aggregate} or post transform {transform} is unknown")
     members = _members(modes, _tensor(node, "membership_values"))
     if members is None:
-        return Skip("its membership_values have no set for a node that needs one")
+        return Skip("its membership_values lack a set for a MEMBER node")
     return _check(replace(made, aggregate=_AGGREGATES[aggregate], transform=_TRANSFORMS[transform], members=members))
 
 
 def _check(ensemble: Ensemble) -> Ensemble | Skip:
     if ensemble.depth() is None:
-        return Skip("its nodes lead in a circle")
+        return Skip("its nodes have a cycle")
     leaves = [leaf for root in ensemble.roots for leaf in ensemble.reachable(int(root))]
     if any(leaf not in ensemble.weights for leaf in leaves):
         return Skip("a leaf has no weight")
-    if ensemble.targets == 1:  # then the first weight of a leaf is the only one that counts
+    if ensemble.targets == 1:  # ONNX Runtime uses only the first weight of a leaf
         return replace(ensemble, weights={leaf: each[:1] for leaf, each in ensemble.weights.items()})
     return ensemble
 
 
 def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray] | None:
-    """The sets, which follow each other with NaN after each."""
+    """The sets of MEMBER nodes, which are separated by NaN; None where there are too few."""
     found: dict[int, np.ndarray] = {}
     ends = np.append(np.flatnonzero(np.isnan(values)), len(values)) if len(values) else np.zeros(0, np.int64)
     start = 0
@@ -251,7 +251,7 @@ def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray] | N
 
 
 def _values(node: ir.Node, name: str, dtype: np.dtype) -> np.ndarray:
-    """Numbers that are a list of floats, or a tensor."""
+    """An attribute that is a list of floats or a tensor."""
     attribute = node.attributes.get(f"{name}_as_tensor")
     given: Sequence[float] | np.ndarray = ml.floats(node, name)
     if attribute is not None:

@@ -1,19 +1,19 @@
-"""Ensembles of decision trees as tensors.
+"""Write ensembles of decision trees as tensor operations.
 
-All nodes of all trees decide at once, and a product with the paths tells which leaf is reached (the GEMM strategy of
+All nodes of all trees are evaluated at once, and a product with the paths selects the leaves (the GEMM strategy of
 Hummingbird, "A Tensor Compiler for Unified Machine Learning Prediction Serving", OSDI 2020):
 
     d = x[features] ≤ thresholds                    [trees, rows, nodes]
-    e = (d·C = b)                                   [trees, rows, leaves]; C is 1, −1 or 0 where a leaf lies on the
-                                                    yes side of a node, on its no side, or not behind it
+    e = (d·C = b)                                   [trees, rows, leaves]; C is 1, −1 or 0 where a leaf is on the
+                                                    yes side of a node, on its no side, or not below it
     y = Σ over trees of e·W                         [rows, targets]
 
-Trees that are too large for that are walked through, all rows and trees at once, level by level:
+Trees that are too large for that are traversed level by level, all rows and trees at once:
 
-    i = roots;  i = Where(x[features[i]] ≤ thresholds[i], yes[i], no[i]), as often as the deepest leaf demands
+    i = roots;  i = Where(x[features[i]] ≤ thresholds[i], yes[i], no[i])        once per level of the deepest tree
 
-Skips: labels that are strings, if they are wanted; leaves that score some of the targets, but not always the same,
-where it matters which; transforms of a single score that are not defined.
+Skips: string labels that are used; leaves that score different subsets of the targets, where that matters; undefined
+transforms of a single score.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ import onnx_ir as ir
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import NodeContext, NodeRewrite
-from passes.legalize.ml import scores as ml
-from passes.legalize.ml.scores import DOMAIN, FLOAT, Features
+from passes.legalize.ml import common as ml
+from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 from passes.legalize.ml.tree_ensembles import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
 
 _COMPARISONS = {"LT": "Less", "GT": "Greater", "LEQ": "Less", "GTE": "Greater"}
 
 Column = Callable[[np.ndarray], ir.Value]
-"""Gives, of an array with an entry for each node, those of the nodes that decide."""
+"""Selects, from an array with one entry per node, the entries of the evaluated nodes."""
 
 
 @dataclass(frozen=True)
 class _Trees(Features):
-    """Features and the ensemble that takes them, in float32 or float64."""
-
     ensemble: Ensemble
     precision: ir.DataType
+    """float32 or float64."""
 
 
 class _TreeRule(NodeRewrite[_Trees]):
     exactness = Exactness.ROUNDING
     max_cells: ClassVar[int] = 2**22
-    """How large the matrix of paths may be; beyond it, trees are walked through."""
+    """The maximum size of the matrix of paths; larger trees are traversed."""
 
     def _read(self, node: ir.Node, context: NodeContext) -> _Trees | Skip | None:
         found = ml.read(node, context.scope)
@@ -61,11 +60,11 @@ class _TreeRule(NodeRewrite[_Trees]):
             return ensemble
         inner = ensemble.mode != LEAF
         if inner.any() and not 0 <= ensemble.feature[inner].min() <= ensemble.feature[inner].max() < found.columns:
-            return Skip(f"it asks for features beyond the {found.columns} that there are")
+            return Skip(f"a node refers to a feature beyond the {found.columns} columns")
         return _Trees(node, found.dtype, found.shape, ensemble, precision)
 
     def _sum(self, match: _Trees, edit: Edit) -> ir.Value:
-        """The trees' weights, aggregated: [rows, targets]."""
+        """The aggregated weights of the leaves, [rows, targets]."""
         x = ml.matrix(match, edit, match.precision)
         trees = match.ensemble
         paths = trees.paths(1024) if trees.aggregate in ("SUM", "AVERAGE") else None
@@ -77,25 +76,25 @@ class _TreeRule(NodeRewrite[_Trees]):
 
 
 class TreeEnsembleRegressor(_TreeRule):
-    """Write a TreeEnsembleRegressor, or a TreeEnsemble, as tensors."""
+    """Write a TreeEnsembleRegressor or a TreeEnsemble as tensor operations."""
 
     name = "tree-ensemble"
     operators = frozenset({(DOMAIN, "TreeEnsembleRegressor"), (DOMAIN, "TreeEnsemble")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Trees | Skip | None:
-        """Read the trees."""
+        """Match valid ensembles whose base values have a defined meaning."""
         found = self._read(node, context)
         if not isinstance(found, _Trees) or not len(found.ensemble.base) or found.ensemble.targets == 1:
             return found
         if None in map(found.ensemble.scores, range(found.ensemble.targets)):
-            return Skip("which targets it scores, and adds base values to, differs from leaf to leaf")
+            return Skip("its leaves score different targets, so base values are ambiguous")
         return found
 
     def rewrite(self, match: _Trees, edit: Edit) -> Sequence[ir.Value | None]:
-        """The sum, the base values and the transform; of the transforms, one target knows only PROBIT."""
+        """The sum, the base values and the transform; for one target, only PROBIT has an effect."""
         ml.begin(edit)
         trees, scores = match.ensemble, self._sum(match, edit)
-        if len(trees.base) == trees.targets:  # but nothing is added to what is never scored
+        if len(trees.base) == trees.targets:  # base values are not added to targets without scores
             scored = [trees.targets == 1 or trees.scores(target) is not False for target in range(trees.targets)]
             scores = edit.op("Add", [scores, edit.constant(np.where(scored, trees.base, 0).astype(trees.base.dtype))])
         wanted = match.dtype if match.node.op_type == "TreeEnsemble" else FLOAT
@@ -106,13 +105,13 @@ class TreeEnsembleRegressor(_TreeRule):
 
 
 class TreeEnsembleClassifier(_TreeRule):
-    """Write a TreeEnsembleClassifier as tensors."""
+    """Write a TreeEnsembleClassifier as tensor operations."""
 
     name = "tree-ensemble-classifier"
     operators = frozenset({(DOMAIN, "TreeEnsembleClassifier")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Trees | Skip | None:
-        """Read the trees, and whether what they score is defined."""
+        """Match valid ensembles whose scores are defined."""
         found = self._read(node, context)
         if not isinstance(found, _Trees):
             return found
@@ -122,9 +121,9 @@ class TreeEnsembleClassifier(_TreeRule):
         scored = [trees.scores(target) for target in range(trees.targets)]
         single = trees.targets == 1 or (trees.targets == 2 and scored[1] is False)
         if None in scored and trees.targets > 1 and (trees.targets == 2 or not len(trees.base)):
-            return Skip("which classes it scores differs from leaf to leaf")
+            return Skip("its leaves score different classes")
         if single and trees.targets == 2 and (trees.transform == "PROBIT" or len(trees.base) == 2):
-            return Skip("PROBIT, or two base values, of one score for two labels is not defined")
+            return Skip("PROBIT and two base values are not defined for one score and two labels")
         if trees.targets == 1 and len(trees.base) > 1:
             return Skip("it has more base values than classes")
         return found
@@ -139,17 +138,28 @@ class TreeEnsembleClassifier(_TreeRule):
         return [None if strings else chosen, scores]
 
     def _decide(self, match: _Trees, labels: Sequence[int], scores: ir.Value, edit: Edit) -> tuple[ir.Value, ir.Value]:
+        decide = self._decide_multiclass if match.ensemble.targets > 2 else self._decide_binary
+        return decide(match, labels, scores, edit)
+
+    @staticmethod
+    def _decide_multiclass(
+        match: _Trees, labels: Sequence[int], scores: ir.Value, edit: Edit
+    ) -> tuple[ir.Value, ir.Value]:
+        """The label of the largest score, and the transformed scores; classes without scores are never chosen."""
+        trees, base = match.ensemble, match.ensemble.base
+        scores = rated = edit.op("Add", [scores, edit.constant(base)]) if len(base) else scores
+        never = [not len(base) and trees.scores(each) is False for each in range(trees.targets)]
+        if any(never):
+            low = np.where(never, -np.inf, 0).astype(match.precision.numpy())
+            rated = edit.op("Add", [scores, edit.constant(low)])
+        best = edit.op("ArgMax", [rated], {"axis": 1, "keepdims": 0})
+        return ml.pick(labels, best, edit), ml.transform(ml.cast(scores, FLOAT, edit), trees.transform, edit)
+
+    @staticmethod
+    def _decide_binary(match: _Trees, labels: Sequence[int], scores: ir.Value, edit: Edit) -> tuple[ir.Value, ir.Value]:
+        """The label by a threshold on the second (or only) score, and two transformed scores."""
         trees = match.ensemble
         base, kind = trees.base, trees.transform
-        if trees.targets > 2:
-            scores = edit.op("Add", [scores, edit.constant(base)]) if len(base) else scores
-            rated = scores
-            never = [not len(base) and trees.scores(each) is False for each in range(trees.targets)]
-            if any(never):
-                low = np.where(never, -np.inf, 0).astype(match.precision.numpy())
-                rated = edit.op("Add", [scores, edit.constant(low)])
-            best = edit.op("ArgMax", [rated], {"axis": 1, "keepdims": 0})
-            return ml.pick(labels, best, edit), ml.transform(ml.cast(scores, FLOAT, edit), kind, edit)
         weights = [weight for each in trees.weights.values() for _, weight in each]
         targets = {target for each in trees.weights.values() for target, _ in each}
         positive, is_pair = all(weight >= 0 for weight in weights), trees.targets == 2 and len(targets) == 1
@@ -160,7 +170,7 @@ class TreeEnsembleClassifier(_TreeRule):
             rated = edit.op("Add", [rated, edit.constant(base[:1])]) if len(base) else rated
         else:
             first, second = (edit.op("Gather", [scores, edit.constant(np.array([i]))], {"axis": 1}) for i in (0, 1))
-            if len(base) == 2:  # the second score is told by the first
+            if len(base) == 2:  # ONNX Runtime derives the second score from the first
                 second = edit.op("Add", [first, edit.constant(base[1:])])
             if trees.scores(0) is False:
                 first = edit.op("Mul", [second, ml.number(0, second, edit)])
@@ -188,13 +198,13 @@ def _average(scores: ir.Value, trees: Ensemble, edit: Edit) -> ir.Value:
 
 
 def _by_paths(match: _Trees, paths: Sequence[Sequence[Path]], x: ir.Value, edit: Edit) -> ir.Value:
-    """Decide everywhere, and find the leaves by a product with the paths."""
+    """Evaluate all nodes, and select the leaves by a product with the paths."""
     trees, dtype = match.ensemble, match.precision.numpy()
     inner = [sorted({node for path in tree for node, _ in path.turns}) for tree in paths]
     nodes, leaves = max(1, *map(len, inner)), max(map(len, paths))
     place = np.zeros((len(paths), nodes), np.int64)
     turns = np.zeros((len(paths), nodes, leaves), dtype)
-    needed = np.full((len(paths), 1, leaves), -1, dtype)  # what is no leaf is never reached
+    needed = np.full((len(paths), 1, leaves), -1, dtype)  # entries without a leaf are never selected
     weights = np.zeros((len(paths), leaves, trees.targets), dtype)
     for tree, (found, own) in enumerate(zip(paths, inner, strict=True)):
         place[tree, : len(own)] = own
@@ -218,7 +228,7 @@ def _by_paths(match: _Trees, paths: Sequence[Sequence[Path]], x: ir.Value, edit:
 
 
 def _by_walking(match: _Trees, x: ir.Value, edit: Edit) -> ir.Value:
-    """Go down all trees, level by level."""
+    """Traverse all trees, level by level."""
     trees, dtype = match.ensemble, match.precision.numpy()
     inner = set(np.flatnonzero(trees.mode != LEAF).tolist())
     now = edit.constant(np.tile(trees.roots, (match.rows, 1)))
@@ -231,7 +241,7 @@ def _by_walking(match: _Trees, x: ir.Value, edit: Edit) -> ir.Value:
         decided = _decide(seen, trees, column, inner, edit)
         now = edit.op("Where", [decided, column(trees.yes), column(trees.no)])
     combine = {"MIN": min, "MAX": max}.get(trees.aggregate)
-    # where a leaf does not score a target; infinity would do, were it not that MIGraphX begins with the largest number
+    # for targets that a leaf does not score; not infinity: MIGraphX starts ReduceMin from the largest finite number
     none = {"MIN": np.finfo(dtype).max, "MAX": np.finfo(dtype).min}.get(trees.aggregate, 0.0)
     weights = np.full((len(trees.mode), trees.targets), none, dtype)
     for leaf, given in trees.weights.items():
@@ -250,11 +260,11 @@ def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], ed
     """Whether the comparisons of nodes hold.
 
     Args:
-        seen: the features that they look at.
-        trees: whose nodes they are.
-        column: gives an array's entries for them, in a shape that ``seen`` has or is broadcast from.
-        nodes: those among them that matter.
-        edit: where.
+        seen: the features that the nodes compare.
+        trees: the ensemble.
+        column: selects the entries of the nodes, in a shape that broadcasts with ``seen``.
+        nodes: the nodes that may be evaluated, without padding.
+        edit: receives the new nodes.
     """
     threshold = column(trees.threshold)
     chosen = sorted(nodes)
@@ -264,7 +274,7 @@ def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], ed
         member = mode == MEMBER
         holds = _is_member(seen, trees, column, edit) if member else _compare(seen, mode, threshold, edit)
         if result is not None:
-            # not Where, which ONNX Runtime does not have for booleans
+            # not Where, which ONNX Runtime does not support for booleans
             rest = edit.op("And", [result, column(trees.mode != mode)])
             holds = edit.op("Or", [edit.op("And", [holds, column(trees.mode == mode)]), rest])
         result = holds
@@ -276,9 +286,9 @@ def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], ed
 
 
 def _compare(seen: ir.Value, mode: str, threshold: ir.Value, edit: Edit) -> ir.Value:
-    """One comparison, which nothing but NEQ holds for what is not a number.
+    """One comparison; for NaN only NEQ holds.
 
-    MIGraphX reads LessOrEqual as the contrary of Greater, which it is not for what is not a number.
+    Not LessOrEqual, which MIGraphX implements as the negation of Greater: that is wrong for NaN.
     """
     equal = edit.op("Equal", [seen, threshold]) if mode not in ("LT", "GT") else None
     if mode == "NEQ":
@@ -295,7 +305,7 @@ def _is_member(seen: ir.Value, trees: Ensemble, column: Column, edit: Edit) -> i
     size = max(map(len, trees.members.values()))
     sets = np.zeros((len(trees.mode), size), trees.threshold.dtype)
     for node, members in trees.members.items():
-        sets[node] = np.resize(members, size)  # again from the beginning, which changes nothing
+        sets[node] = np.resize(members, size)  # repeats elements to fill up, which does not change the set
     shape = edit.scope.shape(seen)
     assert shape is not None
     axis = edit.constant(np.array([len(shape)]))

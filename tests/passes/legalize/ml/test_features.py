@@ -1,4 +1,4 @@
-"""Rules for the operators that prepare features: the numbers of ONNX Runtime, and what they leave to the host."""
+"""Rules for feature preprocessing: the results of ONNX Runtime, and what runs on the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INT = TensorProto.INT32
 
 
 def on_migraphx(m: ir.Model, inputs: dict[str, Array], worker: Worker) -> None:
-    """MIGraphX gives what ONNX Runtime gives."""
+    """Require the results of ONNX Runtime from MIGraphX."""
     proto = ir.to_proto(m)
     program = worker.parse_onnx_buffer(proto.SerializeToString())
     program.compile("ref")
@@ -96,7 +96,7 @@ def example(
     outputs: tuple[int, ...],
     opset: int | None,
 ) -> tuple[ir.Model, dict[str, Array]]:
-    """A model and its inputs, with zeros, and what is not a number where that matters."""
+    """A model and its inputs, with zeros, and NaN where that matters."""
     (operator,) = rule.operators  # type: ignore[attr-defined]
     m = one(operator[1], *inputs, outputs=outputs, version=1, opset=opset, **attributes)
     arrays = {name: numbers(shape, dtype, 3) for name, (dtype, shape) in zip("abc", inputs, strict=False)}
@@ -111,7 +111,7 @@ def example(
 
 
 @pytest.mark.parametrize("threshold", [-2.5, -3.0, 1.0, 2.0**63, -(2.0**63)])
-def test_integers_against_a_threshold_between_them(threshold: float) -> None:
+def test_integers_and_a_fractional_threshold(threshold: float) -> None:
     m = one("Binarizer", (L, (7,)), outputs=(L,), version=1, threshold=threshold)
     apply(rules.Binarizer(), one("Binarizer", (F, (7,)), version=1, threshold=threshold))
     assert rules.Binarizer().run(m, Context()).rewrites
@@ -134,7 +134,7 @@ def test_integers_against_a_threshold_between_them(threshold: float) -> None:
         (rules.Scaler(), one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0], opset=10), "use convert-opset"),
         (rules.Imputer(), one("Imputer", (F, (2, 3)), imputed_value_int64s=[1]), "imputed_value_floats"),
         (rules.Normalizer(), one("Normalizer", (F, (2, 3)), norm="L3"), "L3"),
-        (rules.Binarizer(), one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "beyond all numbers"),
+        (rules.Binarizer(), one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "out of range"),
     ],
 )
 def test_skips(rule: Pass, m: ir.Model, reason: str) -> None:
@@ -144,7 +144,7 @@ def test_skips(rule: Pass, m: ir.Model, reason: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_any_parameters(data: st.DataObject) -> None:
-    """Whatever a rule takes, the numbers are those of ONNX Runtime."""
+    """For all matches, the results are those of ONNX Runtime."""
     draw = data.draw
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
     values = st.floats(-3, 3, width=16)

@@ -25,7 +25,7 @@ REGRESSOR, CLASSIFIER = linear.RULES
 
 
 def weights(*shape: int, seed: int = 5) -> list[float]:
-    """Seeded numbers, flat."""
+    """A flat list of seeded numbers."""
     found: list[float] = numbers(shape, seed=seed).ravel().tolist()
     return found
 
@@ -81,7 +81,7 @@ def test_linear_classifier_of_one_score(kind: str, dtype: int) -> None:
 
 
 def strings_of(m: ir.Model, names: str, *, drop_labels: bool) -> ir.Model:
-    """A model whose labels are strings, and perhaps not an output."""
+    """The model with string labels; ``drop_labels`` removes the label output."""
     (node,) = m.graph
     del node.attributes["classlabels_ints"]
     node.attributes["classlabels_strings"] = ir.AttrStrings("classlabels_strings", list(names))
@@ -93,7 +93,7 @@ def strings_of(m: ir.Model, names: str, *, drop_labels: bool) -> ir.Model:
 
 def test_string_labels() -> None:
     m = strings_of(linear_classifier(3, 3), "abc", drop_labels=False)
-    assert why_not(CLASSIFIER, m) == "its labels are strings, which are for the host"
+    assert why_not(CLASSIFIER, m) == "its labels are strings, which run on the host"
     m = strings_of(linear_classifier(3, 3), "abc", drop_labels=True)
     apply(CLASSIFIER, m)
     assert not [node for node in m.graph if node.domain]
@@ -116,7 +116,7 @@ def test_skips(rule: Any, m: ir.Model, reason: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_classifier(data: st.DataObject) -> None:
-    """Whatever a rule takes, the labels and scores are those of ONNX Runtime."""
+    """For all matches, the labels and scores are those of ONNX Runtime."""
     draw = data.draw
     kind, seed = draw(st.sampled_from(TRANSFORMS)), draw(st.integers(0, 99))
     dtype = draw(st.sampled_from([F, D, INT, L]))

@@ -1,4 +1,4 @@
-"""Rules for ensembles of decision trees: the numbers of ONNX Runtime, on either way down."""
+"""Rules for ensembles of decision trees: the results of ONNX Runtime, by paths and by traversal."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def grow(
 
 
 def regressor(seed: int = 0, dtype: int = F, shape: tuple[int, ...] = (20, FEATURES), **more: Any) -> ir.Model:
-    """A TreeEnsembleRegressor; what is not an attribute goes to `grow`."""
+    """A TreeEnsembleRegressor; other arguments go to `grow`."""
     shaping = {name: more.pop(name) for name in ("trees", "depth", "modes", "targets", "missing") if name in more}
     trees = grow("target", np.random.default_rng(seed), **shaping)
     given = {"n_targets": 1 + max(shaping.get("targets") or [0])} | more
@@ -89,7 +89,7 @@ def regressor(seed: int = 0, dtype: int = F, shape: tuple[int, ...] = (20, FEATU
 
 
 def classifier(seed: int = 0, classes: int = 3, dtype: int = F, **more: Any) -> ir.Model:
-    """A TreeEnsembleClassifier; what is not an attribute goes to `grow`."""
+    """A TreeEnsembleClassifier; other arguments go to `grow`."""
     shaping = {name: more.pop(name) for name in ("trees", "depth", "modes", "targets", "positive") if name in more}
     trees = grow("class", np.random.default_rng(seed), **{"targets": list(range(classes))} | shaping)
     given = {"classlabels_int64s": [10 * (each + 1) for each in range(classes)]} | more
@@ -97,7 +97,7 @@ def classifier(seed: int = 0, classes: int = 3, dtype: int = F, **more: Any) -> 
 
 
 def features(dtype: int = F, shape: tuple[int, ...] = (20, FEATURES), seed: int = 1, nan: bool = False) -> Array:
-    """Numbers, many of them on a threshold."""
+    """Seeded numbers, many of them equal to a threshold."""
     found = numbers(shape, dtype, seed)
     if nan:
         found[np.random.default_rng(seed).random(shape) < 0.2] = np.nan
@@ -114,7 +114,7 @@ class TestRegressor:
 
     @pytest.mark.parametrize("missing", [False, True])
     @pytest.mark.parametrize("mode", [*MODES, None])
-    def test_what_is_not_a_number(self, missing: bool, mode: str | None) -> None:
+    def test_nan(self, missing: bool, mode: str | None) -> None:
         m = regressor(3, modes=[mode] if mode else MODES, missing=missing)
         apply(REGRESSOR, m, inputs={"a": features(nan=True)})
 
@@ -143,14 +143,14 @@ class TestRegressor:
         apply(REGRESSOR, m := regressor(6, opset=opset, **shaping), inputs={"a": features()})
         assert "TreeEnsembleRegressor" not in operators(m)
 
-    def test_large_trees_are_walked_through(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_large_trees_are_traversed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(REGRESSOR), "max_cells", 10)
         for seed in range(4):
             m = regressor(seed, modes=MODES, missing=True, targets=[0, 1], depth=5)
             apply(REGRESSOR, m, inputs={"a": features(nan=True)})
             assert "GatherElements" in operators(m)
 
-    def test_attributes_that_are_tensors(self) -> None:
+    def test_tensor_attributes(self) -> None:
         trees = grow("target", np.random.default_rng(7), targets=[0, 1])
         for name in ("nodes_values", "target_weights"):
             trees[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(trees.pop(name)) + 1e-12)
@@ -161,11 +161,11 @@ class TestRegressor:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"nodes_featureids": [9] * 3}, "features beyond the 4"),
-            ({"nodes_truenodeids": [0, 0, 0]}, "circle"),
-            ({"nodes_truenodeids": [7, 0, 0]}, "not there"),
+            ({"nodes_featureids": [9] * 3}, "feature beyond the 4 columns"),
+            ({"nodes_truenodeids": [0, 0, 0]}, "cycle"),
+            ({"nodes_truenodeids": [7, 0, 0]}, "does not exist"),
             ({"nodes_values": [1.0]}, "differ in length"),
-            ({"target_ids": [0, 3]}, "targets that are not there"),
+            ({"target_ids": [0, 3]}, "targets that do not exist"),
             ({"nodes_modes": ["BRANCH_ABOUT", "LEAF", "LEAF"]}, "ABOUT is unknown"),
             (
                 {"target_nodeids": [1], "target_treeids": [0], "target_ids": [0], "target_weights": [1.0]},
@@ -220,23 +220,23 @@ class TestClassifier:
 
     def test_string_labels(self) -> None:
         m = classifier(11, classlabels_int64s=None, classlabels_strings=["a", "b", "c"])
-        assert why_not(CLASSIFIER, m) == "its labels are strings, which are for the host"
+        assert why_not(CLASSIFIER, m) == "its labels are strings, which run on the host"
         m.graph.outputs.pop(0).type = ir.TensorType(ir.DataType.STRING)
         apply(CLASSIFIER, m, inputs={"a": features()})
         assert "TreeEnsembleClassifier" not in operators(m)
 
-    def test_leaves_that_score_some_classes(self) -> None:
+    def test_leaves_that_score_different_classes(self) -> None:
         for classes in (2, 3):
             m = classifier(12, classes, trees=1)
             node = m.graph[0]
             ids = list(node.attributes["class_ids"].as_ints())
             ids[-1] = 0
             node.attributes["class_ids"] = ir.AttrInt64s("class_ids", ids)
-            assert "differs from leaf to leaf" in why_not(CLASSIFIER, m)
+            assert "score different classes" in why_not(CLASSIFIER, m)
 
 
 def version_5(seed: int, *, modes: int = 7, dtype: int = F, targets: int = 2, **more: Any) -> ir.Model:
-    """A TreeEnsemble of two random trees, whose nodes may ask for members of sets."""
+    """A TreeEnsemble of two random trees, whose nodes may compare with sets."""
     random = np.random.default_rng(seed)
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     count, roots = 14, [0, 7]
@@ -280,7 +280,7 @@ def test_version_5(dtype: int, aggregate: int, kind: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_trees(data: st.DataObject) -> None:
-    """Whatever a rule takes, the numbers are those of ONNX Runtime."""
+    """For all matches, the results are those of ONNX Runtime."""
     draw = data.draw
     seed, kind = draw(st.integers(0, 999)), draw(st.sampled_from(TRANSFORMS[:-1]))
     shaping: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What the operators of traditional machine learning have in common: their features, scores and labels.
+"""Features, scores and labels, shared by the operators of ai.onnx.ml.
 
 ONNX Runtime's kernels are the reference where the standard is silent, as it often is: which transforms apply to a
 single score, how one score becomes two, which of two equal scores wins.
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from passes.build.operands import is_output_used
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match
 
 DOMAIN = "ai.onnx.ml"
 _OLDEST = 11
-"""The oldest opset whose operators are enough."""
-_NEW = 13
-"""The opset that a model imports from now on if it had no standard operators."""
+"""The oldest supported opset of the standard operators."""
+_DEFAULT = 13
+"""The opset to import into a model that imports no standard operators."""
 _FEATURES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64)
 FLOAT = ir.DataType.FLOAT
 
@@ -41,32 +41,32 @@ class Features(Match):
 
     @property
     def rows(self) -> int:
-        """How many there are; a vector is one row."""
+        """The number of rows; a vector is one row."""
         return self.shape[0] if len(self.shape) > 1 else 1
 
     @property
     def columns(self) -> int:
-        """How many features a row has, if there are two dimensions at most."""
+        """The number of features in a row, for at most two dimensions."""
         return self.shape[-1]
 
 
 def read(node: ir.Node, scope: Scope, *, rank: int | None = 2) -> Features | Skip | None:
-    """What a node of this domain takes.
+    """The features that a node takes as its first input.
 
     Args:
-        node: takes features as its first input.
+        node: an operator of ai.onnx.ml.
         scope: where it is.
-        rank: how many dimensions the features may have; None for any number.
+        rank: the maximum rank of the features; None for any rank.
     """
-    if not is_plain(node, scope) or not node.inputs or node.inputs[0] is None:
+    if not node.inputs or node.inputs[0] is None:
         return None
-    if scope.opset_imports.get("", _NEW) < _OLDEST:
+    if scope.opset_imports.get("", _DEFAULT) < _OLDEST:
         return Skip(f"opset {scope.opset()} is too old: use convert-opset")
     dtype, shape = scope.dtype(node.inputs[0]), scope.shape(node.inputs[0])
     if dtype == ir.DataType.STRING:
-        return Skip("it takes strings, which are for the host")
+        return Skip("it takes strings, which run on the host")
     if dtype not in _FEATURES:
-        return Skip(f"its features are of an unknown dtype, or of one that it does not take: {dtype}")
+        return Skip(f"its features have an unknown or unsupported dtype: {dtype}")
     if shape is None or not shape.is_static():
         return Skip("the shape of its features is unknown: freeze it")
     if not len(shape) or (rank is not None and len(shape) > rank):
@@ -75,19 +75,19 @@ def read(node: ir.Node, scope: Scope, *, rank: int | None = 2) -> Features | Ski
 
 
 def begin(edit: Edit) -> None:
-    """Let a model that has no standard operators import them."""
+    """Import the standard operators into a model that has none."""
     imports = edit.scope.graph.opset_imports
     if "" not in imports and "ai.onnx" not in imports:
-        imports[""] = _NEW
+        imports[""] = _DEFAULT
 
 
 def cast(value: ir.Value, dtype: ir.DataType, edit: Edit) -> ir.Value:
-    """A value as another dtype."""
+    """``value`` cast to ``dtype``; itself where it has that dtype."""
     return value if edit.scope.dtype(value) == dtype else edit.op("Cast", [value], {"to": dtype.value})
 
 
 def matrix(found: Features, edit: Edit, dtype: ir.DataType = FLOAT) -> ir.Value:
-    """The features, as many rows of so many columns, in a floating-point dtype."""
+    """The features as a matrix [rows, columns] of a floating-point dtype."""
     value = found.node.inputs[0]
     assert value is not None
     value = cast(value, dtype, edit)
@@ -95,24 +95,19 @@ def matrix(found: Features, edit: Edit, dtype: ir.DataType = FLOAT) -> ir.Value:
 
 
 def floats(node: ir.Node, name: str) -> np.ndarray:
-    """An attribute of floats, as float32; empty where it is not given."""
+    """A float list attribute as float32; empty where it is missing."""
     return np.array(node.attributes.get_floats(name, []), np.float32)
 
 
 def integers(node: ir.Node, name: str) -> np.ndarray:
-    """An attribute of integers, as int64; empty where it is not given."""
+    """An integer list attribute as int64; empty where it is missing."""
     return np.array(node.attributes.get_ints(name, []), np.int64)
 
 
-def is_wanted(value: ir.Value) -> bool:
-    """Whether anything takes an output."""
-    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
-
-
-def string_labels(node: ir.Node, name: str = "classlabels_strings") -> Skip | None:
-    """A Skip where a classifier shall give labels that are strings."""
-    if node.attributes.get_strings(name, []) and is_wanted(node.outputs[0]):
-        return Skip("its labels are strings, which are for the host")
+def string_labels(node: ir.Node) -> Skip | None:
+    """A Skip where the labels of a classifier are strings and used."""
+    if node.attributes.get_strings("classlabels_strings", []) and is_output_used(node, 0):
+        return Skip("its labels are strings, which run on the host")
     return None
 
 
@@ -122,23 +117,23 @@ def pick(labels: Sequence[int] | np.ndarray, index: ir.Value, edit: Edit) -> ir.
 
 
 def choose(condition: ir.Value, yes: int, no: int, edit: Edit) -> ir.Value:
-    """One of two labels, for conditions of shape [rows, 1]; shape [rows]."""
+    """One of two labels by a condition of shape [rows, 1]; the result has shape [rows]."""
     labels = [edit.constant(np.array(each, np.int64)) for each in (yes, no)]
     return edit.op("Squeeze", [edit.op("Where", [condition, *labels]), edit.constant(np.array([1]))])
 
 
 def number(value: float, like: ir.Value, edit: Edit) -> ir.Value:
-    """A constant of one element in the dtype of another value."""
+    """A scalar constant in the dtype of ``like``."""
     return edit.constant(np.array(value, (edit.scope.dtype(like) or FLOAT).numpy()))
 
 
 def transform(scores: ir.Value, kind: str, edit: Edit) -> ir.Value:
-    """The post transform of at least two scores a row.
+    """The post transform of at least two scores per row.
 
     Args:
         scores: [rows, scores].
         kind: NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT.
-        edit: where.
+        edit: receives the new nodes.
     """
     match kind:
         case "LOGISTIC":
@@ -153,13 +148,13 @@ def transform(scores: ir.Value, kind: str, edit: Edit) -> ir.Value:
 
 
 def pair(score: ir.Value, edit: Edit, *, positive: bool, kind: str) -> ir.Value:
-    """Two scores out of one, for the negative and the positive class.
+    """The scores of the negative and the positive class, [rows, 2], from one score.
 
     Args:
         score: [rows, 1].
-        edit: where.
-        positive: whether the two shall sum up to one, else to zero.
-        kind: the post transform; LOGISTIC makes probabilities of both, and the others do nothing.
+        edit: receives the new nodes.
+        positive: whether the two sum to one, rather than to zero.
+        kind: the post transform; only LOGISTIC has an effect, on both.
     """
     if positive and kind != "LOGISTIC":
         parts = [edit.op("Sub", [number(1, score, edit), score]), score]
@@ -170,7 +165,7 @@ def pair(score: ir.Value, edit: Edit, *, positive: bool, kind: str) -> ir.Value:
 
 
 def probit(value: ir.Value, edit: Edit) -> ir.Value:
-    """√2 · erf⁻¹(2x − 1), by Winitzki's approximation, which is what ONNX Runtime computes."""
+    """√2 · erf⁻¹(2x − 1), by Winitzki's approximation, as in ONNX Runtime."""
 
     def of(each: float) -> ir.Value:
         return number(each, value, edit)
@@ -185,7 +180,7 @@ def probit(value: ir.Value, edit: Edit) -> ir.Value:
 
 
 def _softmax_zero(scores: ir.Value, edit: Edit) -> ir.Value:
-    """Softmax among the scores that are not zero; those that are stay it, and count for nothing."""
+    """Softmax over the scores that are not zero; zeros stay zero."""
     top = edit.op("ReduceMax", [scores, edit.constant(np.array([1]))], {"keepdims": 1})
     counts = edit.op("Greater", [edit.op("Abs", [scores]), number(1e-7, scores, edit)])
     power = edit.op("Exp", [edit.op("Sub", [scores, top])])
