@@ -22,23 +22,24 @@ from onnx import numpy_helper
 from fixtures import models
 from fixtures.chaos import make
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch.batch import convert_all
-from onnx_bridge.batch.jobs import Settings
+from onnx_bridge.batch.convert_all import convert_all
+from onnx_bridge.batch.request import JobRequest
+from onnx_bridge.parity.request import CheckRequest
 
 _TURNS = 5
 """Of one job at a time and two, of which the medians are told."""
 
 
-def _timed(source: Path, out: Path, jobs: int, settings: Settings | None = None) -> float:
+def _timed(source: Path, out: Path, jobs: int, request: JobRequest | None = None) -> float:
     started = time.perf_counter()
-    outcome = convert_all([source], out, settings, jobs=jobs)
+    outcome = convert_all([source], out, request, jobs=jobs)
     assert outcome.passed, outcome.to_json()
     return time.perf_counter() - started
 
 
 def _events(out: Path) -> Counter[str]:
     """How often each thing happened, by the journal."""
-    records, _, _ = journals.read(out / journals.STATE)
+    records, _, _ = journals.read(out / journals.STATE_FOLDER)
     return Counter(each["event"] for each in records)
 
 
@@ -72,11 +73,11 @@ def main() -> None:
         _timed(small, folder / "warm", 2)
         alone = _timed(small, folder / "one", 1)
         again = _timed(small, folder / "one", 2)
-        records, _, _ = journals.read(folder / "one" / journals.STATE)
+        records, _, _ = journals.read(folder / "one" / journals.STATE_FOLDER)
         converting = sum(each["seconds"] for each in records if each["event"] == "done")
-        _timed(small, folder / "one", 2, Settings(check=True))
+        _timed(small, folder / "one", 2, JobRequest(check=True))
         before = _events(folder / "one")
-        checking = _timed(small, folder / "one", 2, Settings(check=True, atol=1e-3, rtol=1e-3))
+        checking = _timed(small, folder / "one", 2, JobRequest(check=True, parity=CheckRequest(atol=1e-3, rtol=1e-3)))
         did = _events(folder / "one") - before
     print(
         f"{count} networks, one at a time: {one:.1f} s; two at a time: {two:.1f} s: {one / two:.2f} × (wanted: 1.7 ×)"

@@ -19,8 +19,8 @@ from onnx_bridge.core.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from onnx_bridge.batch.batch import convert_all
-    from onnx_bridge.batch.jobs import Settings
+    from onnx_bridge.batch.convert_all import convert_all
+    from onnx_bridge.batch.request import JobRequest
     from onnx_bridge.benchmark.bench import bench
     from onnx_bridge.benchmark.mixed_precision import mixed_precision
     from onnx_bridge.benchmark.tune import tune
@@ -55,8 +55,8 @@ __all__ = [
     "Diagnosis",
     "Exported",
     "Forecast",
+    "JobRequest",
     "Quantized",
-    "Settings",
     "__version__",
     "as_gpu",
     "bench",
@@ -90,16 +90,16 @@ _HOMES = {
     "Diagnosis": "onnx_bridge.conversion.doctor",
     "Exported": "onnx_bridge.torch.export.export",
     "Forecast": "onnx_bridge.model.int8_forecast",
+    "JobRequest": "onnx_bridge.batch.request",
     "Quantized": "onnx_bridge.quantization.quantized",
     "CheckReport": "onnx_bridge.parity.report",
-    "Settings": "onnx_bridge.batch.jobs",
     "as_gpu": "onnx_bridge.bundle.gpu_preview",
     "bench": "onnx_bridge.benchmark.bench",
     "bisect": "onnx_bridge.parity.bisect.bisect",
     "check": "onnx_bridge.parity.check",
     "clean": "onnx_bridge.conversion.clean",
     "convert": "onnx_bridge.conversion.convert",
-    "convert_all": "onnx_bridge.batch.batch",
+    "convert_all": "onnx_bridge.batch.convert_all",
     "convert_buckets": "onnx_bridge.conversion.buckets",
     "diff": "onnx_bridge.model.difference",
     "doctor": "onnx_bridge.conversion.doctor",

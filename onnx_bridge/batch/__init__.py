@@ -1,1 +1,1 @@
-"""Many models: jobs, the journal, and the engines that run the jobs."""
+"""Conversion of many models: jobs, their journal, and the engines that run them."""

@@ -1,10 +1,10 @@
-"""The journal of a batch: what was begun, done and failed, one line of JSON each, only ever appended.
+"""The journal of a batch: an append-only file of records, one JSON object a line.
 
     {"at": "2026-01-31T12:00:00+00:00", "event": "done", "job": "resnet", "key": "…", …, "sum": "9a0b1c2d"}
 
-A line is on the disk before anything goes on from it, and carries its checksum: a line that a kill or a full disk left
-unfinished, or that was damaged since, is passed over. One program at a time holds a journal; its job processes hold it
-with it, so that it is free only when the last of them is gone.
+A record is on the disk before the batch continues, and carries a checksum: a line that a kill or a full disk truncated,
+or that was damaged later, is ignored. One program at a time locks a journal; its job processes inherit the lock, so
+that it is released only when the last of them has exited.
 """
 
 from __future__ import annotations
@@ -25,118 +25,123 @@ from onnx_bridge.conversion.keys import canonical
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError
 
-STATE = ".batch"
-"""The folder in OUT of everything that is no bundle."""
+STATE_FOLDER = ".batch"
+"""The folder in OUT of everything that is not a bundle."""
 _FILE = "journal.jsonl"
-_PATIENCE = 10.0
-"""Seconds that the processes of a program that was killed may take to end."""
-_PAUSE = 0.05
+_LOCK_SECONDS = 10.0
+"""How long the processes of a killed program may take to exit."""
+_RETRY_SECONDS = 0.05
 
 Record = dict[str, Any]
 
 
-def sealed(record: Record) -> str:
+def encode_record(record: Record) -> str:
     """A record as a line, with its checksum."""
-    return json.dumps({**record, "sum": _sum(record)}, ensure_ascii=True, allow_nan=False)
+    return json.dumps({**record, "sum": _checksum(record)}, ensure_ascii=True, allow_nan=False)
 
 
-def unsealed(line: str | bytes) -> Record | None:
-    """The record of a line; None where it is not whole."""
+def decode_record(line: str | bytes) -> Record | None:
+    """The record of a line; None if the line is incomplete or damaged."""
     try:
         record = json.loads(line)
-        claimed = record.pop("sum")
-        return record if claimed == _sum(record) else None
+        checksum = record.pop("sum")
+        return record if checksum == _checksum(record) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _sum(record: Record) -> str:
+def _checksum(record: Record) -> str:
     return f"{zlib.crc32(canonical(record).encode()):08x}"
 
 
 def read(folder: Path) -> tuple[list[Record], int, bool]:
-    """The records of a journal, how many lines could not be read, and whether the last one is unfinished.
+    """The records of a journal, the number of unreadable lines, and whether the last line is incomplete.
 
     Args:
-        folder: where it is; without one it is empty.
+        folder: the state folder; without a journal in it there are no records.
     """
     data = read_bytes(folder)
     lines = [line for line in data.split(b"\n") if line]
-    records = [record for line in lines if (record := unsealed(line)) is not None]
+    records = [record for line in lines if (record := decode_record(line)) is not None]
     return records, len(lines) - len(records), bool(data) and not data.endswith(b"\n")
 
 
 def read_bytes(folder: Path) -> bytes:
-    """All of a journal as it is; without one, nothing."""
+    """The content of the journal in a state folder; empty if there is none."""
     path = folder / _FILE
     return path.read_bytes() if path.exists() else b""
 
 
 class Journal:
-    """The journal in a folder, held by this program alone.
+    """A journal that this program has locked.
 
     Attributes:
-        folder: where it is, with logs and temporary files beside it.
-        records: what was in it, in order.
-        damaged: how many lines of it could not be read.
-        lock: the descriptor that holds it; to be inherited by processes that work on its behalf.
+        folder: the state folder, with logs and temporary files beside the journal.
+        records: the records, in order.
+        damaged: the number of unreadable lines.
+        lock: the descriptor of the lock, to be inherited by processes that work for this program.
     """
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
         self.lock = lock
         path = folder / _FILE
-        self.records, self.damaged, self._torn = read(folder)
+        self.records, self.damaged, self._incomplete = read(folder)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         synchronize(folder)
 
-    def add(self, event: str, *, wait: bool = True, **fields: Any) -> None:
-        """Append a record and wait until it is on the disk, unless it is one whose loss costs nothing.
+    def add(self, event: str, *, durable: bool = True, **fields: Any) -> None:
+        """Append a record.
+
+        Args:
+            event: its kind.
+            durable: whether to wait until it is on the disk.
+            fields: JSON values.
 
         Raises:
-            InputError: it cannot be written; what was in it before is as it was.
+            InputError: it cannot be written; earlier records are intact.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         record = {"at": now, "event": event, **fields}
-        self._append(sealed(record).encode() + b"\n", wait)
+        self._append(encode_record(record).encode() + b"\n", durable)
         self.records.append(record)
 
-    def absorb(self, lines: Iterable[bytes]) -> None:
-        """Append those lines of other journals that are whole, and not in this one; raises as `add`."""
-        known = set(map(sealed, self.records))
-        new = dict.fromkeys(line for line in lines if unsealed(line) is not None and line.decode() not in known)
+    def merge(self, lines: Iterable[bytes]) -> None:
+        """Append those lines of other journals that are complete and not in this one; raises as `add`."""
+        known = set(map(encode_record, self.records))
+        new = dict.fromkeys(line for line in lines if decode_record(line) is not None and line.decode() not in known)
         if new:
-            self._append(b"".join(line + b"\n" for line in new), wait=True)
-            self.records += [record for line in new if (record := unsealed(line)) is not None]
+            self._append(b"".join(line + b"\n" for line in new), durable=True)
+            self.records += [record for line in new if (record := decode_record(line)) is not None]
 
-    def _append(self, line: bytes, wait: bool) -> None:
-        data = b"\n" + line if self._torn else line  # an unfinished line ends here
-        self._torn = True
+    def _append(self, line: bytes, durable: bool) -> None:
+        data = b"\n" + line if self._incomplete else line  # ends the incomplete line
+        self._incomplete = True
         try:
             if os.write(self._file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if wait:
+            if durable:
                 os.fsync(self._file)
         except OSError as error:
             what = f"the journal cannot be written: {error.strerror}"
             where = str(self.folder / _FILE)
-            raise InputError(what, where=where, hint="make room; the same command goes on from here") from error
-        self._torn = False
+            raise InputError(what, where=where, hint="free disk space, then repeat the command: it resumes") from error
+        self._incomplete = False
 
     def close(self) -> None:
-        """Let go of it, as far as this process holds it."""
+        """Close this process's descriptor of the journal."""
         os.close(self._file)
 
 
 @contextlib.contextmanager
-def held(out: Path) -> Iterator[Journal]:
-    """Hold the journal of a folder, which is made where there is none.
+def locked(out: Path) -> Iterator[Journal]:
+    """Lock the journal of a folder; folder and journal are created as needed.
 
     Raises:
-        InputError: another program holds it, or the folder cannot be written.
+        InputError: another program has locked it, or the folder cannot be written.
     """
-    folder = out / STATE
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder = out / STATE_FOLDER
+    created = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -154,25 +159,26 @@ def held(out: Path) -> Iterator[Journal]:
         if journal is not None:
             journal.close()
         os.close(lock)
-        if journal is None or not journal.records:  # leave nothing where there was nothing
+        if journal is None or not journal.records:  # remove what was created for nothing
             with contextlib.suppress(OSError):
-                (folder / _FILE).unlink(missing_ok=True) if journal is not None else None
-                for each in made:
+                if journal is not None:
+                    (folder / _FILE).unlink(missing_ok=True)
+                for each in created:
                     each.rmdir()
 
 
 def _acquire(lock: int, out: Path) -> None:
-    """Lock a folder; processes that outlived their program by moments are waited for."""
-    deadline = time.monotonic() + _PATIENCE
+    """Lock a folder; waits for processes that outlive their killed program by moments."""
+    deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                what = "another batch into this folder is under way"
+                what = "another batch is writing to this folder"
                 raise InputError(what, where=str(out), hint="wait for it to end, or give another folder") from None
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_SECONDS)
         except OSError as error:
             if error.errno in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
                 return  # the file system (NFS) has no such locks: better none than no conversion

@@ -1,4 +1,4 @@
-"""What became of a batch, for people and as JSON."""
+"""The result of a batch, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from onnx_bridge.batch.failure import Failure
 from onnx_bridge.core.locations import Location
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Status = Literal["converted", "reused", "kept", "checked", "failed", "told", "planned"]
-"""``reused``: there was a bundle of the same content under another name. ``kept``: it was done before. ``checked``: it
-was, and only compared anew. ``told``: it failed before in the same way, and was not tried again. ``planned``: what a
-dry run says instead of converting."""
+Status = Literal["converted", "reused", "kept", "checked", "failed", "skipped", "planned"]
+"""``reused``: copied from a bundle of the same content. ``kept``: the bundle of an earlier run. ``checked``: likewise,
+but compared in this run. ``skipped``: it failed in an earlier run, and was not tried again. ``planned``: to be done, in
+a dry run."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one job.
+    """The result of one job.
 
     Attributes:
         name: of the bundle, under OUT.
         source: the model.
         status: see `Status`.
-        seconds: that it took, in this run.
-        error: why it failed, with its ``kind``, ``what``, ``where``, ``hint``, ``stage``.
-        log: the file with all that was printed.
-        notes: what the user should know of the bundle.
-        check: the comparison with the reference in a sentence.
+        seconds: the duration in this run.
+        error: why it failed.
+        log: the file with its output.
+        notes: of the bundle.
+        check: the summary of the comparison with the reference.
     """
 
     name: str
     source: Location
     status: Status
     seconds: float = 0.0
-    error: dict[str, Any] | None = None
+    error: Failure | None = None
     log: Location | None = None
     notes: tuple[str, ...] = ()
     check: str | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether there is no good bundle."""
+        """Whether there is no bundle, or it differs from the reference."""
         return self.error is not None
 
     @property
     def reason(self) -> str:
-        """Why it failed, in a sentence."""
+        """Why it failed, in one line; empty if it did not."""
         if self.error is None:
             return ""
-        where = self.error["where"]
-        known = {str(self.source), self.source.name, None, ""}
-        text = self.error["what"] if where in known else f"{where}: {self.error['what']}"
-        return f"{text} ({self.error['hint']})" if self.error["hint"] else str(text)
+        where, what, hint = self.error.where, self.error.what, self.error.hint
+        text = what if where in {str(self.source), self.source.name, None, ""} else f"{where}: {what}"
+        return f"{text} ({hint})" if hint else text
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -63,7 +63,7 @@ class Result:
             "source": str(self.source),
             "status": self.status,
             "seconds": round(self.seconds, 4),
-            "error": self.error,
+            "error": self.error.to_json() if self.error else None,
             "log": str(self.log) if self.log else None,
             "notes": list(self.notes),
             "check": self.check,
@@ -72,13 +72,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch.
+    """The result of a batch.
 
     Attributes:
         out: the folder of the bundles.
         results: one a job, in the order of the sources.
-        seconds: all of it.
-        notes: what the user should know of the whole.
+        seconds: the duration.
+        notes: sentences for the user.
     """
 
     out: Location
@@ -88,7 +88,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether every job has a good bundle."""
+        """Whether no job has failed."""
         return not any(each.failed for each in self.results)
 
     def to_json(self) -> dict[str, Any]:
@@ -103,10 +103,10 @@ class Outcome:
         }
 
     def render(self, *, verbose: bool = False) -> RenderableType:
-        """The failures as a table, with reason and log, and a sentence.
+        """A table of the failures with reasons and logs, and a summary.
 
         Args:
-            verbose: every job, not the failures alone.
+            verbose: list every job.
         """
         from rich.console import Group
         from rich.table import Table
@@ -115,16 +115,16 @@ class Outcome:
         parts: list[RenderableType] = []
         listed = [each for each in self.results if verbose or each.failed or each.status == "planned"]
         if listed:
-            table = Table("job", "what", "why", "log", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            table = Table("job", "status", "reason", "log", box=None, pad_edge=False, padding=(0, 2, 0, 0))
             for each in listed:
-                stage = f" in {each.error['stage']}" if each.error else ""
+                stage = f" in {each.error.stage}" if each.error else ""
                 why = each.reason or each.check or "; ".join(each.notes)
                 table.add_row(*map(Text, (each.name, f"{each.status}{stage}", why, str(each.log or "–"))))
             parts.append(table)
         counts = Counter(each.status for each in self.results)
         counted = ", ".join(f"{count} {status}" for status, count in counts.items())
-        if counts["told"]:
-            counted += " (failed before in the same way, and not tried again: --retry does)"
+        if counts["skipped"]:
+            counted += " (skipped: failed in an earlier run; --retry tries again)"
         parts += [Text(f"note: {note}") for note in self.notes]
         many = f"{len(self.results)} job{'s' * (len(self.results) != 1)}"
         parts.append(Text(f"{many} in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))

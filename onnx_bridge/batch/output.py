@@ -1,8 +1,8 @@
-"""Where the bundles of a batch go: a folder here, or one elsewhere.
+"""The folder that the bundles of a batch go to: a local or a remote one.
 
-Elsewhere nothing can be locked, renamed or appended to, and the machine may not be this one the next time. So each
-bundle is copied to its place file by file with its manifest last, its truth; what is there at the start of a batch is
-listed once. The journal is a file here, that the folder has copies of (`onnx_bridge.batch.journal_copies`).
+A remote folder has no locks, no renaming and no appending, and the next run may happen on another machine. So each
+bundle is copied file by file, its manifest last, and the folder is listed once, when the batch starts. The journal is a
+local file, with copies in the folder (`onnx_bridge.batch.remote_journal`). One program at a time may write to a folder.
 """
 
 from __future__ import annotations
@@ -11,270 +11,286 @@ import abc
 import contextlib
 import hashlib
 import json
-import os
 import posixpath
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch.examine import whole
-from onnx_bridge.batch.journal import STATE, Journal, Record
-from onnx_bridge.batch.journal_copies import Copies
-from onnx_bridge.batch.transfer import MANIFEST, listed
-from onnx_bridge.bundle.buckets import BucketsManifest
+from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
+from onnx_bridge.batch.remote_journal import RemoteJournal
+from onnx_bridge.batch.transfer import MANIFEST, bundle_files
+from onnx_bridge.bundle.buckets import Buckets, BucketsManifest, has_buckets
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import Manifest, is_manifest
 from onnx_bridge.conversion.publish import adopt, aside, keep_off
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
-from onnx_bridge.core.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.locations import Location, RemotePath
 from onnx_bridge.core.user_cache import cache_dir
 
-_TAKEN = "there is a file already that no conversion made, and that the bundle would overwrite"
+_STAGING = "staging"
 
 
 class Output(abc.ABC):
-    """The folder of a batch.
+    """The folder of the bundles of a batch.
 
     Attributes:
-        place: where it is.
+        location: of the folder.
     """
 
-    place: Location
+    location: Location
 
     @abc.abstractmethod
     def records(self) -> list[Record]:
-        """What its journal says, in order."""
+        """The records of its journal, in order."""
 
     @abc.abstractmethod
-    def held(self) -> AbstractContextManager[Journal]:
-        """Hold it, for this program alone; raises as `onnx_bridge.batch.journal.held`."""
+    def locked(self) -> AbstractContextManager[Journal]:
+        """Lock the folder for this program; raises as `onnx_bridge.batch.journal.locked`."""
 
     @abc.abstractmethod
-    def whole(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of the bundle of a name, if it has a content key, and all of its files are there."""
+    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if the bundle has this content key and all its files."""
 
     @abc.abstractmethod
-    def reuse(self, other: str, name: str, source: Location) -> Manifest:
-        """Have a bundle under another name too, as that of another file; raises InputError."""
+    def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
+        """Copy a bundle to another name, for another model of the same content; raises InputError."""
 
     @abc.abstractmethod
-    def publish(self, name: str, made: Location, source: Location) -> None:
-        """Move a bundle that was laid down aside to its place.
+    def publish(self, name: str, staged: Location, source: Location) -> None:
+        """Move a bundle from its staging folder to its name.
 
         Raises:
-            InputError: there is something else, or it may not be written there.
-            Unreachable: the place, or the bundle, cannot be seen from here.
+            InputError: other files are in the way, or access is denied.
+            Unreachable: the folder, or the staged bundle, cannot be accessed from here.
         """
 
     @abc.abstractmethod
-    def sweep(self, name: str) -> None:
-        """Take away what a job that was stopped had begun."""
+    def clean_up(self, name: str) -> None:
+        """Remove the partial results of a job that was stopped."""
 
     @abc.abstractmethod
-    def log(self, name: str, far: bool) -> Location:
-        """Where what a job prints goes to; ``far``: on another machine."""
+    def log(self, name: str, remote: bool) -> Location:
+        """The log file of a job; ``remote`` if it runs on another machine."""
 
     def bundle(self, name: str) -> Location:
-        """Where the bundle of a name is."""
-        return self.place / name
+        """The location of a bundle."""
+        return self.location / name
 
-    def aside(self) -> Location:
-        """A new folder for a bundle that is laid down for `publish`."""
-        return self.place / STATE / "aside" / secrets.token_hex(8)
+    def new_staging_folder(self) -> Location:
+        """A folder, not created yet, to write a bundle to before `publish`."""
+        return self.location / STATE_FOLDER / _STAGING / secrets.token_hex(8)
 
 
-def output_at(out: str | os.PathLike[str] | RemotePath) -> Output:
-    """The folder that a path or a URL names; what concerns one elsewhere is kept in the cache folder.
+def output_at(out: Location) -> Output:
+    """The output folder at a location; the state of a remote one is kept in the cache folder.
 
     Raises:
         InputError: it is a file.
     """
-    where = parse_location(out)
-    if isinstance(where, Path):
-        return Folder(where)
-    digest = hashlib.sha256(where.url.encode()).hexdigest()[:16]
-    return Elsewhere(where, cache_dir() / "batches" / digest)
+    if isinstance(out, Path):
+        return LocalOutput(out)
+    digest = hashlib.sha256(out.url.encode()).hexdigest()[:16]
+    return RemoteOutput(out, cache_dir() / "batches" / digest)
 
 
-class Folder(Output):
-    """A folder here."""
+def intact_manifest(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
+    """The manifest of a bundle, if the bundle has this content key and all its files in their sizes."""
+    try:
+        if has_buckets(bundle):
+            found = Buckets(bundle)
+            inner = all(intact_manifest(each.path, each.manifest.key or "") for each in found.bundles)
+            intact = all((bundle / each.file).stat().st_size == each.bytes for each in found.manifest.files)
+            return found.manifest if found.manifest.key == key and inner and intact else None
+        manifest = Manifest.read(manifest_path(bundle))
+        intact = all((bundle / each.file).stat().st_size == each.bytes for each in manifest.files)
+    except (BridgeError, OSError):
+        return None
+    return manifest if manifest.key == key and intact else None
 
-    place: Path
+
+class LocalOutput(Output):
+    """A local folder."""
+
+    location: Path
 
     def __init__(self, out: Path) -> None:
         if out.exists() and not out.is_dir():
-            raise InputError("this is a file already", where=str(out), hint="many models need a folder")
-        self.place = out
+            raise InputError("this is a file already", where=str(out), hint="a batch needs a folder")
+        self.location = out
 
     def records(self) -> list[Record]:
-        """What its journal says, in order."""
-        return journals.read(self.place / STATE)[0]
+        """The records of its journal, in order."""
+        return journals.read(self.location / STATE_FOLDER)[0]
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Journal]:
-        """Hold it, for this program alone."""
-        with journals.held(self.place) as journal:
-            shutil.rmtree(self.place / STATE / "aside", ignore_errors=True)  # of programs that were killed
+    def locked(self) -> Iterator[Journal]:
+        """Lock the folder for this program."""
+        staging = self.location / STATE_FOLDER / _STAGING
+        with journals.locked(self.location) as journal:
+            shutil.rmtree(staging, ignore_errors=True)  # of killed programs
             try:
                 yield journal
             finally:
-                shutil.rmtree(self.place / STATE / "aside", ignore_errors=True)
+                shutil.rmtree(staging, ignore_errors=True)
 
-    def whole(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of the bundle of a name, if it has a content key, and all of its files are there."""
-        return whole(self.place / name, key)
+    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if the bundle has this content key and all its files."""
+        return intact_manifest(self.location / name, key)
 
-    def reuse(self, other: str, name: str, source: Location) -> Manifest:
-        """Have a bundle under another name too, as that of another file."""
-        return adopt(self.place / other, self.place / name, source)  # type: ignore[arg-type]  # it is only named
+    def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
+        """Copy a bundle to another name, for another model of the same content."""
+        # `adopt` only uses the name of the source
+        return adopt(self.location / other, self.location / name, source)  # type: ignore[arg-type]
 
-    def publish(self, name: str, made: Location, source: Location) -> None:
-        """Move a bundle that was laid down aside to its place."""
-        home = self.place / name
-        if not isinstance(made, Path) or not (made / MANIFEST).exists():
+    def publish(self, name: str, staged: Location, source: Location) -> None:
+        """Move a bundle from its staging folder to its name."""
+        bundle = self.location / name
+        if not isinstance(staged, Path) or not (staged / MANIFEST).exists():
             hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
-            raise Unreachable("the node that made the bundle did not write it here", where=str(made), hint=hint)
-        files = _ordered(each.relative_to(made).as_posix() for each in made.rglob("*") if each.is_file())
-        with aside(home):
-            keep_off([home / each for each in files], made if isinstance(source, RemotePath) else source, home)
-            for each in _before(home) - {MANIFEST}:
-                (home / each).unlink(missing_ok=True)
-            for each in (MANIFEST, *files[:-1]):  # a manifest always says whose this is
-                (home / each).parent.mkdir(parents=True, exist_ok=True)
-                (made / each).replace(home / each)
-            synchronize(home)
-        shutil.rmtree(made, ignore_errors=True)
+            raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
+        files = _manifests_last(each.relative_to(staged).as_posix() for each in staged.rglob("*") if each.is_file())
+        with aside(bundle):
+            keep_off([bundle / each for each in files], staged if isinstance(source, RemotePath) else source, bundle)
+            for each in _earlier_files(bundle) - {MANIFEST}:
+                (bundle / each).unlink(missing_ok=True)
+            for each in (MANIFEST, *files[:-1]):  # first the manifest, which claims the folder for a bundle
+                (bundle / each).parent.mkdir(parents=True, exist_ok=True)
+                (staged / each).replace(bundle / each)
+            synchronize(bundle)
+        shutil.rmtree(staged, ignore_errors=True)
 
-    def sweep(self, name: str) -> None:
-        """Take away what a job that was stopped had begun."""
-        bundle = self.place / name
+    def clean_up(self, name: str) -> None:
+        """Remove the partial results of a job that was stopped."""
+        bundle = self.location / name
         for stale in bundle.glob(".converting-*"):
             shutil.rmtree(stale, ignore_errors=True)
-        for folder in (bundle, *bundle.relative_to(self.place).parents):
+        for folder in (bundle, *bundle.relative_to(self.location).parents):
             with contextlib.suppress(OSError):
-                (self.place / folder).rmdir()
+                (self.location / folder).rmdir()
 
-    def log(self, name: str, far: bool) -> Path:
-        """Where what a job prints goes to."""
-        return self.place / STATE / "logs" / f"{name}.log"
+    def log(self, name: str, remote: bool) -> Path:
+        """The log file of a job."""
+        return self.location / STATE_FOLDER / "logs" / f"{name}.log"
 
 
-class Elsewhere(Output):
-    """A folder that fsspec reaches.
+class RemoteOutput(Output):
+    """A remote folder.
 
     Args:
-        out: which.
-        state: the folder here for what concerns it.
+        out: its location.
+        state: the local folder for its state.
     """
 
-    place: RemotePath
+    location: RemotePath
 
     def __init__(self, out: RemotePath, state: Path) -> None:
-        self.place = out
-        self._copies = Copies(out / STATE, state)
+        self.location = out
+        self._journal = RemoteJournal(out / STATE_FOLDER / "journal", state)
         self._state = state
-        self._mine: set[str] = set()
+        self._changed: set[str] = set()
 
     def records(self) -> list[Record]:
-        """What its journal says, in order."""
-        return self._copies.records()
+        """The records of its journal, in order."""
+        return self._journal.records()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Journal]:
-        """Hold it, for this program alone."""
-        with self._copies.held() as journal:
-            (self.place / STATE / "aside").remove()  # of programs that were killed
+    def locked(self) -> Iterator[Journal]:
+        """Lock the folder for this program, against others on this machine."""
+        staging = self.location / STATE_FOLDER / _STAGING
+        with self._journal.locked() as journal:
+            staging.remove()  # of killed programs
             yield journal
-            (self.place / STATE / "aside").remove()
+            staging.remove()
 
-    def whole(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of the bundle of a name, if it has a content key, and all of its files are there."""
-        with self._shadow(name) as shadow:
-            return whole(shadow, key)
+    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if the bundle has this content key and all its files."""
+        with self._sparse_copy(name) as copy:
+            return intact_manifest(copy, key)
 
-    def reuse(self, other: str, name: str, source: Location) -> Manifest:
-        """Have a bundle under another name too, as that of another file."""
-        with self._shadow(other) as shadow:
-            old = Manifest.read(manifest_path(shadow))
+    def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
+        """Copy a bundle to another name, for another model of the same content."""
+        with self._sparse_copy(other) as copy:
+            old = Manifest.read(manifest_path(copy))
         manifest = replace(old, name=source.stem, source={**old.source, "path": str(source)})
         files = [each.file for each in old.files]
 
-        def write(home: RemotePath) -> None:
-            home.copy_from(self.place / other, files)
-            (home / MANIFEST).write_bytes(f"{json.dumps(manifest.to_json(), indent=2)}\n".encode())
+        def write(bundle: RemotePath) -> None:
+            bundle.copy_from(self.location / other, files)
+            (bundle / MANIFEST).write_bytes(f"{json.dumps(manifest.to_json(), indent=2)}\n".encode())
 
         self._replace(name, [*files, MANIFEST], write)
         return manifest
 
-    def publish(self, name: str, made: Location, source: Location) -> None:
-        """Move a bundle that was laid down aside to its place."""
-        assert isinstance(made, RemotePath)
-        files = _ordered(made.files())
+    def publish(self, name: str, staged: Location, source: Location) -> None:
+        """Copy a bundle from its staging folder to its name."""
+        assert isinstance(staged, RemotePath)
+        files = _manifests_last(staged.files())
 
-        def write(home: RemotePath) -> None:
-            home.copy_from(made, [each for each in files if posixpath.basename(each) != MANIFEST])
+        def write(bundle: RemotePath) -> None:
+            bundle.copy_from(staged, [each for each in files if posixpath.basename(each) != MANIFEST])
             for each in files:
                 if posixpath.basename(each) == MANIFEST:
-                    home.copy_from(made, [each])
+                    bundle.copy_from(staged, [each])
 
         self._replace(name, files, write)
-        made.remove()
+        staged.remove()
 
-    def sweep(self, name: str) -> None:
-        """Nothing: what was begun is aside."""
+    def clean_up(self, name: str) -> None:
+        """Nothing: partial results are in staging folders."""
 
-    def log(self, name: str, far: bool) -> Location:
-        """Where what a job prints goes to."""
-        folder: Location = self.place / STATE if far else self._state / STATE
+    def log(self, name: str, remote: bool) -> Location:
+        """The log file of a job: local, unless the job runs on another machine."""
+        folder: Location = self.location / STATE_FOLDER if remote else self._state / STATE_FOLDER
         return folder / "logs" / f"{name}.log"
 
     def _replace(self, name: str, files: Sequence[str], write: Callable[[RemotePath], None]) -> None:
-        """Put files in the place of those of an earlier bundle."""
-        self._copies.check()
-        home, begun = self.place / name, self.place / STATE / "publishing" / f"{name}.json"
-        self._mine.add(name)
-        with self._shadow(name) as shadow:
-            there = {each.relative_to(shadow).as_posix() for each in shadow.rglob("*") if each.is_file()}
-            before = _before(shadow)
-            ours = is_manifest(shadow / MANIFEST)
-        with contextlib.suppress(InputError):  # there is none where nothing was cut off
-            before |= set(json.loads(begun.read_bytes()))
-            ours = True
-        if not ours and (clash := sorted(there & set(files))):
-            raise InputError(_TAKEN, where=str(home / clash[0]), hint="give another folder")
-        begun.write_bytes(json.dumps(sorted(before | set(files))).encode())  # without a manifest, it says whose this is
-        (home / MANIFEST).remove()
-        write(home)
-        for stale in before - set(files):
-            (home / stale).remove()
-        begun.remove()
+        """Replace the files of an earlier bundle; ``write`` writes the new ones, the manifest last."""
+        bundle, plan = self.location / name, self.location / STATE_FOLDER / "publishing" / f"{name}.json"
+        self._changed.add(name)
+        with self._sparse_copy(name) as copy:
+            present = {each.relative_to(copy).as_posix() for each in copy.rglob("*") if each.is_file()}
+            earlier = _earlier_files(copy)
+            is_bundle = is_manifest(copy / MANIFEST)
+        with contextlib.suppress(InputError):  # there is no plan unless an earlier replacement was interrupted
+            earlier |= set(json.loads(plan.read_bytes()))
+            is_bundle = True
+        if not is_bundle and (clash := sorted(present & set(files))):
+            what = "there is a file already that no conversion made, and that the bundle would overwrite"
+            raise InputError(what, where=str(bundle / clash[0]), hint="give another folder")
+        # while there is no manifest, the plan lists the files that belong to the bundle
+        plan.write_bytes(json.dumps(sorted(earlier | set(files))).encode())
+        (bundle / MANIFEST).remove()
+        write(bundle)
+        for stale in earlier - set(files):
+            (bundle / stale).remove()
+        plan.remove()
 
     @cached_property
-    def _found(self) -> tuple[dict[str, dict[str, int]], dict[str, bytes]]:
-        """What was there at first: for each folder the files below it, with their sizes; and all manifests."""
+    def _listing(self) -> tuple[dict[str, dict[str, int]], dict[str, bytes]]:
+        """The folder as the batch found it: for each folder the sizes of all files below; and all manifests."""
         below: dict[str, dict[str, int]] = {}
-        for name, size in self.place.files().items():
+        for name, size in self.location.files().items():
             for parent in Path(name).parents:
                 below.setdefault(parent.as_posix(), {})[Path(name).relative_to(parent).as_posix()] = size
-        return below, self.place.read_many([each for each in below.get(".", ()) if Path(each).name == MANIFEST])
+        return below, self.location.read_many([each for each in below.get(".", ()) if Path(each).name == MANIFEST])
 
     @contextlib.contextmanager
-    def _shadow(self, name: str) -> Iterator[Path]:
-        """A bundle as a folder here, in which only the manifests have content; the others have their size."""
-        if name in self._mine:
-            files = (self.place / name).files()
-            manifests = (self.place / name).read_many([each for each in files if Path(each).name == MANIFEST])
+    def _sparse_copy(self, name: str) -> Iterator[Path]:
+        """A local copy of a bundle in which only manifests have content; other files only have their size."""
+        if name in self._changed:
+            files = (self.location / name).files()
+            manifests = (self.location / name).read_many([each for each in files if Path(each).name == MANIFEST])
         else:
-            below, all_ = self._found
+            below, contents = self._listing
             files = below.get(name, {})
-            manifests = {each: all_[f"{name}/{each}"] for each in files if f"{name}/{each}" in all_}
+            manifests = {each: contents[f"{name}/{each}"] for each in files if f"{name}/{each}" in contents}
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
             for each, size in files.items():
                 path = Path(folder) / each
@@ -285,13 +301,13 @@ class Elsewhere(Output):
             yield Path(folder)
 
 
-def _before(bundle: Path) -> set[str]:
-    """The files of a bundle that is there already."""
+def _earlier_files(bundle: Path) -> set[str]:
+    """The files of an existing bundle."""
     with contextlib.suppress(BridgeError):
-        return listed(bundle)
+        return bundle_files(bundle)
     return set()
 
 
-def _ordered(names: Iterator[str] | dict[str, int]) -> list[str]:
-    """The files of a bundle in the order in which they are published: manifests last, that of the whole behind all."""
+def _manifests_last(names: Iterable[str]) -> list[str]:
+    """The files of a bundle in the order of publication: manifests last, that of the whole bundle at the end."""
     return sorted(names, key=lambda each: (posixpath.basename(each) == MANIFEST, each == MANIFEST, each))

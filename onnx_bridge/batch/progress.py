@@ -1,4 +1,4 @@
-"""A batch as it goes: a live table in a terminal, a line for each job elsewhere."""
+"""Progress of a batch: a live table in a terminal, otherwise a line for each finished job."""
 
 from __future__ import annotations
 
@@ -6,53 +6,41 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from onnx_bridge.batch.outcome import Result
-from onnx_bridge.batch.stages import STAGES
+from onnx_bridge.core.progress import Stage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_QUICK = ("kept", "told", "reused", "planned")
-"""What takes no time, and says nothing of how long the rest will take."""
+_INSTANT = ("kept", "skipped", "reused", "planned")
+"""Statuses of jobs that take no time, and are left out of the estimate of the remaining time."""
+_STAGES = list(Stage)
 
 
-class Watcher(Protocol):
-    """Who is told what happens."""
-
-    def begin(self, total: int) -> None:
-        """There are so many jobs."""
-
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """A job is now at a stage (`STAGES`)."""
-
-    def ended(self, result: Result, weight: int) -> None:
-        """A job is over; ``weight`` says how large it was among the others."""
-
-
-class Silent:
-    """A watcher that says nothing."""
+class Observer:
+    """Receives the progress of a batch; this one ignores it."""
 
     def begin(self, total: int) -> None:
-        """Nothing."""
+        """The batch has this many jobs."""
 
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """Nothing."""
+    def stage(self, name: str, stage: Stage, detail: str) -> None:
+        """A job is at a stage."""
 
-    def ended(self, result: Result, weight: int) -> None:
-        """Nothing."""
+    def ended(self, result: Result) -> None:
+        """A job has ended."""
 
 
 @contextlib.contextmanager
-def watching(quiet: bool) -> Iterator[Watcher]:
-    """The watcher for this terminal, or for what is in its place.
+def observer(quiet: bool) -> Iterator[Observer]:
+    """The observer for standard error.
 
     Args:
-        quiet: say nothing.
+        quiet: print nothing.
     """
     if quiet:
-        yield Silent()
+        yield Observer()
     elif not sys.stderr.isatty():
         yield Lines(sys.stderr)
     else:
@@ -64,11 +52,11 @@ def watching(quiet: bool) -> Iterator[Watcher]:
             yield table
 
 
-class Lines:
-    """A line for each job that ends.
+class Lines(Observer):
+    """Prints a line for each job that ends.
 
     Args:
-        stream: where they go.
+        stream: the file to print to.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -76,14 +64,11 @@ class Lines:
         self._total = self._done = 0
 
     def begin(self, total: int) -> None:
-        """Say how many."""
+        """The batch has this many jobs."""
         self._total = total
 
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """Nothing: what is under way is not told in lines."""
-
-    def ended(self, result: Result, weight: int) -> None:
-        """Say what became of one."""
+    def ended(self, result: Result) -> None:
+        """Print the result."""
         self._done += 1
         width = len(str(self._total))
         why = f": {result.reason}" if result.failed else ""
@@ -91,46 +76,40 @@ class Lines:
         print(text, file=self._stream, flush=True)
 
 
-class Table:
-    """What is under way, job by job with its stage, and how far the whole is."""
+class Table(Observer):
+    """Shows the running jobs with their stages, and the progress of the batch."""
 
     def __init__(self) -> None:
-        self._total = self._done = self._failed = 0
+        self._total = self._done = self._failed = self._instant = 0
         self._begun = time.monotonic()
-        self._running: dict[str, tuple[float, str, str]] = {}
-        self._weights: list[int] = []
-        self._quick = 0
+        self._running: dict[str, tuple[float, Stage, str]] = {}
 
     def begin(self, total: int) -> None:
-        """There are so many jobs."""
+        """The batch has this many jobs."""
         self._total, self._begun = total, time.monotonic()
 
-    def stage(self, name: str, stage: str, detail: str) -> None:
-        """A job is now at a stage."""
+    def stage(self, name: str, stage: Stage, detail: str) -> None:
+        """A job is at a stage."""
         started = self._running[name][0] if name in self._running else time.monotonic()
         self._running[name] = (started, stage, detail)
 
-    def ended(self, result: Result, weight: int) -> None:
-        """A job is over."""
+    def ended(self, result: Result) -> None:
+        """A job has ended."""
         self._running.pop(result.name, None)
         self._done += 1
         self._failed += result.failed
-        if result.status in _QUICK:
-            self._quick += 1
-        else:
-            self._weights.append(weight)
+        self._instant += result.status in _INSTANT
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the end, from what the jobs so far took; None where none was done yet."""
-        done = len(self._weights)
+        """The estimated seconds until the end, from the average so far; None if no job has been done yet."""
+        done = self._done - self._instant
         if not done:
             return None
-        each = (time.monotonic() - self._begun) / done
-        return each * (self._total - self._quick - done)
+        return (time.monotonic() - self._begun) / done * (self._total - self._done)
 
     def render(self) -> RenderableType:
-        """For rich."""
+        """The table, for rich."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table as Grid
@@ -139,9 +118,9 @@ class Table:
         now = time.monotonic()
         grid = Grid.grid(padding=(0, 2))
         for name, (started, stage, detail) in list(self._running.items()):
-            bar = ProgressBar(len(STAGES), STAGES.index(stage), width=14)
-            said = detail if detail != stage else ""
-            grid.add_row(Text(name), bar, Text(stage), Text(f"{now - started:.0f} s"), Text(said, style="dim"))
+            bar = ProgressBar(len(_STAGES), _STAGES.index(stage), width=14)
+            more = detail if detail != stage else ""
+            grid.add_row(Text(name), bar, Text(stage), Text(f"{now - started:.0f} s"), Text(more, style="dim"))
         left = self.remaining
         eta = "" if left is None else f", about {_clock(left)} to go"
         failed = f", {self._failed} failed" if self._failed else ""

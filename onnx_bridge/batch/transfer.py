@@ -1,9 +1,9 @@
-"""Models and bundles that are elsewhere: brought to a scratch folder for as long as they are needed, and laid down.
+"""Transfer of models and bundles between remote locations and this machine.
 
-A model is its file and the files of its external data. To know its content key, only the former is brought: the data
-are hashed as they stream by, and files without content, as long as they, stand in for them (`stand_in`). A bundle whose
-place is not this machine's to write to is laid down aside of it, file by file, for the program that leads the batch to
-publish as a whole.
+A model is its file and the files of its external data. To compute its content key, only the former is downloaded: the
+data are hashed while they are streamed, and sparse files of the same size take their place (`sparse_copy`). A job that
+runs on another machine, or writes to a remote OUT, writes its bundle to a staging folder, file by file; the scheduler
+publishes it as a whole.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from onnx_bridge.model.wire_format import Malformed, strip
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 22
-_SHARED = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
+_SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
 
 
-def bring(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path, Path]:
-    """Have what a task needs on this machine.
+def fetch_inputs(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path, Path]:
+    """Download what a task needs.
 
     Args:
-        task: as for `onnx_bridge.batch.job_process.perform`.
-        scratch: what is closed when it is done.
+        task: as for `onnx_bridge.batch.engines.job_process.perform`.
+        scratch: removes the downloads when it is closed.
 
     Returns:
-        The model, and the folder for its bundle, or of it where it is only to be compared.
+        The paths of the model, and of the folder of its bundle, which exists if the bundle is only to be compared.
 
     Raises:
-        InputError: there is no such file, or it may not be read.
-        Unreachable: it cannot be had now, or not on this machine.
+        InputError: a file does not exist, or access is denied.
+        Unreachable: a file cannot be read now, or not on this machine.
     """
     source, bundle = parse_location(task["source"]), parse_location(task["bundle"])
     folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="onnx-bridge-")))
-    named = [source, *(task["settings"][name] for name in ("data", "calibration")), *task["passes"]]
-    for each in named if task["aside"] is not None else ():  # the program that leads the batch has seen them
+    request, staging = task["request"], task["staging"] is not None
+    named = [source, request["parity"]["inputs"], request["conversion"]["calibration"], *task["passes"]]
+    for each in named if staging else ():  # the scheduler's machine has them
         if each is not None and not isinstance(each, RemotePath) and not Path(each).exists():
-            raise Unreachable("this machine sees no such file", where=str(each), hint=_SHARED.format("it"))
+            raise Unreachable("this machine has no such file", where=str(each), hint=_SHARED_HINT.format("it"))
     if isinstance(source, RemotePath):
         source = fetch(source, folder / "model")
     if task["convert"]:
-        return source, folder / "bundle" if task["aside"] is not None else Path(str(bundle))
+        return source, folder / "bundle" if staging else Path(str(bundle))
     if isinstance(bundle, RemotePath):
         fetch_bundle(bundle, folder / "bundle")
         return source, folder / "bundle"
@@ -66,25 +67,25 @@ def bring(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path,
 
 
 def fetch(source: RemotePath, folder: Path) -> Path:
-    """Bring a model, with its external data; a file of these that is missing stays so."""
+    """Download a model with its external data, except missing files of these."""
     path = folder / source.name
     source.download(path)
     for name in _external(path):
-        with contextlib.suppress(InputError):  # reading the model says so
+        with contextlib.suppress(InputError):  # reading the model reports it
             (source.parent / name).download(folder / name)
     return path
 
 
 @contextlib.contextmanager
-def stand_in(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str | int]]]]:
-    """A model as far as it takes to read all but its external data.
+def sparse_copy(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str | int]]]]:
+    """Download a model with sparse files, of the right sizes, as its external data.
 
     Yields:
-        Its file; the digest of all its content (`onnx_bridge.model.io.digest`); the states of its files.
+        Its path; the digest of its whole content (`onnx_bridge.model.io.digest`); the fingerprints of its files.
 
     Raises:
-        InputError: there is no such file, or it may not be read.
-        Unreachable: it cannot be had now.
+        InputError: there is no such file, or access is denied.
+        Unreachable: it cannot be read now.
     """
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / source.name
@@ -96,15 +97,15 @@ def stand_in(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str | in
             data = source.parent / name
             states.append(state := data.fingerprint())
             if state is not None:
-                digests.append(_streamed(data))
+                digests.append(_digest(data))
                 (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
-                with (path.parent / name).open("wb") as hole:
-                    hole.truncate(int(state[1]))
+                with (path.parent / name).open("wb") as file:
+                    file.truncate(int(state[1]))
         whole = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
         yield path, whole, [each for each in states if each is not None]
 
 
-def _streamed(data: RemotePath) -> bytes:
+def _digest(data: RemotePath) -> bytes:
     hashed = hashlib.sha256()
     with data.translated_errors(), data.open() as file:
         while chunk := file.read(_CHUNK):
@@ -113,11 +114,11 @@ def _streamed(data: RemotePath) -> bytes:
 
 
 def _external(path: Path) -> list[str]:
-    """The files of a model's external data, from its folder, in the order of their first mention; none outside it."""
+    """The files of a model's external data, relative to its folder, in order of first use; none outside the folder."""
     source = Source(path)
     try:
         model = onnx.ModelProto.FromString(strip(source.memory, source.size).message) if source.size else None
-    except (Malformed, DecodeError):  # reading the model says so
+    except (Malformed, DecodeError):  # reading the model reports it
         return []
     found = (posixpath.normpath(each) for each in _locations(model)) if model is not None else ()
     return [each for each in dict.fromkeys(found) if each.split("/")[0] not in ("", ".", "..")]
@@ -134,59 +135,59 @@ def _locations(message: Message) -> Iterator[str]:
                 yield from _locations(each)
 
 
-def listed(bundle: Path) -> set[str]:
-    """The files of a bundle, from its folder; raises InputError where it has no good manifest."""
+def bundle_files(bundle: Path) -> set[str]:
+    """The files of a bundle, relative to its folder; raises InputError if it has no valid manifest."""
     if has_buckets(bundle):
         found = BucketsManifest.read(manifest_path(bundle))
-        inner = {f"{each.folder}/{name}" for each in found.buckets for name in listed(bundle / each.folder)}
+        inner = {f"{each.folder}/{name}" for each in found.buckets for name in bundle_files(bundle / each.folder)}
         return {MANIFEST, *(each.file for each in found.files), *map(posixpath.normpath, inner)}
     return {MANIFEST, *(posixpath.normpath(each.file) for each in Manifest.read(manifest_path(bundle)).files)}
 
 
 def fetch_bundle(bundle: RemotePath, folder: Path) -> None:
-    """Bring a bundle; raises InputError where there is none."""
+    """Download a bundle; raises InputError if there is none."""
     for name in bundle.files():
         if posixpath.basename(name) == MANIFEST:
             (bundle / name).download(folder / name)
-    for name in listed(folder):
+    for name in bundle_files(folder):
         if posixpath.basename(name) != MANIFEST:
             (bundle / name).download(folder / name)
 
 
-def lay_down(bundle: Path, aside: Location, origin: Location) -> None:
-    """Copy a bundle to where the program that leads the batch takes it from.
+def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
+    """Copy a bundle to a staging folder.
 
     Args:
         bundle: its folder.
-        aside: a folder that is not there yet.
-        origin: the model that it was made from; the manifests say so.
+        staging: a folder that does not exist yet.
+        source: the location of the model, for the manifests, which name a local copy of it.
 
     Raises:
-        InputError: it may not be written there.
+        InputError: access is denied.
         Unreachable: it cannot be written now, or not by this machine.
     """
-    if isinstance(aside, Path) and not aside.parent.parent.is_dir():
-        raise Unreachable("this machine sees no such folder", where=str(aside), hint=_SHARED.format("OUT"))
-    stamped = _stamped(bundle, str(origin))
+    if isinstance(staging, Path) and not staging.parent.parent.is_dir():
+        raise Unreachable("this machine has no such folder", where=str(staging), hint=_SHARED_HINT.format("OUT"))
+    manifests = _manifests(bundle, str(source))
     for path in sorted(each for each in bundle.rglob("*") if each.is_file()):
         name = path.relative_to(bundle).as_posix()
-        target = aside / name
+        target = staging / name
         if isinstance(target, RemotePath):
-            target.write_bytes(stamped[name]) if name in stamped else target.upload(path)
+            target.write_bytes(manifests[name]) if name in manifests else target.upload(path)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(stamped[name]) if name in stamped else shutil.copyfile(path, target)
+            target.write_bytes(manifests[name]) if name in manifests else shutil.copyfile(path, target)
             synchronize(target)
             synchronize(target.parent)
 
 
-def _stamped(bundle: Path, origin: str) -> dict[str, bytes]:
-    """The manifests of a bundle as those of one that was made from another file; by their paths in it."""
+def _manifests(bundle: Path, source: str) -> dict[str, bytes]:
+    """The manifests of a bundle by relative path, with another path of the source."""
     values = json.loads((bundle / MANIFEST).read_text())
-    values["source"]["path"] = origin
+    values["source"]["path"] = source
     found: dict[str, bytes] = {}
     for each in values.get("buckets", ()):
-        inner = _stamped(bundle / each["folder"], origin)
+        inner = _manifests(bundle / each["folder"], source)
         each["manifest"] = hashlib.sha256(inner[MANIFEST]).hexdigest()
         found |= {f"{each['folder']}/{name}": data for name, data in inner.items()}
     return {**found, MANIFEST: f"{json.dumps(values, indent=2)}\n".encode()}

@@ -32,8 +32,7 @@ from onnx_bridge.cli.terminal import Json, progress, show
 from passes.core.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from onnx_bridge.batch.jobs import Settings
-    from onnx_bridge.core.locations import Location
+    from onnx_bridge.batch.request import BatchRequest, JobRequest
 
 Sources = Annotated[
     list[str],
@@ -100,11 +99,14 @@ def convert(
     a folder in OUT; the same command again does what is not done yet, or has changed. Exit code 1 where one failed, or
     where --check finds a difference.
     """
-    from onnx_bridge.batch.jobs import Settings, is_batch
+    from onnx_bridge.batch.jobs import is_batch
+    from onnx_bridge.batch.request import BatchRequest, JobRequest
+    from onnx_bridge.conversion.request import ConvertRequest
     from onnx_bridge.core.locations import parse_location
     from onnx_bridge.migraphx.compile_options import parse_option
+    from onnx_bridge.parity.request import CheckRequest
 
-    settings = Settings(
+    conversion = ConvertRequest(
         target=target,
         pipeline=pipeline,
         dims=dims(dim),
@@ -120,18 +122,16 @@ def convert(
         options=dict(map(parse_option, option or ())),
         timeout=timeout,
         memory=memory,
-        check=check,
-        rtol=rtol,
-        atol=atol,
     )
+    request = JobRequest(conversion, check, CheckRequest(rtol=rtol, atol=atol))
     _check_engine(engine, address)
     places, target_place = [parse_location(each) for each in sources], parse_location(out)
     if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
-        files = list(context.find_root().params.get("files") or ())
-        chosen = (engine, address, jobs)
-        _convert_many(places, target_place, settings, chosen, resume, retry, dry_run, files, verbose, as_json)
+        files = tuple(context.find_root().params.get("files") or ())
+        batch = BatchRequest(tuple(places), target_place, request, jobs, resume, retry, dry_run, files)
+        _convert_many(batch, address, engine == "ray", verbose, as_json)
     else:
-        _convert_one(Path(sources[0]), target_place, settings, as_json)
+        _convert_one(Path(sources[0]), target_place, request, as_json)
 
 
 def _check_engine(engine: str, address: str | None) -> None:
@@ -142,23 +142,17 @@ def _check_engine(engine: str, address: str | None) -> None:
         raise InputError("only Ray has an address", where=f"--address {address}", hint="give --engine ray as well")
 
 
-def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> None:
-    import onnx_bridge
+def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
+    from onnx_bridge.batch.engines.job_process import convert_model
     from onnx_bridge.bundle.bundle import Bundle
     from onnx_bridge.bundle.inspect import describe_bundle
-    from onnx_bridge.conversion.buckets import convert_buckets
+    from onnx_bridge.parity import check as parity
 
     with progress(as_json) as tell:
-        bundle: Bundle | onnx_bridge.Buckets
-        if settings.buckets:
-            bundle = convert_buckets(
-                source, out, settings.buckets, pad=settings.pad, **settings.conversion(), progress=tell
-            )
-        else:
-            bundle = onnx_bridge.convert(source, out, **settings.conversion(), progress=tell)
+        bundle = convert_model(source, out, request.conversion, tell)
         report = None
-        if settings.check:
-            report = onnx_bridge.check(bundle, rtol=settings.rtol, atol=settings.atol, progress=tell)
+        if request.check:
+            report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
         show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json)
     if report is not None:
@@ -167,43 +161,16 @@ def _convert_one(source: Path, out: Path, settings: Settings, as_json: bool) -> 
             raise typer.Exit(report.exit_code)
 
 
-def _convert_many(
-    sources: list[Location],
-    out: Location,
-    settings: Settings,
-    chosen: tuple[str, str | None, int | None],
-    resume: bool,
-    retry: bool,
-    dry_run: bool,
-    passes: list[Path],
-    verbose: bool,
-    as_json: bool,
-) -> None:
-    from onnx_bridge.batch.batch import convert_all
-    from onnx_bridge.batch.progress import watching
+def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, verbose: bool, as_json: bool) -> None:
+    from onnx_bridge.batch.convert_all import run
+    from onnx_bridge.batch.engines.ray import Ray
+    from onnx_bridge.batch.progress import observer
 
-    engine, address, jobs = chosen
-
-    if out.suffix == ".mxr" and not dry_run:
-        raise InputError("many models need a folder", where=str(out), hint="give -o a folder")
-    cluster = None
-    if engine == "ray":
-        from onnx_bridge.batch.ray_engine import Ray
-
-        cluster = Ray(address, jobs)
-    with watching(quiet=as_json or dry_run) as watcher:
-        outcome = convert_all(
-            sources,
-            out,
-            settings,
-            engine=cluster,
-            jobs=jobs,
-            resume=resume,
-            retry=retry,
-            dry_run=dry_run,
-            passes=passes,
-            watcher=watcher,
-        )
+    if batch.out.suffix == ".mxr" and not batch.dry_run:
+        raise InputError("many models need a folder", where=str(batch.out), hint="give -o a folder")
+    engine = Ray(address, batch.jobs) if on_ray else None
+    with observer(quiet=as_json or batch.dry_run) as watching:
+        outcome = run(batch, engine, watching)
     show(outcome, as_json, verbose=verbose)
     if not outcome.passed:
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onnx_bridge.core import messages
+from onnx_bridge.core.deferred import defer_sympy
 from onnx_bridge.core.messages import Array, Message
 
 
@@ -22,6 +23,7 @@ def run(connection: int, lifeline: int, parent: int, module: str, *arguments: ob
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in (connection, lifeline):
         os.set_inheritable(descriptor, False)
+    defer_sympy()
     importlib.import_module(module).main(socket.socket(fileno=connection), *arguments)
 
 

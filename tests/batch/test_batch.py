@@ -1,4 +1,4 @@
-"""Many models: what there is to do is found and named, done once, told when it fails, and gone on with."""
+"""Batches: jobs are found and named, done once, reported when they fail, and resumed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch import batch as batches
+from onnx_bridge.batch import convert_all as batches
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch import local_engine as pools
-from onnx_bridge.batch.jobs import Job, Settings, gather, is_batch
+from onnx_bridge.batch import scheduler
+from onnx_bridge.batch.engines import local
+from onnx_bridge.batch.jobs import gather, is_batch
+from onnx_bridge.batch.model_info import ModelInfo
 from onnx_bridge.batch.outcome import Outcome
+from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.requests import job
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
-REF = Settings(target="ref")
+REF = job(target="ref")
 
 
 def write(path: Path, seed: int = 0, body: str = "a = MatMul(x, w) y = Relu(a)") -> Path:
-    """A small model; another one for each seed."""
+    """A small model, a different one for each seed."""
     model = parser.parse_model(f"{HEADER} (float[batch, 4] x) => (float[batch, 4] y) {{ {body} }}")
     weights = np.random.default_rng(seed).standard_normal((4, 4)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
@@ -43,7 +48,7 @@ def write(path: Path, seed: int = 0, body: str = "a = MatMul(x, w) y = Relu(a)")
 
 
 convert_all = functools.partial(batches.convert_all, jobs=1)
-"""Most have one model to convert, and processes take longer to start than that."""
+"""Most tests have one model to convert, and processes take longer to start than that."""
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:
@@ -51,7 +56,7 @@ def statuses(outcome: Outcome) -> dict[str, str]:
 
 
 def events(out: Path) -> list[tuple[str, str]]:
-    records, _, _ = journals.read(out / journals.STATE)
+    records, _, _ = journals.read(out / journals.STATE_FOLDER)
     return [(each["event"], each.get("job", "")) for each in records]
 
 
@@ -113,21 +118,21 @@ class TestGather:
             check = true
             rtol = 0.5
             timeout = 3
-            data = "x.npz"
+            inputs = "x.npz"
         """
         yaml = """
             defaults: {target: ref, dims: {batch: 1, seq: 8}}
             jobs:
             - model: a.onnx
             - {model: a.onnx, name: large/a8, dims: {batch: 8}, freeze: {k: [5], s: '7'}, shapes: {x: [1, 2]},
-               check: true, rtol: 0.5, timeout: 3, data: x.npz}
+               check: true, rtol: 0.5, timeout: 3, inputs: x.npz}
         """
         (folder / f"jobs.{kind}").write_text(toml if kind == "toml" else yaml)
-        first, second = gather([folder / f"jobs.{kind}"], Path("/out"), Settings(pipeline="none", dims={"batch": 3}))
+        first, second = gather([folder / f"jobs.{kind}"], Path("/out"), job(pipeline="none", dims={"batch": 3}))
         assert (first.name, second.name) == ("a", "large/a8")
         assert first.source == second.source == folder / "a.onnx"
-        assert first.settings == Settings(target="ref", pipeline="none", dims={"batch": 1, "seq": 8})
-        assert second.settings == Settings(
+        assert first.request == job(target="ref", pipeline="none", dims={"batch": 1, "seq": 8})
+        assert second.request == job(
             target="ref",
             pipeline="none",
             dims={"batch": 8, "seq": 8},
@@ -136,10 +141,12 @@ class TestGather:
             check=True,
             rtol=0.5,
             timeout=3,
-            data=folder / "x.npz",
-            own=frozenset({"batch", "k", "s", "x"}),
+            inputs=folder / "x.npz",
         )
-        assert Settings.from_json(json.loads(json.dumps(second.settings.to_json()))).own == second.settings.own
+        assert (first.own, second.own) == (frozenset(), frozenset({"batch", "k", "s", "x"}))
+        stored = json.loads(json.dumps(second.request.to_json()))
+        assert JobRequest.from_json(stored).conversion == second.request.conversion
+        assert JobRequest.from_json(stored).inputs == folder / "x.npz"
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -147,9 +154,9 @@ class TestGather:
             ("", "no jobs"),
             ("[[jobs]]\nname = 'x'", "names no model"),
             ("[[jobs]]\nmodel = 'a.onnx'\ndim = {a = 1}", "did you mean dims"),
-            ("[[jobs]]\nmodel = 'a.onnx'\ndims = 3", "dims is no table"),
-            ("[[jobs]]\nmodel = 'a.onnx'\ndims = {a = 'x'}", "dims cannot be 'x'"),
-            ("[[jobs]]\nmodel = 'a.onnx'\nname = '../x'", "no name of a folder"),
+            ("[[jobs]]\nmodel = 'a.onnx'\ndims = 3", "dims is not a table"),
+            ("[[jobs]]\nmodel = 'a.onnx'\ndims = {a = 'x'}", r"dims cannot be .*'x'.*dims = "),
+            ("[[jobs]]\nmodel = 'a.onnx'\nname = '../x'", "cannot be the name"),
             ("[[jobs]]\nmodel = 'a.onnx'\nname = 'x'\n[[jobs]]\nmodel = 'b.onnx'\nname = 'x'", "both write"),
             ("[[jobs]]\nmodel = 'a.onnx'\n[[jobs]]\nmodel = 'a.onnx'\nhost = false", "both write"),
             ("[jobs", "not well formed"),
@@ -171,20 +178,20 @@ class TestGather:
         assert not is_batch([folder / "absent.onnx"])
         assert all(map(is_batch, ([folder], [folder / "*.onnx"], [folder / "all.txt"], [folder / "a.onnx"] * 2)))
 
-    def test_settings_from_afar_hold_where_they_fit(self) -> None:
-        settings = Settings(dims={"batch": 1, "seq": 2, "odd": 3}, freeze={"k": "1"}, own=frozenset({"odd"}))
-        fitting = settings.fitting(["batch"], ["x"])
+    def test_values_of_other_models_are_dropped(self) -> None:
+        request = job(dims={"batch": 1, "seq": 2, "odd": 3}, freeze={"k": "1"})
+        fitting = request.fitting(["batch"], ["x"], frozenset({"odd"})).conversion
         assert (fitting.dims, fitting.freeze) == ({"batch": 1, "odd": 3}, {})
 
 
 @pytest.fixture(scope="module")
 def done(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Three models, two of them good, and what became of them."""
+    """A batch of three models, two of them valid."""
     folder = tmp_path_factory.mktemp("batch")
     write(folder / "models/a.onnx", 0)
     write(folder / "models/sub/b.onnx", 1)
     (folder / "models/c.onnx").write_text("no model")
-    outcome = convert_all([folder / "models"], folder / "out", Settings(target="ref", check=True), jobs=2)
+    outcome = convert_all([folder / "models"], folder / "out", job(target="ref", check=True), jobs=2)
     assert statuses(outcome) == {"a": "converted", "c": "failed", "sub/b": "converted"}
     assert not outcome.passed
     assert "no ONNX model" in outcome.results[1].reason
@@ -193,14 +200,14 @@ def done(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 @pytest.fixture
 def again(done: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """A copy of `done`, to go on from."""
+    """A copy of `done`, to resume."""
     models, out = tmp_path / "models", tmp_path / "out"
     shutil.copytree(done[0], models)
     shutil.copytree(done[1], out)
     return models, out
 
 
-CHECKED = Settings(target="ref", check=True)
+CHECKED = job(target="ref", check=True)
 
 
 class TestResume:
@@ -216,40 +223,40 @@ class TestResume:
     def test_nothing_is_repeated(self, again: tuple[Path, Path]) -> None:
         before = events(again[1])
         outcome = convert_all([again[0]], again[1], CHECKED)
-        assert statuses(outcome) == {"a": "kept", "c": "told", "sub/b": "kept"}
+        assert statuses(outcome) == {"a": "kept", "c": "skipped", "sub/b": "kept"}
         assert [event for event, _ in events(again[1])[len(before) :] if event != "seen"] == ["run", "end"]
 
     def test_touching_and_renaming(self, again: tuple[Path, Path]) -> None:
         (again[0] / "a.onnx").touch()
         (again[0] / "sub/b.onnx").rename(again[0] / "z.onnx")
         outcome = convert_all([again[0]], again[1], REF)
-        assert statuses(outcome) == {"a": "kept", "c": "told", "z": "reused"}
+        assert statuses(outcome) == {"a": "kept", "c": "skipped", "z": "reused"}
         bundle = onnx_bridge.load(again[1] / "z")
         assert bundle.manifest.source["path"] == str(again[0] / "z.onnx")
         assert ("start", "z") not in events(again[1])
 
     def test_only_the_tolerance(self, again: tuple[Path, Path]) -> None:
         files = {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")}
-        outcome = convert_all([again[0]], again[1], Settings(target="ref", check=True, atol=0.5))
-        assert statuses(outcome) == {"a": "checked", "c": "told", "sub/b": "checked"}
+        outcome = convert_all([again[0]], again[1], job(target="ref", check=True, atol=0.5))
+        assert statuses(outcome) == {"a": "checked", "c": "skipped", "sub/b": "checked"}
         assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")} == files
-        outcome = convert_all([again[0] / "a.onnx"], again[1], Settings(target="ref", check=True, rtol=0, atol=0))
+        outcome = convert_all([again[0] / "a.onnx"], again[1], job(target="ref", check=True, rtol=0, atol=0))
         assert outcome.results[0].status in ("checked", "failed")  # the last bit may be equal
 
     def test_what_matters(self, again: tuple[Path, Path]) -> None:
         write(again[0] / "a.onnx", 5)
         outcome = convert_all([again[0]], again[1], CHECKED)
-        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "kept"}
-        outcome = convert_all([again[0]], again[1], Settings(target="ref", dims={"batch": 2}))
-        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "converted"}
+        assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "kept"}
+        outcome = convert_all([again[0]], again[1], job(target="ref", dims={"batch": 2}))
+        assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "converted"}
 
     def test_what_is_gone_or_damaged(self, again: tuple[Path, Path]) -> None:
         shutil.rmtree(again[1] / "a")
         os.truncate(again[1] / "sub/b/b.mxr", 10)
         outcome = convert_all([again[0]], again[1], REF)
-        assert statuses(outcome) == {"a": "converted", "c": "told", "sub/b": "converted"}
+        assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "converted"}
 
-    def test_without_a_journal_bundles_speak_for_themselves(self, again: tuple[Path, Path]) -> None:
+    def test_without_a_journal_manifests_are_read(self, again: tuple[Path, Path]) -> None:
         shutil.rmtree(again[1] / ".batch")
         outcome = convert_all([again[0]], again[1], REF)
         assert statuses(outcome) == {"a": "kept", "c": "failed", "sub/b": "kept"}
@@ -271,7 +278,7 @@ class TestResume:
         write(again[0] / "new.onnx", 7)
         write(again[0] / "twin.onnx", 7)
         outcome = convert_all([again[0]], again[1], CHECKED, dry_run=True)
-        expected = {"a": "kept", "c": "told", "new": "planned", "sub/b": "kept", "twin": "planned"}
+        expected = {"a": "kept", "c": "skipped", "new": "planned", "sub/b": "kept", "twin": "planned"}
         assert statuses(outcome) == expected
         assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*")} == before
         convert_all([again[0]], tmp_path / "other", REF, dry_run=True)
@@ -279,7 +286,7 @@ class TestResume:
 
 
 class TestFailures:
-    def test_each_is_told_with_its_reason(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_each_has_its_reason(self, runtime: Runtime, tmp_path: Path) -> None:
         write(tmp_path / "good.onnx")
         model = parser.parse_model(
             '<ir_version: 8, opset_import: ["": 17, "acme": 1]> g (float[2] x) => (float[2] y) { y = acme.Odd(x) }'
@@ -295,24 +302,24 @@ class TestFailures:
         assert odd.log is not None
         assert "Traceback" in odd.log.read_text()
         assert odd.error is not None
-        assert odd.error["kind"] == "RuntimeFailure"
+        assert odd.error.kind == "RuntimeFailure"
         write(tmp_path / "absent.onnx", 3)  # what was not there is no fault of what is there now
         outcome = convert_all(sources, tmp_path / "out", REF)
-        assert statuses(outcome) == {"good": "kept", "odd": "told", "absent": "converted"}
+        assert statuses(outcome) == {"good": "kept", "odd": "skipped", "absent": "converted"}
 
     def test_a_difference(self, runtime: Runtime, tmp_path: Path) -> None:
-        """What cannot be compared within the tolerance has a bundle, and has failed."""
+        """A job whose comparison fails has a bundle, and has failed."""
         write(tmp_path / "m.onnx", body="a = MatMul(x, w) b = Exp(a) y = Softmax(b)")
         data = tmp_path / "x.npz"
         np.savez(data, x=np.full((1, 4), 0.3, np.float32))
-        settings = Settings(target="ref", check=True, data=tmp_path / "wrong.npz")
+        request = job(target="ref", check=True, inputs=tmp_path / "wrong.npz")
         np.savez(tmp_path / "wrong.npz", q=np.zeros(3, np.float32))
-        outcome = convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)
+        outcome = convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)
         assert outcome.results[0].error is not None
-        assert outcome.results[0].error["stage"] == "check"
-        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)) == {"m": "told"}
-        settings = Settings(target="ref", check=True, data=data)
-        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", settings)) == {"m": "checked"}
+        assert outcome.results[0].error.stage == Stage.CHECK
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)) == {"m": "skipped"}
+        request = job(target="ref", check=True, inputs=data)
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)) == {"m": "checked"}
 
     def test_other_limits_are_another_attempt(self, runtime: Runtime, tmp_path: Path) -> None:
         model = parser.parse_model(
@@ -320,13 +327,13 @@ class TestFailures:
         )
         model.graph.initializer.append(numpy_helper.from_array(np.array([6144, 6144]), "s"))
         onnx.save(model, tmp_path / "m.onnx")
-        small = Settings(target="ref", pipeline="minimal", memory=0.12, host=False)
+        small = job(target="ref", pipeline="minimal", memory=0.12, host=False)
         assert "memory" in convert_all([tmp_path / "m.onnx"], tmp_path / "out", small).results[0].reason
-        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", small)) == {"m": "told"}
-        large = Settings(target="ref", pipeline="minimal", memory=4, host=False)
+        assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", small)) == {"m": "skipped"}
+        large = job(target="ref", pipeline="minimal", memory=4, host=False)
         assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", large)) == {"m": "converted"}
 
-    def test_a_place_that_is_taken(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_other_files_are_not_overwritten(self, runtime: Runtime, tmp_path: Path) -> None:
         write(tmp_path / "models/a.onnx")
         (tmp_path / "out").write_text("mine")
         with pytest.raises(InputError, match="a file already"):
@@ -339,37 +346,35 @@ class TestFailures:
         assert (tmp_path / "out/a/a.onnx").read_text() == "mine"
 
 
-def test_processes_that_end_are_replaced(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job whose process is killed is tried again, and given up only when that happens every time."""
+def test_killed_processes_are_replaced(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose process is killed is tried again, and fails only if that happens every time."""
     write(tmp_path / "models/a.onnx")
-    kills = iter(range(batches._ATTEMPTS))
+    kills = iter(range(scheduler._ATTEMPTS))
 
-    class Killer(pools.Performer):
-        def give(self, task: Any, message: Any) -> None:
+    class Killer(local.JobProcess):
+        def perform(self, attempt: Any, task: Any) -> None:
             if next(kills, None) is not None:
                 os.kill(self.pid, signal.SIGKILL)
-            super().give(task, message)
+            super().perform(attempt, task)
 
-    monkeypatch.setattr(pools, "Performer", Killer)
+    monkeypatch.setattr(local, "JobProcess", Killer)
     outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
     assert "was killed by SIGKILL" in outcome.results[0].reason
     assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}
 
 
 def test_a_second_program(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_PATIENCE", 0.0)
+    monkeypatch.setattr(journals, "_LOCK_SECONDS", 0.0)
     write(tmp_path / "models/a.onnx", 0)
-    with journals.held(tmp_path / "out") as journal:
+    with journals.locked(tmp_path / "out") as journal:
         journal.add("run")
-        with pytest.raises(InputError, match="another batch into this folder is under way"):
+        with pytest.raises(InputError, match="another batch"):
             convert_all([tmp_path / "models"], tmp_path / "out", REF)
     assert events(tmp_path / "out") == [("run", "")]
 
 
 def test_memory_decides_how_many_at_a_time() -> None:
-    from onnx_bridge.batch.examine import Examined
-
-    assert Examined("x", 1 << 30).memory == pytest.approx(4.1 * 2**30, rel=0.05)
+    assert ModelInfo("x", 1 << 30).memory == pytest.approx(4.1 * 2**30, rel=0.05)
 
 
 Bridge = Callable[..., subprocess.CompletedProcess[str]]
@@ -417,8 +422,8 @@ class TestCommandLine:
         assert json.loads(done.stdout)["counts"] == {"converted": 1}
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_stopped_in_the_middle(self, runtime: Runtime, tmp_path: Path, number: signal.Signals, code: int) -> None:
-        """Everything ends at once, what was begun is taken away, and the same command goes on."""
+    def test_interrupted(self, runtime: Runtime, tmp_path: Path, number: signal.Signals, code: int) -> None:
+        """All processes end, partial results are removed, and the same command resumes."""
         for index in range(6):
             write(tmp_path / f"models/m{index}.onnx", index)
         out = tmp_path / "out"
@@ -449,7 +454,3 @@ class TestCommandLine:
         assert done.returncode == 0, done.stderr
         assert "parity holds" in done.stdout
         assert (tmp_path / "out/a.mxr").exists()
-
-
-def test_jobs_are_plain_values() -> None:
-    assert Job("a", Path("/a.onnx"), REF) == Job("a", Path("/a.onnx"), Settings(target="ref"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch.journal import held, read, sealed, unsealed
+from onnx_bridge.batch.journal import decode_record, encode_record, locked, read
 from onnx_bridge.core.errors import InputError
 
 JSON = st.recursive(
@@ -30,83 +31,81 @@ RECORDS = st.dictionaries(st.text(min_size=1).filter(lambda key: key != "sum"), 
 
 @settings(deadline=None)
 @given(RECORDS)
-def test_lines_come_back(record: dict[str, Any]) -> None:
-    line = sealed(record)
+def test_records_round_trip(record: dict[str, Any]) -> None:
+    line = encode_record(record)
     assert "\n" not in line
-    assert unsealed(line) == record
+    assert decode_record(line) == record
 
 
 @settings(deadline=None)
 @given(RECORDS, st.data())
 def test_a_damaged_line_is_never_taken_for_another(record: dict[str, Any], data: st.DataObject) -> None:
-    line = sealed(record).encode()
+    line = encode_record(record).encode()
     at = data.draw(st.integers(0, len(line) - 1))
     byte = data.draw(st.integers(0, 255))
-    assert unsealed(line[:at]) is None
-    assert unsealed(line[:at] + bytes([byte]) + line[at + 1 :]) in (None, record)
+    assert decode_record(line[:at]) is None
+    assert decode_record(line[:at] + bytes([byte]) + line[at + 1 :]) in (None, record)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40])
-def test_an_unfinished_line(tmp_path: Path, cut: int) -> None:
-    """What a kill leaves of the last line is passed over, and the next line begins on its own."""
-    with held(tmp_path) as journal:
+def test_a_truncated_line(tmp_path: Path, cut: int) -> None:
+    """A truncated last line is ignored, and the next record begins a new line."""
+    with locked(tmp_path) as journal:
         journal.add("one", n=1)
         journal.add("two", n=2)
-    file = tmp_path / journals.STATE / "journal.jsonl"
+    file = tmp_path / journals.STATE_FOLDER / "journal.jsonl"
     os.truncate(file, file.stat().st_size - cut)
-    with held(tmp_path) as journal:
+    with locked(tmp_path) as journal:
         events = [each["event"] for each in journal.records]
         assert events == (["one", "two"] if cut == 1 else ["one"])
         journal.add("three", n=3)
-    records, damaged, torn = read(tmp_path / journals.STATE)
+    records, damaged, incomplete = read(tmp_path / journals.STATE_FOLDER)
     assert [each["event"] for each in records] == [*events, "three"]
-    assert (damaged, torn) == (0 if cut == 1 else 1, False)
+    assert (damaged, incomplete) == (0 if cut == 1 else 1, False)
 
 
 def test_one_program_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_PATIENCE", 0.0)
-    with held(tmp_path) as journal:
+    monkeypatch.setattr(journals, "_LOCK_SECONDS", 0.0)
+    with locked(tmp_path) as journal:
         journal.add("one")
-        with pytest.raises(InputError, match="another batch into this folder"), held(tmp_path):
+        with pytest.raises(InputError, match="another batch"), locked(tmp_path):
             pass
-    with held(tmp_path) as journal:
+    with locked(tmp_path) as journal:
         assert len(journal.records) == 1
 
 
-def test_processes_that_hold_it_are_waited_for(tmp_path: Path) -> None:
-    """A process that inherited the lock holds it beyond the end of the one that took it."""
-    with held(tmp_path) as journal:
+def test_the_lock_is_inherited(tmp_path: Path) -> None:
+    """A process that inherited the lock holds it after the program that took it has exited."""
+    with locked(tmp_path) as journal:
         journal.add("one")
         command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[journal.lock])
-    descriptor = os.open(tmp_path / journals.STATE, os.O_RDONLY)
+    descriptor = os.open(tmp_path / journals.STATE_FOLDER, os.O_RDONLY)
     try:
-        import fcntl
-
         with pytest.raises(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(descriptor)
     child.communicate()
-    with held(tmp_path) as journal:
+    with locked(tmp_path) as journal:
         assert journal.records
 
 
-def test_nothing_is_left_where_nothing_was(tmp_path: Path) -> None:
-    with held(tmp_path / "new" / "out"):
+def test_unused_folders_are_removed(tmp_path: Path) -> None:
+    with locked(tmp_path / "new" / "out"):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """A file-size limit stands in for it: the record that does not fit is refused, those before stay."""
+    """Simulated by a limit of the file size: the record that does not fit is an error, earlier ones are intact."""
     code = (
         "import pathlib, resource, signal, sys\n"
-        "from onnx_bridge.batch.journal import held\n"
+        "from onnx_bridge.batch.journal import locked\n"
         "from onnx_bridge.core.errors import InputError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))\n"
-        "with held(pathlib.Path(sys.argv[1])) as journal:\n"
+        "with locked(pathlib.Path(sys.argv[1])) as journal:\n"
         "    journal.add('one')\n"
         "    try: journal.add('two', text='x' * 500)\n"
         "    except InputError as error: print(error)\n"
@@ -115,6 +114,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert "the journal cannot be written" in done.stdout
-    records, damaged, _ = read(tmp_path / journals.STATE)
+    records, damaged, _ = read(tmp_path / journals.STATE_FOLDER)
     assert [each["event"] for each in records] == ["one", "three"]
     assert damaged == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,30 +17,32 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch import journal_copies
-from onnx_bridge.batch.batch import convert_all
-from onnx_bridge.batch.engine import Attempt, Engine, Land
-from onnx_bridge.batch.examine import examine
-from onnx_bridge.batch.job_process import perform
-from onnx_bridge.batch.jobs import Settings, gather
+from onnx_bridge.batch import remote_journal
+from onnx_bridge.batch.convert_all import convert_all
+from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, OnEvent
+from onnx_bridge.batch.engines.job_process import perform
+from onnx_bridge.batch.engines.local import Pool
+from onnx_bridge.batch.jobs import gather
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.batch.local_engine import Pool
+from onnx_bridge.batch.model_info import read_model_info
 from onnx_bridge.batch.outcome import Outcome
-from onnx_bridge.batch.output import Elsewhere, output_at
+from onnx_bridge.batch.output import output_at
+from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import RemotePath, parse_location
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from tests.batch.requests import job
 from tests.batch.test_batch import statuses, write
 
-REF = Settings(target="ref")
+REF = job(target="ref")
 
 
 class Inline(Engine):
-    """Performs one job at a time in this process, whose memory ``memory://`` is."""
+    """Runs one job at a time in this process, which owns ``memory://``."""
 
-    far = False
+    remote = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,25 +51,25 @@ class Inline(Engine):
     def machine(self, target: str) -> tuple[Machine, str]:
         return Pool().machine(target)
 
-    def open(self, journal: Journal, land: Land) -> None:
-        self._land = land
+    def open(self, journal: Journal, on_event: OnEvent) -> None:
+        self._on_event = on_event
 
     def choose(self, sizes: Sequence[int]) -> int | None:
         return len(sizes) - 1 if sizes and not self._busy else None
 
     def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
         self._busy = True
-        attempt = Attempt(job, self._land)
+        attempt = Attempt(job, self._on_event)
 
-        def tell(event: dict[str, Any]) -> None:
-            if (told := attempt.told(event)) is not None:
-                self.post(job, told)
+        def emit(event: dict[str, Any]) -> None:
+            if (handled := attempt.handle(event)) is not None:
+                self.post(job, handled)
 
-        threading.Thread(target=perform, args=(task, tell), daemon=True).start()
+        threading.Thread(target=perform, args=(task, emit), daemon=True).start()
 
     def wait(self) -> tuple[Any, dict[str, Any]]:
         job, event = super().wait()
-        self._busy = self._busy and event["event"] not in ("finished", "failed")
+        self._busy = self._busy and event["event"] not in LAST_EVENTS
         return job, event
 
     def close(self) -> None:
@@ -85,7 +88,6 @@ def root() -> Iterator[RemotePath]:
 def machine(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``machine(name)``: go on as on a machine of that name, which remembers what it did and nothing else."""
     monkeypatch.setenv("ONNX_BRIDGE_RUNTIME", str(runtime.path))
-    monkeypatch.setattr(journal_copies, "_SETTLE", 0.0)
 
     def become(name: str) -> None:
         monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path / "machines" / name))
@@ -115,15 +117,15 @@ def with_data(path: Path) -> Path:
     return path
 
 
-def convert(root: RemotePath, settings: Settings = REF, source: str = "models", **options: Any) -> Outcome:
-    return convert_all([root / source], root / "out", settings, engine=Inline(), **options)
+def convert(root: RemotePath, request: JobRequest = REF, source: str = "models", **options: Any) -> Outcome:
+    return convert_all([root / source], root / "out", request, engine=Inline(), **options)
 
 
 def events(root: RemotePath) -> list[tuple[str, str]]:
     """What the copies of the journal say."""
     folder = root / "out/.batch/journal"
     lines = [line for data in folder.read_many(sorted(folder.files())).values() for line in data.splitlines()]
-    records = [journals.unsealed(line) for line in lines]
+    records = [journals.decode_record(line) for line in lines]
     return [(each["event"], each.get("job", "")) for each in records if each is not None]
 
 
@@ -203,21 +205,21 @@ class TestModels:
     def test_keys_are_those_of_the_same_model_here(self, root: RemotePath, tmp_path: Path, external: bool) -> None:
         path = (with_data if external else write)(tmp_path / "m.onnx")
         upload(tmp_path, root / "models")
-        here, there = examine(path), examine(root / "models/m.onnx")
+        here, there = read_model_info(path), read_model_info(root / "models/m.onnx")
         assert there.digest == here.digest == models.digest(path)
         assert (there.bytes, there.inputs, there.symbols) == (here.bytes, here.inputs, here.symbols)
         assert len(there.files) == (3 if external else 1)
-        assert examine(root / "models/m.onnx", there.to_json()) == there
+        assert read_model_info(root / "models/m.onnx", there.to_json()) == there
         (root / "models/w.bin" if external else root / "models/m.onnx").remove()
-        assert examine(root / "models/m.onnx", there.to_json()).problem is not None
+        assert read_model_info(root / "models/m.onnx", there.to_json()).problem is not None
 
     def test_what_is_no_model(self, root: RemotePath) -> None:
         (root / "m.onnx").write_bytes(b"no model")
-        found = examine(root / "m.onnx")
+        found = read_model_info(root / "m.onnx")
         assert found.digest is not None
         assert found.problem is not None
         assert found.problem.where == f"{root}/m.onnx"
-        assert examine(root / "absent.onnx").digest is None
+        assert read_model_info(root / "absent.onnx").digest is None
 
 
 class TestBatches:
@@ -230,7 +232,7 @@ class TestBatches:
         with_data(tmp_path / "models/sub/b.onnx")
         (tmp_path / "models/c.onnx").write_text("no model")
         upload(tmp_path / "models", root / "models")
-        checked = Settings(target="ref", check=True)
+        checked = job(target="ref", check=True)
         assert statuses(convert(root, checked)) == {"a": "converted", "c": "failed", "sub/b": "converted"}
         there = (root / "out").files()
         assert {each for each in there if not each.startswith(".batch")} == {
@@ -251,7 +253,7 @@ class TestBatches:
         (root / "models/a2.onnx").write_bytes((root / "models/a.onnx").read_bytes())
         (root / "models/a.onnx").remove()
         outcome = convert(root, checked)
-        assert statuses(outcome) == {"a2": "reused", "c": "told", "sub/b": "kept"}
+        assert statuses(outcome) == {"a2": "reused", "c": "skipped", "sub/b": "kept"}
         new = [each for each in events(root)[len(before) :] if each[0] != "seen"]
         assert new == [("run", ""), ("done", "a2"), ("end", "")]
         manifest = json.loads((root / "out/a2/manifest.json").read_bytes())
@@ -265,16 +267,16 @@ class TestBatches:
         assert convert(root).passed
         (root / "out/.batch").remove()
         (root / "out/b/b.mxr").write_bytes(b"x")
-        (root / "out/.batch/aside/0123/a.mxr").write_bytes(b"left by one that was killed")
+        (root / "out/.batch/staging/0123/a.mxr").write_bytes(b"left by one that was killed")
         machine("second")
         assert statuses(convert(root)) == {"a": "kept", "b": "converted"}
-        assert not (root / "out/.batch/aside").exists()
+        assert not (root / "out/.batch/staging").exists()
 
     def test_what_the_first_machine_did_not_send(self, root: RemotePath, monkeypatch: Any, tmp_path: Path) -> None:
         """A program that was killed has its last lines sent by the next one there, once."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         with monkeypatch.context() as cut:
-            cut.setattr(journal_copies.Copies, "_copy", lambda _self: None)
+            cut.setattr(remote_journal.RemoteJournal, "_copy", lambda _self: None)
             convert(root)
         assert events(root) == []
         convert(root)
@@ -283,19 +285,19 @@ class TestBatches:
 
     def test_buckets(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
-        settings = Settings(target="ref", buckets={"batch": (1, 4)}, check=True)
-        assert statuses(convert(root, settings)) == {"a": "converted"}
-        assert statuses(convert(root, settings)) == {"a": "kept"}
+        request = job(target="ref", buckets={"batch": (1, 4)}, check=True)
+        assert statuses(convert(root, request)) == {"a": "converted"}
+        assert statuses(convert(root, request)) == {"a": "kept"}
         assert (root / "out/a/batch=4/manifest.json").exists()
-        settings = Settings(target="ref", buckets={"batch": (1, 2)})
-        assert statuses(convert(root, settings)) == {"a": "converted"}
+        request = job(target="ref", buckets={"batch": (1, 2)})
+        assert statuses(convert(root, request)) == {"a": "converted"}
         assert not [each for each in (root / "out/a").files() if "batch=4" in each]
 
     def test_only_the_tolerance(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert convert(root).passed
         program = (root / "out/a/a.mxr").fingerprint()
-        assert statuses(convert(root, Settings(target="ref", check=True, atol=0.5))) == {"a": "checked"}
+        assert statuses(convert(root, job(target="ref", check=True, atol=0.5))) == {"a": "checked"}
         assert (root / "out/a/a.mxr").fingerprint() == program
 
     def test_what_is_not_ours(self, root: RemotePath, tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ class TestBatches:
         assert outcome.passed
         bundle = onnx_bridge.load(tmp_path / "out/a")
         assert bundle.manifest.source["path"] == f"{root}/models/a.onnx"
-        assert not (tmp_path / "out/.batch/aside").exists()
+        assert not (tmp_path / "out/.batch/staging").exists()
         assert statuses(convert_all([root / "models"], tmp_path / "out", REF, engine=Inline())) == {"a": "kept"}
 
     def test_a_dry_run_writes_nothing(self, root: RemotePath, tmp_path: Path) -> None:
@@ -347,51 +349,45 @@ class TestBatches:
         assert set((root / "out/a").files()) == {"a.onnx", "a.mxr", "manifest.json"}
         assert not (root / "out/.batch/publishing").exists()
 
-    def test_a_second_program(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
-        monkeypatch.setattr(journal_copies, "_BEAT", 0.02)
-        with output_at(root / "out").held() as journal:
+    def test_a_second_program_on_this_machine(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(journals, "_LOCK_SECONDS", 0.0)
+        with output_at(root / "out").locked() as journal:
             journal.add("run")
-            machine("second")
-            again = output_at(root / "out").held()
-            with pytest.raises(InputError, match="another batch into this folder is under way"), again:
+            again = output_at(root / "out").locked()
+            with pytest.raises(InputError, match="another batch"), again:
                 pass
-        with output_at(root / "out").held() as journal:
+        with output_at(root / "out").locked() as journal:
             assert [each["event"] for each in journal.records] == ["run"]
 
-    def test_a_program_that_is_not_heard_of_any_more(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
-        """Its place is taken; should it still live, it replaces nothing."""
-        monkeypatch.setattr(journal_copies, "_PATIENCE", 0.1)
-        monkeypatch.setattr(journal_copies, "_BEAT", 1000.0)
-        first = output_at(root / "out")
-        with pytest.raises(InputError, match="another batch into this folder has begun"), first.held():
+    def test_records_are_copied_while_the_batch_runs(self, root: RemotePath, machine: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(remote_journal, "_COPY_SECONDS", 0.01)
+        with output_at(root / "out").locked() as journal:
+            journal.add("run")
+            deadline = time.monotonic() + 10
+            while not events(root) and time.monotonic() < deadline:
+                time.sleep(0.01)
             machine("second")
-            with output_at(root / "out").held():
-                assert isinstance(first, Elsewhere)
-                monkeypatch.setattr(journal_copies, "_BEAT", 0.0)
-                first._copies._beat("", threading.Event())
-                (root / "aside/manifest.json").write_bytes(b"{}")
-                first.publish("a", root / "aside", root / "a.onnx")
-        assert not (root / "out/a").exists()
+            assert [each["event"] for each in output_at(root / "out").records()] == ["run"]
 
-    @pytest.mark.parametrize("what", ["source", "data", "passes", "aside"])
+    @pytest.mark.parametrize("what", ["source", "data", "passes", "staging"])
     def test_what_a_node_does_not_see(self, tmp_path: Path, what: str) -> None:
         """It says nothing of the model, which another node may well convert."""
-        told: list[dict[str, Any]] = []
+        emitted: list[dict[str, Any]] = []
         model, gone = write(tmp_path / "a.onnx"), tmp_path / "gone"
         (tmp_path / "out/.batch").mkdir(parents=True)
         task = {
             "source": str(gone if what == "source" else model),
             "bundle": str(tmp_path / "out/a"),
-            "aside": str((gone if what == "aside" else tmp_path) / "out/.batch/aside/0"),
-            "settings": Settings(target="ref", pipeline="minimal", data=gone if what == "data" else None).to_json(),
+            "staging": str((gone if what == "staging" else tmp_path) / "out/.batch/staging/0"),
+            "request": job(target="ref", pipeline="minimal", inputs=gone if what == "data" else None).to_json(),
             "convert": True,
             "check": False,
             "reuse": False,
             "passes": [str(gone)] if what == "passes" else [],
         }
-        perform(task, told.append)
-        error = told[-1]["error"]
-        assert (error["kind"], error["chance"]) == ("Unreachable", True)
+        perform(task, emitted.append)
+        error = emitted[-1]["error"]
+        assert (error["kind"], error["transient"]) == ("Unreachable", True)
         assert "gone" in error["where"]
         assert "every node sees it" in error["hint"]
 

@@ -25,14 +25,14 @@ from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
 import onnx_bridge
-from onnx_bridge.batch import ray_engine
-from onnx_bridge.batch.batch import convert_all
-from onnx_bridge.batch.jobs import Settings
-from onnx_bridge.batch.ray_engine import Ray
+from onnx_bridge.batch.convert_all import convert_all
+from onnx_bridge.batch.engines import ray as ray_engine
+from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.requests import job
 from tests.batch.test_batch import events as events_here
 from tests.batch.test_batch import statuses, write
 from tests.batch.test_locations import events, upload, with_data
@@ -157,7 +157,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
-    """What it was doing is done elsewhere, once; from another machine, without MIGraphX, nothing is left to do."""
+    """Its jobs are done by other nodes, once; another machine, without MIGraphX, finds nothing left to do."""
     for index in range(4):
         write(tmp_path / f"models/m{index}.onnx", index)
     with_data(tmp_path / "models/sub/external.onnx")
@@ -189,11 +189,11 @@ def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
         "broken": "failed",
     }
     assert "no ONNX model" in results["broken"]["error"]["what"]
-    told = Counter(events(s3 / "lost"))
-    assert any(event == "again" for event, _ in told)
-    assert {name for event, name in told.elements() if event == "done"} == good
-    assert max(count for (event, _), count in told.items() if event in ("done", "failed")) == 1
-    assert not (s3 / "lost/out/.batch/aside").files()
+    recorded = Counter(events(s3 / "lost"))
+    assert any(event == "again" for event, _ in recorded)
+    assert {name for event, name in recorded.elements() if event == "done"} == good
+    assert max(count for (event, _), count in recorded.items() if event in ("done", "failed")) == 1
+    assert not (s3 / "lost/out/.batch/staging").files()
     assert set((s3 / "lost/out/.batch/logs").files()) == {f"{name}.log" for name in good}
     bundle = tmp_path / "bundle"
     for name in (s3 / "lost/out/sub/external").files():
@@ -201,8 +201,8 @@ def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
     onnx_bridge.load(bundle)
     environment["ONNX_BRIDGE_CACHE"] = str(tmp_path / "second")
     again = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert json.loads(again.stdout)["counts"] == {"kept": 5, "told": 1}, again.stderr
-    new = Counter(events(s3 / "lost")) - told
+    assert json.loads(again.stdout)["counts"] == {"kept": 5, "skipped": 1}, again.stderr
+    new = Counter(events(s3 / "lost")) - recorded
     assert {event for event, _ in new} == {"run", "end"}
 
 
@@ -218,40 +218,40 @@ def joined(nodes: Nodes) -> Iterator[None]:
 def test_a_folder_that_nodes_share(nodes: Nodes, joined: None, tmp_path: Path) -> None:
     write(tmp_path / "models/a.onnx", 0)
     write(tmp_path / "models/sub/b.onnx", 1)
-    out, settings = tmp_path / "out", Settings(target="ref", check=True)
-    outcome = convert_all([tmp_path / "models"], out, settings, engine=Ray(nodes.address))
+    out, request = tmp_path / "out", job(target="ref", check=True)
+    outcome = convert_all([tmp_path / "models"], out, request, engine=Ray(nodes.address))
     assert statuses(outcome) == {"a": "converted", "sub/b": "converted"}
     bundle = onnx_bridge.load(out / "sub/b")
     assert bundle.manifest.source["path"] == str(tmp_path / "models/sub/b.onnx")
     assert sorted(each.name for each in (out / "a").iterdir()) == ["a.mxr", "a.onnx", "manifest.json"]
     assert "compile" in (out / ".batch/logs/a.log").read_text()
-    assert not (out / ".batch/aside").exists()
-    settings = Settings(target="ref", check=True, atol=0.5)
-    outcome = convert_all([tmp_path / "models"], out, settings, engine=Ray(nodes.address, jobs=1))
+    assert not (out / ".batch/staging").exists()
+    request = job(target="ref", check=True, atol=0.5)
+    outcome = convert_all([tmp_path / "models"], out, request, engine=Ray(nodes.address, jobs=1))
     assert statuses(outcome) == {"a": "checked", "sub/b": "checked"}
-    told = Counter(events_here(out))
-    assert (told["done", "a"], told["checked", "a"], told["start", "a"]) == (1, 2, 2)
+    recorded = Counter(events_here(out))
+    assert (recorded["done", "a"], recorded["checked", "a"], recorded["start", "a"]) == (1, 2, 2)
 
 
 def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
-    """A job for a GPU to the node that says that it has one; none to a node that is unlike the others."""
+    """A job for a GPU runs on the node that declares one; excluded nodes get none."""
     engine = Ray(nodes.address)
     try:
 
         def where(gpu: bool) -> str:
-            """A job that expects another machine is refused by the node that it came to."""
+            """Where a job runs; the node rejects it, since it expects other facts."""
             first = ray.get(next(engine._task(1 << 40, gpu, "a").remote({}, {})))
-            assert first["error"]["kind"] == "UnlikeNode"
-            assert first["error"]["chance"]
+            assert first["error"]["kind"] == "UnsuitableNode"
+            assert first["error"]["transient"]
             return str(first["node"])
 
         assert where(gpu=True) == nodes.card.node_id
-        engine._left_out = {nodes.card.node_id: "it is unlike the others"}
+        engine._excluded = {nodes.card.node_id: "it is different"}
         assert where(gpu=False) == nodes.plain.node_id
-        engine._left_out = {nodes.plain.node_id: "it is unlike the others"}
+        engine._excluded = {nodes.plain.node_id: "it is different"}
         assert where(gpu=False) == nodes.card.node_id
         machine, target = engine.machine("ref")
-        assert (target, machine.identity) == ("ref", engine._agreed["ref"]["machine"]["identity"])
+        assert (target, machine.identity) == ("ref", engine._facts["ref"]["machine"]["identity"])
         with pytest.raises(InputError, match="no such target"):
             engine.machine("cuda")
     finally:
@@ -262,15 +262,15 @@ def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
 
 def test_what_the_nodes_lack(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Ray(nodes.address)
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(engine, "_ask", lambda names: dict.fromkeys(names, told))
+    facts: dict[str, Any] = {}
+    monkeypatch.setattr(engine, "_collect_facts", lambda names: dict.fromkeys(names, facts))
     try:
-        told |= {"problem": "there is no MIGraphX on this machine"}
+        facts |= {"problem": "there is no MIGraphX on this machine"}
         with pytest.raises(RuntimeNotFound, match=r"no node of the cluster can convert: .*no MIGraphX") as error:
             engine.machine("ref")
         assert "runtime install" in str(error.value)
         machine = {"identity": "2", "architecture": None, "environment": {}, "targets": ["ref", "gpu"]}
-        told |= {"problem": None, "machine": machine, "version": onnx_bridge.__version__, "passes": ray_engine.code()}
+        facts |= {"problem": None, "machine": machine, "version": onnx_bridge.__version__, "passes": ray_engine.code()}
         with pytest.raises(RuntimeNotFound, match="no AMD GPU"):
             engine.machine("gpu")
         monkeypatch.setattr(ray_engine, "GPU", "ANOTHER")
@@ -285,8 +285,8 @@ class TestWithoutACluster:
     def test_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
-            monkeypatch.setattr(ray_engine, "_PATIENCE", 0.2)
-            with pytest.raises(Unreachable, match=r"no Ray cluster answers.*ray start --head"):
+            monkeypatch.setattr(ray_engine, "_CONNECT_SECONDS", 0.2)
+            with pytest.raises(Unreachable, match=r"no Ray cluster responds.*ray start --head"):
                 Ray(f"127.0.0.1:{port}")
         with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
             Ray(f"127.0.0.1:{port}")

@@ -23,6 +23,7 @@ from onnx_bridge.benchmark.pareto import Candidate, Trial, explain, front, winne
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.benchmark.tune import tune
 from onnx_bridge.cli import bench
+from onnx_bridge.conversion.convert import run
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.model import io as models
 from tests.passes.rewriting import model
@@ -167,10 +168,10 @@ def test_it_tries_chooses_and_writes_the_job(tmp_path: Path) -> None:
     assert found.trials[0].error < 1e-6 < found.trials[1].error < found.trials[2].error
     assert found.winner is not None
     (made,) = gather([job], tmp_path / "out")
-    conversion = made.settings.conversion()
+    conversion = made.request.conversion
     assert made.source == path
-    assert conversion["precision"] == found.winner.candidate.precision
-    assert onnx_bridge.check(onnx_bridge.convert(path, tmp_path / "out", **conversion)).passed
+    assert conversion.precision == found.winner.candidate.precision
+    assert onnx_bridge.check(run(path, tmp_path / "out", conversion)).passed
     assert json.dumps(found.to_json(), allow_nan=False)
     assert not list((tmp_path / "tuned.tuning").glob("*/"))
 
@@ -223,8 +224,10 @@ def test_buckets_are_searched_too(tmp_path: Path) -> None:
     assert largest < ends < all_
     assert found.winner is not None
     (made,) = gather([job], tmp_path / "out")
-    assert made.settings.buckets == {name: tuple(sizes) for name, sizes in found.winner.candidate.buckets.items()}
-    assert made.settings.pad == {"x": "1"}
+    assert made.request.conversion.buckets == {
+        name: tuple(sizes) for name, sizes in found.winner.candidate.buckets.items()
+    }
+    assert made.request.conversion.pad == {"x": "1"}
     assert tune(path, job, **how).resumed == 3
     assert tune(path, job, **{**how, "pad": {}}).resumed == 0
     assert "buckets n 1 2 4" in found.trials[0].candidate.name

@@ -13,8 +13,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch.batch import convert_all
-from onnx_bridge.batch.jobs import Settings
+from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.bundle.buckets import BucketInfo, Buckets, Ends, _cut, _pad
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import _following, convert_buckets
@@ -24,6 +23,7 @@ from onnx_bridge.parity.bucket_check import check_buckets
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
+from tests.batch.requests import job
 
 RNG = np.random.default_rng(0)
 ATTENTION = """
@@ -198,14 +198,14 @@ class TestEverywhere:
     def test_a_batch(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
         (tmp_path / "models").mkdir()
         shutil.copy(made[0], tmp_path / "models/m.onnx")
-        settings = Settings(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
-        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        request = job(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
         assert [each.status for each in outcome.results] == ["converted"], outcome.to_json()
         assert "parity holds" in str(outcome.results[0].check)
         assert isinstance(onnx_bridge.load(tmp_path / "out/m"), Buckets)
-        assert convert_all([tmp_path / "models"], tmp_path / "out", settings).results[0].status == "kept"
+        assert convert_all([tmp_path / "models"], tmp_path / "out", request).results[0].status == "kept"
         (tmp_path / "out/m/batch=2/m.mxr").unlink()
-        outcome = convert_all([tmp_path / "models"], tmp_path / "out", settings, jobs=1)
+        outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
         assert outcome.results[0].status == "converted"
 
     def test_verbs(self, made: tuple[Path, Buckets], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -371,7 +371,7 @@ def test_job_files_have_precisions(cnn: Path, tmp_path: Path) -> None:
         'calibration = "data.npz"\n'
     )
     (found,) = gather_jobs([job], tmp_path / "out")
-    settings = found.settings.conversion()
-    assert (settings["precision"], settings["keep_fp32"]) == ("fp16", ("Conv",))
-    assert (settings["options"], settings["calibration"]) == ({"fast_math": False}, tmp_path / "data.npz")
-    assert type(found.settings).from_json(found.settings.to_json()) == found.settings
+    request = found.request.conversion
+    assert (request.precision, request.keep_fp32) == ("fp16", ("Conv",))
+    assert (request.options, request.calibration) == ({"fast_math": False}, tmp_path / "data.npz")
+    assert type(request).from_json(request.to_json()) == request

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch.examine import whole
+from onnx_bridge.batch.output import intact_manifest
 from onnx_bridge.bundle.bundle import manifest_path
 from onnx_bridge.bundle.manifest import FileInfo
 from onnx_bridge.conversion.publish import adopt
@@ -56,13 +56,13 @@ def test_nothing_is_half_one_and_half_the_other(kept: int, tmp_path: Path, monke
             onnx_bridge.convert(source, out, target="ref")
         except Killed:
             assert len(replaced) == kept
-            assert whole(out, first.key or "") is whole(out, second.key or "") is None
+            assert intact_manifest(out, first.key or "") is intact_manifest(out, second.key or "") is None
             with pytest.raises(BridgeError, match=r"is missing|there is no"):
                 onnx_bridge.load(out)
         else:
             assert kept == len(replaced) == 3  # the manifest, the model and the program
     onnx_bridge.convert(source, out, target="ref")
-    assert whole(out, second.key or "") is not None
+    assert intact_manifest(out, second.key or "") is not None
     assert onnx_bridge.check(onnx_bridge.load(out), reference=source).passed
 
 

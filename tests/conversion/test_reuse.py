@@ -15,9 +15,9 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.batch.jobs import Settings
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.requests import job
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +129,12 @@ def test_stages_in_the_journal(runtime: Runtime, model: Path, tmp_path: Path) ->
 
     def done(resume: bool = True, **changed: Any) -> tuple[list[str], int]:
         """The stages of the conversion, and how many comparisons there were."""
-        before = len(journals.read(out / journals.STATE)[0])
+        before = len(journals.read(out / journals.STATE_FOLDER)[0])
         outcome = onnx_bridge.convert_all(
-            [model, model], out, Settings(target="ref", check=True, **changed), jobs=1, resume=resume
+            [model, model], out, job(target="ref", check=True, **changed), jobs=1, resume=resume
         )
         assert outcome.passed, outcome.to_json()
-        records = journals.read(out / journals.STATE)[0][before:]
+        records = journals.read(out / journals.STATE_FOLDER)[0][before:]
         timings: Iterator[dict[str, float]] = (each["timings"] for each in records if each["event"] == "done")
         return list(next(timings, {})), [each["event"] for each in records].count("checked")
 

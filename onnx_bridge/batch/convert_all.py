@@ -1,0 +1,81 @@
+"""Convert many models into one folder, in parallel; interrupted at any point, the same command resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_bridge.batch.engines.base import Engine
+from onnx_bridge.batch.engines.local import Pool
+from onnx_bridge.batch.jobs import gather
+from onnx_bridge.batch.outcome import Outcome
+from onnx_bridge.batch.output import output_at
+from onnx_bridge.batch.progress import Observer
+from onnx_bridge.batch.request import BatchRequest, JobRequest
+from onnx_bridge.batch.run_history import RunHistory
+from onnx_bridge.batch.scheduler import Scheduler
+from onnx_bridge.core.locations import RemotePath, parse_location
+
+
+def convert_all(
+    sources: Sequence[str | os.PathLike[str] | RemotePath],
+    out: str | os.PathLike[str] | RemotePath,
+    request: JobRequest | None = None,
+    *,
+    engine: Engine | None = None,
+    jobs: int | None = None,
+    resume: bool = True,
+    retry: bool = False,
+    dry_run: bool = False,
+    passes: Sequence[Path] = (),
+    observer: Observer | None = None,
+) -> Outcome:
+    """Convert many models, each into a folder of its own under ``out``.
+
+    Results of earlier runs are kept, unless an input of them has changed (`onnx_bridge.conversion.keys`). A job that
+    fails does not stop the others. Only one program at a time may write to ``out``; this is checked for a local folder,
+    and for a remote one on the same machine.
+
+    Args:
+        sources: files, folders, globs, lists, job files (`onnx_bridge.batch.jobs`); paths, or URLs as strings.
+        out: a folder: a path, or a URL as a string; logs and the journal are in ``.batch`` there.
+        request: of every job, where a job file says nothing else.
+        engine: where jobs run; default: processes on this machine (`onnx_bridge.batch.engines.local.Pool`).
+        jobs: of the default engine: how many at a time; default: by cores and predicted memory.
+        resume: whether to keep the results of earlier runs.
+        retry: whether to repeat jobs that failed in an earlier run.
+        dry_run: only plan; write nothing.
+        passes: files with passes of the user.
+        observer: receives the progress.
+
+    Raises:
+        InputError: a source is invalid, another program writes to ``out``, or it cannot be written.
+        RuntimeNotFound: there is no MIGraphX, or none for a target.
+        Unreachable: a URL or a cluster does not respond.
+    """
+    places = tuple(parse_location(each) for each in sources)
+    job, files = request or JobRequest(), tuple(passes)
+    batch = BatchRequest(places, parse_location(out), job, jobs, resume, retry, dry_run, files)
+    return run(batch, engine, observer)
+
+
+def run(request: BatchRequest, engine: Engine | None = None, observer: Observer | None = None) -> Outcome:
+    """Convert many models as a request says; errors are those of `convert_all`."""
+    started, engine = time.monotonic(), engine or Pool(request.jobs)
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.close)
+        output = output_at(request.out)
+        records = output.records()
+        jobs = gather(request.sources, output.location, request.job, RunHistory(records).names)
+        machines = {target: engine.machine(target) for target in {each.request.conversion.target for each in jobs}}
+        journal = None if request.dry_run else stack.enter_context(output.locked())
+        history = RunHistory(journal.records if journal else records, resume=request.resume, retry=request.retry)
+        if journal is not None:
+            journal.add("run", jobs=len(jobs), process=os.getpid())
+        scheduler = Scheduler(request, output, engine, machines, history, journal, observer or Observer())
+        results = scheduler.run(jobs)
+        notes = (*engine.notes, *scheduler.notes)
+    return Outcome(output.location, tuple(results), time.monotonic() - started, notes)

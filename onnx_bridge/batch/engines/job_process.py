@@ -1,0 +1,177 @@
+"""The process that runs jobs, one after the other, so that a crash, a leak or a kill ends a job and not the batch.
+
+It receives tasks and answers each with events, dicts with the key ``event``: ``stage`` whenever a stage begins,
+``converted``, ``checked``, and last ``finished`` or ``failed``. Standard output and error go to the log of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import passes
+from onnx_bridge.batch import transfer
+from onnx_bridge.batch.failure import Failure
+from onnx_bridge.batch.request import JobRequest
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.bundle import Bundle, manifest_path
+from onnx_bridge.conversion import convert as conversion
+from onnx_bridge.conversion.buckets import convert_buckets
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core import messages
+from onnx_bridge.core.atomic_write import synchronize
+from onnx_bridge.core.errors import RuntimeFailure
+from onnx_bridge.core.locations import parse_location
+from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.parity import check as parity
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def perform(task: Mapping[str, Any], emit: Emit) -> None:
+    """Convert a model, compare its bundle with the reference, or both.
+
+    Args:
+        task: JSON values:
+
+            - ``source``: the location of the model; ``bundle``: of the bundle.
+            - ``request``: `JobRequest.to_json`.
+            - ``convert``, ``check``: what to do; ``reuse``: whether to take the cleaned model of an earlier bundle.
+            - ``staging``: the folder to write the bundle to, for the scheduler to publish; None writes to ``bundle``.
+            - ``passes``: files with passes of the user.
+        emit: receives the events.
+    """
+    _Task(task, emit).run()
+
+
+class _Task:
+    """A task on its way; ``stage`` is its current stage."""
+
+    def __init__(self, task: Mapping[str, Any], emit: Emit) -> None:
+        self._task, self._emit = task, emit
+        self._request = JobRequest.from_json(task["request"])
+        self._source = Path(task["source"])
+        self._started = time.perf_counter()
+        self.stage = Stage.LOAD
+
+    def run(self) -> None:
+        """Run it; every exception becomes the event ``failed``, but those that end the process."""
+        self._progress(Stage.LOAD)
+        try:
+            with contextlib.ExitStack() as scratch:
+                self._source, out = transfer.fetch_inputs(self._task, scratch)
+                for file in self._task["passes"]:
+                    _load_passes(file)
+                if self._task["convert"]:
+                    self._convert(out)
+                if self._task["check"]:
+                    self._check(out)
+            self._emit({"event": "finished"})
+        except BaseException as error:
+            traceback.print_exc()
+            if isinstance(error, RuntimeFailure) and error.output:
+                print(f"MIGraphX printed:\n{error.output}")
+            if not isinstance(error, Exception):
+                raise
+            failure = self._with_original_path(Failure.of(error, self.stage))
+            self._emit({"event": "failed", "seconds": self._seconds(), "error": failure.to_json()})
+
+    def _convert(self, out: Path) -> None:
+        request = replace(self._request.conversion, reuse=self._task["reuse"])
+        bundle = convert_model(self._source, out, request, self._progress)
+        if self._task["staging"] is None:
+            _synchronize(bundle)
+        else:
+            transfer.stage_bundle(out, parse_location(self._task["staging"]), parse_location(self._task["source"]))
+        manifest = bundle.manifest
+        made = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
+        self._emit({"event": "converted", "seconds": self._seconds(), **made, "partitions": manifest.partition_line})
+
+    def _check(self, out: Path) -> None:
+        self._started = time.perf_counter()
+        self._progress(Stage.CHECK)
+        request = self._request.check_request(self._source)
+        # the stages of the comparison are details of this one
+        report = parity.run(out, request, lambda message: self._progress(str(message)))
+        print(json.dumps(report.to_json()), flush=True)
+        report.raise_failure()
+        found = {"passed": report.passed, "summary": report.summary, "seconds": self._seconds()}
+        self._emit({"event": "checked", **found})
+
+    def _progress(self, message: str) -> None:
+        if isinstance(message, Stage):
+            self.stage = message
+        self._emit({"event": "stage", "stage": self.stage, "detail": str(message)})
+        print(f"{time.strftime('%H:%M:%S')} {self.stage}: {message}", flush=True)
+
+    def _seconds(self) -> float:
+        return round(time.perf_counter() - self._started, 4)
+
+    def _with_original_path(self, failure: Failure) -> Failure:
+        """Name the user's file instead of a downloaded copy of it."""
+        copy, original = str(self._source), self._task["source"]
+        where = failure.where and failure.where.replace(copy, original)
+        return replace(failure, what=failure.what.replace(copy, original), where=where)
+
+
+def convert_model(source: Path, out: Path, request: ConvertRequest, progress: Progress | None) -> Bundle | Buckets:
+    """Convert a model, into one bundle or a bundle a bucket."""
+    if not request.buckets:
+        return conversion.run(source, out, request, progress)
+    rest = {each.name: getattr(request, each.name) for each in fields(request) if each.name != "buckets"}
+    return convert_buckets(source, out, request.buckets, **rest, progress=progress)
+
+
+def _synchronize(bundle: Bundle | Buckets) -> None:
+    """Wait until a bundle is on the disk."""
+    manifest = manifest_path(bundle.path)
+    for each in bundle.bundles if isinstance(bundle, Buckets) else ():
+        _synchronize(each)
+    for name in (manifest.name, *(each.file for each in bundle.manifest.files)):
+        synchronize(manifest.parent / name)
+    for folder in (manifest.parent, manifest.parent.parent):
+        synchronize(folder)
+
+
+def main(connection: socket.socket) -> None:
+    """Perform tasks until the connection is closed (see `onnx_bridge.core.process.Child`)."""
+    with contextlib.suppress(EOFError):
+        while True:
+            task, _ = messages.receive(connection)
+            with _logging_to(Path(task["log"])):
+                perform(task, lambda event: messages.send(connection, event, {}))
+
+
+@functools.cache
+def _load_passes(file: str) -> None:
+    """Load a file with passes of the user; once, since they register themselves."""
+    passes.load_file(Path(file))
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """Redirect standard output and error to a file, or discard them where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    before = os.dup(1), os.dup(2)
+    for number in (1, 2):
+        os.dup2(file, number)
+    os.close(file)
+    try:
+        yield
+    finally:
+        for number, old in enumerate(before, 1):
+            os.dup2(old, number)
+            os.close(old)

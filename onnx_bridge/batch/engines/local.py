@@ -1,0 +1,160 @@
+"""The engine of one machine: a pool of job processes."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, OnEvent, failed
+from onnx_bridge.batch.failure import Failure
+from onnx_bridge.batch.journal import Journal
+from onnx_bridge.core import messages
+from onnx_bridge.core.memory import available_bytes
+from onnx_bridge.core.process import Child
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.machine import Machine
+from onnx_bridge.migraphx.targets import resolve_target
+
+_MEMORY_SHARE = 0.9
+"""The part of the free memory that jobs may take."""
+
+
+class JobProcess:
+    """One process that performs tasks.
+
+    Args:
+        deliver: receives each event with this object, in a thread; the last one is ``exited``.
+        lock: a descriptor that the process holds as long as it lives.
+        temporary: the folder for its temporary files.
+        output: a file for what it prints between tasks.
+
+    Attributes:
+        attempt: the current attempt; None while it is idle.
+    """
+
+    def __init__(
+        self, deliver: Callable[[JobProcess, Event], None], lock: int | None, temporary: Path, output: Path
+    ) -> None:
+        self._deliver = deliver
+        self.attempt: Attempt | None = None
+        self._killing = threading.Lock()
+        with output.open("ab") as file:
+            self._child = Child(
+                "onnx_bridge.batch.engines.job_process",
+                environment={**os.environ, "TMPDIR": str(temporary)},
+                output=file.fileno(),
+                inherited=() if lock is None else (lock,),
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._child.pid
+
+    def perform(self, attempt: Attempt | None, task: Mapping[str, Any]) -> None:
+        """Send a task; a process that has exited meanwhile is reported by its last event."""
+        self.attempt = attempt
+        with contextlib.suppress(OSError):
+            messages.send(self._child.connection, task, {})
+
+    def close(self) -> None:
+        """Kill the process."""
+        self._kill()
+        self._reader.join()
+
+    def _kill(self) -> None:
+        with self._killing:  # both threads would close its descriptors
+            self._child.kill()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, EOFError, ValueError):
+            while True:
+                event, _ = messages.receive(self._child.connection)
+                self._deliver(self, event)
+        self._kill()  # or wait, if it has exited
+        self._deliver(self, {"event": "exited", "status": self._child.returncode})
+
+
+class Pool(Engine):
+    """Job processes on this machine.
+
+    Args:
+        jobs: how many jobs at a time, if their memory allows it; default: one for each core.
+    """
+
+    remote = False
+
+    def __init__(self, jobs: int | None = None) -> None:
+        super().__init__()
+        self._limit = jobs or len(os.sched_getaffinity(0))
+        self._memory = available_bytes() * _MEMORY_SHARE
+        self._processes: list[JobProcess] = []
+        self._sizes: dict[JobProcess, int] = {}
+
+    def machine(self, target: str) -> tuple[Machine, str]:
+        """This machine."""
+        runtime = runtimes.find()
+        return Machine.here(runtime), resolve_target(target, runtime)
+
+    def open(self, journal: Journal, on_event: OnEvent) -> None:
+        """Prepare for jobs; processes are started on demand."""
+        self._on_event = on_event
+        output, temporary = journal.folder / "processes.log", (journal.folder / "tmp").absolute()
+        self._start = functools.partial(JobProcess, self._deliver, journal.lock, temporary, output)
+
+    def choose(self, sizes: Sequence[int]) -> int | None:
+        """The largest job that fits beside those that run; one that is too large for the memory runs alone."""
+        if not sizes or len(self._sizes) >= self._limit:
+            return None
+        fitting = bisect.bisect(sizes, self._memory - sum(self._sizes.values()))
+        if not fitting and self._sizes:
+            return None
+        return (fitting or len(sizes)) - 1
+
+    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+        """Send the job to an idle process."""
+        idle = [each for each in self._processes if each.attempt is None]
+        if not idle:
+            idle = [self._start()]
+            self._processes += idle
+        self._sizes[idle[0]] = size
+        idle[0].perform(Attempt(job, self._on_event), task)
+
+    def wait(self) -> tuple[Any, Event]:
+        """The next event, with its job."""
+        while True:
+            sender, event = super().wait()
+            if not isinstance(sender, JobProcess):
+                return sender, event
+            attempt = sender.attempt
+            if event["event"] in (*LAST_EVENTS, "exited"):
+                sender.attempt = None
+                self._sizes.pop(sender, None)
+            if event["event"] == "exited":
+                self._processes.remove(sender)
+                sender.close()
+                event = failed(Failure.of_exit(event["status"], attempt.stage if attempt else ""))
+            if attempt is not None:
+                return attempt.job, event
+
+    def close(self) -> None:
+        """Kill all processes."""
+        for each in self._processes:
+            each.close()
+        self._processes, self._sizes = [], {}
+
+    def _deliver(self, sender: JobProcess, event: Event) -> None:
+        """Queue an event; called in the reader thread of the process."""
+        delivered: Event | None = event
+        if event["event"] != "exited" and sender.attempt is not None:
+            delivered = sender.attempt.handle(event)
+        if delivered is not None:
+            self._events.put((sender, delivered))

@@ -1,0 +1,301 @@
+"""The engine of a Ray cluster.
+
+A job is a Ray task that streams its events. It requests a CPU, its predicted memory, and, for the target gpu, one
+``AMD_GPU``: a resource that nodes with such a card are started with. A job that is lost with its process or node is
+reported as a transient failure, and the batch tries it again. Ray's own retries are off: they would restart the stream
+without the journal's knowledge.
+
+Before the first job, each node reports what influences its bundles (`onnx_bridge.batch.engines.ray_node.facts`): its
+MIGraphX, GPU and version of the passes. Jobs run on the largest group of equal nodes; the others are excluded with a
+note. The driver itself needs no MIGraphX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, OnEvent, failed
+from onnx_bridge.batch.engines.ray_node import facts, perform_on_node
+from onnx_bridge.batch.failure import lost
+from onnx_bridge.batch.journal import Journal
+from onnx_bridge.conversion.keys import canonical, code
+from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
+from onnx_bridge.core.version import VERSION
+from onnx_bridge.migraphx.machine import Machine
+
+GPU = "AMD_GPU"
+"""Ray's name of AMD's cards, a resource that their nodes are started with."""
+_CONNECT_SECONDS = 5.0
+_LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
+_FACTS_SECONDS = 120.0
+"""How long nodes may take to report their facts, which may be the first task that they run at all."""
+_GONE = "it is gone"
+_START = "start it with ray start --resources='{\"AMD_GPU\": 1}'"
+
+
+class Ray(Engine):
+    """A cluster.
+
+    Args:
+        address: of its head (``host:6379``); ``auto`` for the cluster of this machine; ``local`` for a new one on this
+            machine, shut down by `close`; default: ``RAY_ADDRESS``, or ``auto``.
+        jobs: how many jobs at a time; default: as many as the cluster can run.
+
+    Raises:
+        InputError: Ray is not installed.
+        Unreachable: no cluster responds at the address.
+    """
+
+    remote = True
+
+    def __init__(self, address: str | None = None, jobs: int | None = None) -> None:
+        super().__init__()
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or the output of raylets would go to standard output
+        try:
+            import ray
+        except ImportError:
+            what, hint = "Ray is not installed", "pip install onnx-bridge[ray]"
+            raise InputError(what, where="--engine ray", hint=hint) from None
+        self._ray: Any = ray
+        self._limit = jobs
+        self._connected = _connect(address or os.environ.get("RAY_ADDRESS") or "auto")
+        self._running = 0
+        self._streams: set[Any] = set()
+        self._excluded: dict[str, str] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def machine(self, target: str) -> tuple[Machine, str]:
+        """The largest group of equal nodes, among those that have what the target needs."""
+        nodes = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("CPU")}
+        if target not in ("auto", "gpu", "ref"):
+            raise InputError("there is no such target", where=f"target {target!r}", hint="one of: auto, ref, gpu")
+        cards = {name for name, each in nodes.items() if each["Resources"].get(GPU)}
+        if target == "gpu" and not cards:
+            raise RuntimeNotFound(f"no node of the cluster has the resource {GPU}", where="target gpu", hint=_START)
+        resolved = "gpu" if cards and target != "ref" else "ref"
+        if resolved not in self._facts:
+            self._facts[resolved] = self._select(nodes, cards if resolved == "gpu" else set(nodes), resolved)
+        return Machine.from_json(self._facts[resolved]["machine"]), resolved
+
+    def _select(self, nodes: Mapping[str, Any], wanted: set[str], target: str) -> dict[str, Any]:
+        """The facts of the largest group of equal nodes; the other nodes are excluded."""
+        found = self._collect_facts(wanted)
+        groups: dict[str, list[str]] = {}
+        for name in sorted(wanted):
+            problem = _problem(found[name], target) if name in found else "it did not respond"
+            if problem is None:
+                groups.setdefault(canonical(found[name]), []).append(name)
+            elif problem != _GONE:
+                self._excluded[name] = problem
+        if not groups:
+            reasons = sorted(f"{_name(nodes[name])}: {self._excluded.get(name, _GONE)}" for name in wanted)
+            what = f"no node of the cluster can convert: {'; '.join(reasons) or 'there is none'}"
+            raise RuntimeNotFound(what, where="--engine ray", hint="on each node: onnx-bridge runtime install")
+        chosen = max(groups.values(), key=len)
+        for name in {each for names in groups.values() for each in names}.difference(chosen):
+            self._excluded[name] = "its MIGraphX, GPU or environment is different from most nodes'"
+        self._names = {name: _name(each) for name, each in nodes.items()}
+        return found[chosen[0]]
+
+    def _collect_facts(self, names: set[str]) -> dict[str, dict[str, Any]]:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        pending = {}
+        for name in names:
+            strategy = NodeAffinitySchedulingStrategy(name, soft=False)
+            task = self._ray.remote(_report_facts).options(num_cpus=0, max_retries=2, scheduling_strategy=strategy)
+            pending[task.remote()] = name
+        ready, _ = (
+            self._ray.wait(list(pending), num_returns=len(pending), timeout=_FACTS_SECONDS) if pending else ([], [])
+        )
+        found = {}
+        for each in ready:
+            try:
+                found[pending[each]] = self._ray.get(each)
+            except (self._ray.exceptions.TaskUnschedulableError, self._ray.exceptions.NodeDiedError):
+                found[pending[each]] = {"problem": _GONE}
+            except self._ray.exceptions.RayError as error:
+                found[pending[each]] = {"problem": f"onnx-bridge does not run on it: {_one_line(error)}"}
+        return found
+
+    def open(self, journal: Journal, on_event: OnEvent) -> None:
+        """Prepare for jobs."""
+        self._on_event = on_event
+
+    def choose(self, sizes: Sequence[int]) -> int | None:
+        """The largest; all are submitted, since Ray queues what the nodes cannot take yet."""
+        if not sizes or (self._limit is not None and self._running >= self._limit):
+            return None
+        return len(sizes) - 1
+
+    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+        """Start a Ray task for the job."""
+        self._running += 1
+        asyncio.run_coroutine_threadsafe(self._follow(Attempt(job, self._on_event), task, size), self._loop)
+
+    def wait(self) -> tuple[Any, Event]:
+        """The next event, with its job."""
+        job, event = super().wait()
+        if event["event"] in LAST_EVENTS:
+            self._running -= 1
+        return job, event
+
+    def close(self) -> None:
+        """Cancel all jobs, and disconnect from the cluster, unless the program was connected before."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._connected:  # any later call of Ray would start a cluster
+            self._ray.shutdown()
+
+    async def _stop(self) -> None:
+        for each in list(self._streams):
+            with contextlib.suppress(Exception):  # a task that has ended cannot be cancelled
+                self._ray.cancel(each, force=True)
+        following = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()  # no event is handled afterwards
+
+    @property
+    def notes(self) -> list[str]:
+        """Which nodes were excluded, and why."""
+        return [f"the node {self._names.get(name, name)} was excluded: {why}" for name, why in self._excluded.items()]
+
+    async def _follow(self, attempt: Attempt, task: Mapping[str, Any], size: int) -> None:
+        """Run one task, and deliver its events."""
+        gpu = task["request"]["conversion"]["target"] == "gpu"
+        expected = self._facts["gpu" if gpu else "ref"]
+        last = failed(lost("Lost", "the node reported no result", attempt.stage))
+        stream = None
+        try:
+            stream = self._task(size, gpu, str(attempt.job)).remote(dict(task), expected)
+            self._streams.add(stream)
+            async for each in stream:
+                event = await each
+                node = event.pop("node")
+                if event.pop("unsuitable", False):
+                    self._excluded[node] = event["error"]["what"]
+                # only this event is handled slowly: the bundle is published
+                slow = event["event"] == "converted"
+                delivered = await asyncio.to_thread(attempt.handle, event) if slow else attempt.handle(event)
+                if delivered is not None and delivered["event"] in LAST_EVENTS:
+                    last = delivered
+                elif delivered is not None:
+                    self._events.put((attempt.job, delivered))
+        except Exception as error:  # Ray's errors have no common base class
+            what = f"the job was lost on the cluster: {_one_line(error)}"
+            last = failed(lost(type(error).__name__, what, attempt.stage))
+        finally:
+            self._streams.discard(stream)
+        self._events.put((attempt.job, last))
+
+    def _task(self, size: int, gpu: bool, name: str) -> Any:
+        alive = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
+        fitting = [each for each in alive if each.get("CPU") and (each.get(GPU) or not gpu)]
+        most = max((int(each.get("memory", 0)) for each in fitting), default=0)
+        options: dict[str, Any] = {"num_cpus": 1, "memory": min(size, most), "max_retries": 0}
+        if gpu:
+            options["resources"] = {GPU: 1}
+        if self._excluded:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._excluded))})"}
+        return self._ray.remote(_run_task).options(num_returns="streaming", name=f"convert {name}", **options)
+
+
+def _report_facts() -> dict[str, Any]:
+    return facts()
+
+
+def _run_task(task: dict[str, Any], expected: dict[str, Any]) -> Any:
+    """The Ray task."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    for event in perform_on_node(task, expected):
+        yield {**event, "node": node}
+
+
+def _problem(found: Mapping[str, Any], target: str) -> str | None:
+    """Why a node that reported these facts cannot be used; None if it can."""
+    if found["problem"] is not None:
+        return str(found["problem"])
+    if target not in found["machine"]["targets"]:
+        return f"its MIGraphX lacks the target {target}"
+    if target == "gpu" and found["machine"]["architecture"] is None:
+        return "no AMD GPU that Ray's processes may use"
+    if (found["version"], found["passes"]) != (VERSION, code()):
+        return f"its onnx-bridge is not this machine's {VERSION}"
+    return None
+
+
+def _connect(address: str) -> bool:
+    """Connect to a cluster; False if the program was connected before.
+
+    Raises:
+        InputError: the kind of address is not supported.
+        Unreachable: no cluster responds.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return False
+    where = f"--address {address}"
+    if "://" in address:
+        hint = "run the command on one of its nodes, for example with `ray job submit`"
+        raise InputError("a batch must be started on a node of the cluster", where=where, hint=hint)
+    hint = "start one with `ray start --head`, or name another: --address HOST:6379, or RAY_ADDRESS"
+    if address not in ("auto", "local") and not _responds(address):
+        raise Unreachable(f"no Ray cluster responds within {_CONNECT_SECONDS:g} s", where=where, hint=hint)
+    before = signal.getsignal(signal.SIGTERM)
+    dashboard = False if address == "local" else None  # allowed only where a cluster is started
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
+    except Exception as error:  # Ray's errors have no common base class
+        raise Unreachable(f"no Ray cluster can be connected to: {_one_line(error)}", where=where, hint=hint) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray replaces the handler
+    return True
+
+
+def _responds(address: str) -> bool:
+    """Whether something speaks gRPC at the address; Ray itself would try for minutes, and then exit the program."""
+    from ray.util import get_node_ip_address
+
+    host, _, port = address.rpartition(":")
+    # as Ray does itself
+    host = str(get_node_ip_address()) if host in _LOCALHOST else host.strip("[]")  # type: ignore[no-untyped-call]
+    if not host or not port.isdecimal():
+        return False
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # an empty SETTINGS frame
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS) as link:
+            link.sendall(preface)
+            head = link.recv(9, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(head) == 9 and head[3] == 4  # the server begins with its SETTINGS frame
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})"
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if hasattr(error, "cause") and lines else lines[0] if lines else "") or type(error).__name__

@@ -1,0 +1,116 @@
+"""The part of the Ray engine that runs on the nodes: a job process, and its events as a stream.
+
+A node uses its own MIGraphX, and rejects a job that was planned for a different one. Models and bundles are transferred
+by their locations; the scratch folder is local to the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import queue
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.batch.engines.base import LAST_EVENTS, Event, failed
+from onnx_bridge.batch.engines.local import JobProcess
+from onnx_bridge.batch.failure import Failure, lost
+from onnx_bridge.conversion.keys import code
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.locations import RemotePath, parse_location
+from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.version import VERSION
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.machine import Machine
+
+_VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables that Ray sets to nothing for a task that requests none of the GPUs that it counts itself."""
+
+
+@functools.cache
+def facts() -> dict[str, Any]:
+    """What of this node influences bundles, as JSON values; ``problem`` says why it can make none."""
+    found: dict[str, Any] = {"version": VERSION, "passes": code()}
+    try:
+        return {**found, "machine": Machine.here(runtimes.find()).to_json(), "problem": None}
+    except BridgeError as error:
+        return {**found, "machine": None, "problem": str(error)}
+
+
+def perform_on_node(task: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Event]:
+    """Perform a job on this node.
+
+    Args:
+        task: as for `onnx_bridge.batch.engines.job_process.perform`; its ``log`` may be remote.
+        expected: what `facts` must return; otherwise the only event is ``failed``, with ``unsuitable`` set.
+
+    Yields:
+        The events; the last is one of `LAST_EVENTS`.
+    """
+    if facts() != expected:
+        why = facts()["problem"] or "its onnx-bridge, MIGraphX, environment or GPU is different"
+        yield {**failed(lost("UnsuitableNode", f"the node cannot be used: {why}")), "unsuitable": True}
+        return
+    process, events = _job_process()
+    log = parse_location(task["log"])
+    local_log = _scratch() / "job.log" if isinstance(log, RemotePath) else log
+    process.perform(None, {**task, "log": str(local_log)})
+    stage: str = Stage.LOAD
+    while True:
+        event = events.get()
+        if event["event"] == "stage":
+            stage = event["stage"]
+        last = event["event"] in (*LAST_EVENTS, "exited")
+        if last and isinstance(log, RemotePath):
+            with contextlib.suppress(BridgeError):  # the job matters more than its log
+                log.upload(local_log)
+                local_log.unlink()
+        if event["event"] == "exited":
+            _job_process.cache_clear()
+            process.close()
+            event = failed(Failure.of_exit(event["status"], stage))
+        yield event
+        if last:
+            return
+
+
+@functools.cache
+def _job_process() -> tuple[JobProcess, queue.SimpleQueue[Event]]:
+    """The job process of this Ray worker, kept from job to job."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    for name in _VISIBLE:
+        if os.environ.get(name) == "":
+            del os.environ[name]
+    scratch = _scratch()
+    return JobProcess(lambda _process, event: events.put(event), None, scratch, scratch / "process.log"), events
+
+
+@functools.cache
+def _scratch() -> Path:
+    """A folder that this process has locked; those of processes that have exited are removed."""
+    home = Path(tempfile.gettempdir()) / f"onnx-bridge-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    for each in home.iterdir():
+        with contextlib.suppress(OSError):
+            lock = _lock(each)
+            shutil.rmtree(each, ignore_errors=True)
+            os.close(lock)
+    folder = Path(tempfile.mkdtemp(dir=home))
+    _lock(folder)
+    return folder
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder until the returned descriptor is closed; raises OSError if another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,99 @@
+"""Why a job failed, as the journal records it."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from onnx_bridge.core.errors import BridgeError, ProgramLost, Unreachable, WorkerCrashed
+from onnx_bridge.core.progress import Stage
+
+_TRANSIENT = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+}
+"""Errors of the system that do not depend on the model."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed.
+
+    Attributes:
+        kind: the class of the error.
+        what: the message.
+        where: the file, node or option that it is about.
+        hint: what to do next.
+        stage: the stage of the job.
+        exit_code: of a command that ends with it.
+        retry: whether another attempt in this run may succeed.
+        transient: whether the failure does not depend on the model, so that later runs try again.
+    """
+
+    kind: str
+    what: str
+    stage: str
+    where: str | None = None
+    hint: str | None = None
+    exit_code: int = 3
+    retry: bool = False
+    transient: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException, stage: str) -> Failure:
+        """Describe an exception."""
+        kind, transient = type(error).__name__, is_transient(error)
+        if not isinstance(error, BridgeError):
+            what, hint = f"unexpected {kind}: {error}", "this is a defect; the log has the traceback"
+            return cls(kind, what, stage, hint=hint, retry=transient, transient=transient)
+        return cls(kind, error.what, stage, error.where, error.hint, error.exit_code, transient, transient)
+
+    @classmethod
+    def of_exit(cls, status: int, stage: str) -> Failure:
+        """Describe a job process that exited during a job; a crash is retried, but not taken for transient."""
+        killed = status == -signal.SIGKILL
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        hint = "the system does so when memory is short; --jobs 1 leaves more to each job" if killed else None
+        what = f"the process of the job {how}"
+        return cls("Killed" if killed else "Crashed", what, stage, hint=hint, retry=True, transient=killed)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Failure:
+        """The failure that `to_json` wrote."""
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    def as_transient(self) -> Failure:
+        """The same failure, to be tried again by later runs."""
+        return replace(self, transient=True)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether another attempt may succeed: a full disk, a process that was killed from outside."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _TRANSIENT:
+            return True
+        if isinstance(cause, (ProgramLost, MemoryError, Unreachable)):
+            return True
+        if isinstance(cause, WorkerCrashed) and cause.signal is signal.SIGKILL:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def lost(kind: str, what: str, stage: str = Stage.LOAD) -> Failure:
+    """A failure of the machine that ran a job."""
+    return Failure(kind, what, stage, retry=True, transient=True)

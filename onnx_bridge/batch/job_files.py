@@ -1,0 +1,186 @@
+"""Job files: models with requests of their own, in TOML or YAML.
+
+    [defaults]                       # of every job in this file
+    target = "ref"
+    dims = {batch = 1}
+
+    [[jobs]]
+    model = "encoder.onnx"           # or a folder, a glob, a URL; relative to this file
+    name = "encoder-8"               # of the bundle; default: from the model's
+    dims = {batch = 8}
+    check = true
+    inputs = "samples.npz"           # what to compare on
+
+The keys of a table are the fields of `ConvertRequest`, ``check``, and the fields of `CheckRequest` that say what is
+compared, and how.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from onnx_bridge.batch.journal import STATE_FOLDER
+from onnx_bridge.batch.request import JobRequest
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.requests import field_value
+from onnx_bridge.parity.request import CheckRequest
+
+_CONVERSION = tuple(each.name for each in fields(ConvertRequest) if each.name not in ("runtime", "reuse"))
+_PARITY = ("inputs", "seed", "samples", "rtol", "atol", "tolerance")
+_BY_NAME = ("dims", "shapes", "freeze", "buckets", "pad", "options")
+_PATHS = ("inputs", "calibration")
+_EXAMPLES = {
+    "dims": "dims = {batch = 1}",
+    "shapes": "shapes = {x = [1, 3, 224, 224]}",
+    "freeze": "freeze = {k = [5]}",
+    "buckets": "buckets = {batch = [1, 4, 16]}",
+    "pad": 'pad = {mask = "0"}',
+    "options": "options = {fast_math = false}",
+    "keep_fp32": 'keep_fp32 = ["Softmax"]',
+}
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """A job of a job file.
+
+    Attributes:
+        model: the location that it names.
+        name: of the bundle; None if it is not given.
+        request: of the job.
+        own: the names in ``dims``, ``shapes``, … that were given for this very job, not in the defaults.
+    """
+
+    model: Location
+    name: str | None
+    request: JobRequest
+    own: frozenset[str]
+
+
+def read_job_file(path: Location, base: JobRequest) -> Iterator[JobEntry]:
+    """The jobs of a file.
+
+    Args:
+        path: a ``.toml`` or YAML file.
+        base: the request that the file's defaults and jobs override.
+
+    Raises:
+        InputError: it cannot be read, or is invalid.
+    """
+    content = _parse(path)
+    _check_keys(content, ("defaults", "jobs"), str(path))
+    defaults = _override(base, content.get("defaults", {}), f"{path}: defaults", path)
+    jobs = content.get("jobs")
+    if not isinstance(jobs, list) or not jobs:
+        raise InputError("it has no jobs", where=str(path), hint="a job is [[jobs]] with model = …")
+    for number, job in enumerate(jobs, 1):
+        where = f"{path}: job {number}"
+        if not isinstance(job, dict) or not isinstance(job.get("model"), str):
+            raise InputError("it names no model", where=where, hint='model = "model.onnx"')
+        name = job.get("name")
+        if name is not None:
+            _check_name(name, where)
+        rest = {key: value for key, value in job.items() if key not in ("model", "name")}
+        own = frozenset(each for kind in _BY_NAME if isinstance(rest.get(kind), dict) for each in rest[kind])
+        yield JobEntry(beside(path, job["model"]), name, _override(defaults, rest, where, path), own)
+
+
+def beside(file: Location, text: str) -> Location:
+    """What a text in a file names: a URL, or a path relative to the folder of the file."""
+    named = parse_location(text)
+    if isinstance(named, RemotePath):
+        return named
+    named = named.expanduser()
+    if isinstance(file, RemotePath) and not named.is_absolute():
+        return file.parent / named
+    return Path(os.path.normpath(named if named.is_absolute() else Path(file.parent) / named))  # type: ignore[arg-type]
+
+
+def read_text(path: Location) -> str:
+    """The text of a file; raises InputError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError(f"it cannot be read: {reason}", where=str(path)) from error
+
+
+def _parse(path: Location) -> dict[str, Any]:
+    text = read_text(path)
+    try:
+        content = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        what = f"it is not well formed: {' '.join(str(error).split())}"
+        raise InputError(what, where=str(path)) from None
+    if not isinstance(content, dict):
+        raise InputError("it has no jobs", where=str(path), hint="jobs: [{model: …}]")
+    return content
+
+
+def _check_keys(values: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+    for key in values:
+        if key not in names:
+            hint = nearest(str(key), names) or f"one of: {', '.join(names)}"
+            raise InputError(f"there is no setting {key!r}", where=where, hint=hint)
+
+
+def _override(base: JobRequest, values: Mapping[str, Any], where: str, file: Location) -> JobRequest:
+    """A request with the values of a table; values by name are added to those of the base."""
+    if not isinstance(values, dict):
+        raise InputError("it is not a table", where=where)
+    _check_keys(values, (*_CONVERSION, "check", *_PARITY), where)
+    found = {name: _value(name, value, where, file) for name, value in values.items()}
+    conversion = {name: value for name, value in found.items() if name in _CONVERSION}
+    for name in set(conversion) & {*_BY_NAME}:
+        conversion[name] = {**getattr(base.conversion, name), **conversion[name]}
+    parity = {name: value for name, value in found.items() if name in _PARITY}
+    try:
+        return JobRequest(
+            replace(base.conversion, **conversion),
+            found.get("check", base.check),
+            replace(base.parity, **parity),
+        )
+    except InputError as error:  # which names the field only
+        raise InputError(error.what, where=f"{where}: {error.where}", hint=error.hint) from None
+
+
+def _value(name: str, value: Any, where: str, file: Location) -> Any:
+    """A value of a table as the field of the request that it sets."""
+    if name in _BY_NAME and not isinstance(value, dict):
+        raise InputError(f"{name} is not a table", where=where, hint=_EXAMPLES[name])
+    if name in ("freeze", "pad"):
+        return {str(key): each if isinstance(each, str) else json.dumps(each) for key, each in value.items()}
+    if name in _PATHS:
+        location = beside(file, value) if isinstance(value, str) else None
+        if not isinstance(location, Path):
+            raise InputError(f"{name} must be a local path", where=where)
+        return location
+    owner = JobRequest if name == "check" else CheckRequest if name in _PARITY else ConvertRequest
+    try:
+        found = field_value(owner, name, value, where)
+    except InputError as error:
+        raise InputError(error.what, where=where, hint=_EXAMPLES.get(name, error.hint)) from None
+    sizes = [size for each in (found.values() if isinstance(found, dict) else [found]) for size in _numbers(each)]
+    if any(size < 0 for size in sizes):
+        raise InputError(f"{name} cannot be {value!r}", where=where, hint="give no negative number")
+    return found
+
+
+def _numbers(value: Any) -> list[float]:
+    return [each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, (int, float))]
+
+
+def _check_name(name: Any, where: str) -> None:
+    parts = Path(name).parts if isinstance(name, str) else ()
+    if not parts or Path(name).is_absolute() or ".." in parts or parts[0] == STATE_FOLDER:
+        raise InputError(f"{name!r} cannot be the name of a folder under OUT", where=where)

@@ -1,0 +1,136 @@
+"""What a batch needs to know of a model file before its conversion: digest, size and names, in one reading."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.batch import transfer
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.locations import Location, RemotePath, parse_location
+from onnx_bridge.model import io as models
+from onnx_bridge.model.file import ModelFile
+
+_TIMESTAMP_NANOSECONDS = 2 * 10**9
+"""The resolution of timestamps of file systems; a younger file can change without changing its timestamp."""
+_MEMORY_PER_BYTE, _BASE_MEMORY = 4.1, 150 << 20
+"""Measured memory of a conversion: bytes for each byte of the model, and for the process itself."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model file.
+
+    Attributes:
+        digest: of its content, weights included; None if the file cannot be read.
+        bytes: its size, weights included.
+        symbols: the symbolic dimensions of its inputs.
+        inputs: the names of its inputs.
+        files: the states of the files that it was read from (`_state`), by which a change is detected; empty if they
+            are too recent for that.
+        problem: why it is not a valid model.
+    """
+
+    digest: str | None
+    bytes: int = 0
+    symbols: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    files: tuple[tuple[str | int, ...], ...] = ()
+    problem: InputError | None = None
+
+    @property
+    def memory(self) -> int:
+        """The predicted memory of its conversion in bytes."""
+        return int(self.bytes * _MEMORY_PER_BYTE) + _BASE_MEMORY
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for `read_model_info` in a later run."""
+        return {
+            "digest": self.digest,
+            "bytes": self.bytes,
+            "symbols": list(self.symbols),
+            "inputs": list(self.inputs),
+            "files": [list(each) for each in self.files],
+        }
+
+
+def read_model_info(source: Location, before: Mapping[str, Any] | None = None) -> ModelInfo:
+    """Read a model file, unless it is unchanged.
+
+    Args:
+        source: the file.
+        before: `ModelInfo.to_json` of an earlier run, if any.
+    """
+    if before and before["files"] and all(each == list(_state(each[0]) or ()) for each in before["files"]):
+        files = tuple(tuple(each) for each in before["files"])
+        return ModelInfo(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
+    if isinstance(source, RemotePath):
+        return _read_remote(source)
+    now = time.time_ns()
+    try:
+        file = ModelFile(source)
+        digest = models.digest(source)
+    except InputError as error:
+        return ModelInfo(_raw_digest(source), problem=_without_traceback(error))
+    states = [_state(str(each)) for each in file.sources]
+    known = [each for each in states if each is not None]
+    fresh = len(known) < len(states) or any(now - max(map(int, each[3:])) < _TIMESTAMP_NANOSECONDS for each in known)
+    return _describe(file, digest, known, fresh)
+
+
+def _read_remote(source: RemotePath) -> ModelInfo:
+    try:
+        with transfer.sparse_copy(source) as (path, digest, states):
+            try:
+                return _describe(ModelFile(path), digest, [tuple(each) for each in states], fresh=False)
+            except InputError as error:
+                problem = InputError(error.what.replace(str(path), source.url), where=source.url, hint=error.hint)
+                return ModelInfo(f"unreadable {digest}", problem=problem)
+    except InputError as error:
+        return ModelInfo(None, problem=_without_traceback(error))
+
+
+def _describe(file: ModelFile, digest: str, states: Sequence[tuple[str | int, ...]], fresh: bool) -> ModelInfo:
+    graph = file.proto.graph
+    inner = {each.name for each in graph.initializer}
+    required = [each for each in graph.input if each.name not in inner]
+    dims = [dim.dim_param for each in required for dim in each.type.tensor_type.shape.dim]
+    return ModelInfo(
+        digest,
+        sum(int(each[1]) for each in states),
+        tuple(dict.fromkeys(filter(None, dims))),
+        tuple(each.name for each in required),
+        () if fresh else tuple(states),
+    )
+
+
+def _without_traceback(error: InputError) -> InputError:
+    """Without its traceback, whose frames would keep the file open."""
+    return InputError(error.what, where=error.where, hint=error.hint)
+
+
+def _state(path: str) -> tuple[str | int, ...] | None:
+    """Path, size, and what changes when the content of a file does."""
+    where = parse_location(path)
+    if isinstance(where, RemotePath):
+        state = where.fingerprint()
+        return None if state is None else tuple(state)
+    try:
+        found = os.stat(path)  # noqa: PTH116 — thousands of them
+    except OSError:
+        return None
+    return path, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _raw_digest(path: Path) -> str | None:
+    """The digest of a file that is not a valid model, so that its failure is remembered until the file changes."""
+    try:
+        with path.open("rb") as file:
+            return f"unreadable {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError:
+        return None
