@@ -38,13 +38,13 @@ def _timed(source: Path, out: Path, jobs: int, request: JobRequest | None = None
 
 
 def _events(out: Path) -> Counter[str]:
-    """How often each thing happened, by the journal."""
+    """The number of journal events by kind."""
     records, _, _ = journals.read(out / journals.STATE_FOLDER)
     return Counter(each["event"] for each in records)
 
 
 def _networks(folder: Path, count: int) -> Path:
-    """A folder of ResNets and BERTs, half and half, each with weights of its own."""
+    """A folder of ResNets and BERTs, half and half, each with different weights."""
     folder.mkdir()
     for name in ("resnet", "bert"):
         proto = onnx.load(models.export(name, folder / "first.onnx"))
@@ -58,7 +58,7 @@ def _networks(folder: Path, count: int) -> Path:
 
 
 def main() -> None:
-    """The command."""
+    """Run the benchmark."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--models", type=int, default=200)
     count = options.parse_args().models

@@ -1,4 +1,4 @@
-"""Cleaning beside the peers: ``make bench``.
+"""Cleaning compared with other tools: ``make bench``.
 
 Every run is one process; the tools take turns, so that whatever else the machine does falls on all of them; told are
 medians, and their ratios to ORT's basic optimizations. Memory is the peak of anonymous memory (RssAnon): what a file

@@ -1,6 +1,6 @@
-"""What `convert` costs beside parsing, compiling and saving by hand: ``python -m benchmarks.convert``.
+"""The time of `convert` compared with parsing, compiling and saving by hand: ``python -m benchmarks.convert``.
 
-By hand is a process that loads MIGraphX's C library and does just these three. Runs take turns; told are medians.
+"By hand" is a process that loads MIGraphX's C library and does just these three. Runs alternate; medians are printed.
 """
 
 from __future__ import annotations

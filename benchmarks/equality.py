@@ -1,6 +1,6 @@
-"""What cleaning does to the numbers of the models that it is measured on: ``python -m benchmarks.equality``.
+"""How far cleaning changes the numbers of the benchmark models: ``python -m benchmarks.equality``.
 
-Reference is the model as it was, on ONNX Runtime with all optimizations off, on a seeded sample.
+The reference is the original model on ONNX Runtime with all optimizations off, on a seeded sample.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 1e-5
 
 
 def main() -> int:
-    """Print a line a model; exit code 1 where one is off by more than it may."""
+    """Print a line for each model; exit code 1 if one exceeds its tolerance."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=[each for each in MODELS if "3gb" not in each], choices=MODELS)
     parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where the models are kept")

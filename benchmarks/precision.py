@@ -1,4 +1,4 @@
-"""What each precision costs in error: the zoo's CNN, BERT, ViT and Llama blocks, converted and compared.
+"""The error of each precision: the zoo's CNN, BERT, ViT and Llama blocks, converted and compared.
 
     python -m benchmarks.precision [NAME…] [--precision fp16,int8]
 
@@ -63,7 +63,7 @@ class Line:
 
 
 def measure(network: Architecture, precision: str, folder: Path) -> list[Line]:
-    """Convert a network and compare it with the original; where it differs, again with what must be kept."""
+    """Convert a network and compare it with the original; if it differs, again with nodes kept in float32."""
     path = folder / f"{network.name}.onnx"
     if not path.exists():
         module, arguments = network.make()

@@ -19,7 +19,7 @@ from passes.core.errors import BridgeError
 
 
 def verdict(tool: str, trap: Trap, folder: Path) -> str:
-    """What a tool makes of a trap, in a word or two."""
+    """The result of a tool on a trap, in a word or two."""
     before, after = folder / "before.onnx", folder / f"{tool}.onnx"
     onnx.save(trap.model, before)
     code = program(tool, str(before), str(after), large=False)
@@ -44,7 +44,7 @@ def verdict(tool: str, trap: Trap, folder: Path) -> str:
 
 
 def main() -> int:
-    """Print one row a trap."""
+    """Print one row for each trap."""
     tools = [tool for tool in TOOLS if tool != "cp"]
     print(f"{'':18}" + "".join(f"{tool:>15}" for tool in tools))
     with tempfile.TemporaryDirectory() as name:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fixtures.chaos import rage
+from fixtures.chaos import run_with_kills
 from onnx_bridge.migraphx.runtime import Runtime
 
 
 def test_nothing_is_lost_and_nothing_is_done_twice(runtime: Runtime, tmp_path: Path) -> None:
-    account = rage(tmp_path, models=25, broken=5, kills=4, seed=0)
+    account = run_with_kills(tmp_path, models=25, broken=5, kills=4, seed=0)
     assert (len(account.done), len(account.told)) == (20, 5)
     assert not account.lost
     assert not account.repeated

@@ -1,0 +1,63 @@
+"""The layout that docs/architecture.md describes, as far as import-linter and ruff do not hold it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for package in ("onnx_bridge", "passes") for path in (ROOT / package).rglob("*.py"))
+HEAVY = {
+    "PIL",
+    "diffusers",
+    "fsspec",
+    "jinja2",
+    "markupsafe",
+    "onnx_graphsurgeon",
+    "onnxscript",
+    "polygraphy",
+    "quark",
+    "ray",
+    "rich",
+    "scipy",
+    "sklearn",
+    "torch",
+    "torchao",
+    "transformers",
+    "yaml",
+}
+"""Third-party libraries that take long to import, or are optional: functions may import them."""
+
+
+def functions(tree: ast.AST) -> Iterator[ast.AST]:
+    yield from (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Import):
+            yield from (alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            yield each.module or ""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_functions_import_heavy_libraries_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {name for function in functions(tree) for name in imported(function)}
+    assert {name for name in found if name.partition(".")[0] not in HEAVY} == set()
+
+
+def test_the_root_of_a_package_holds_no_other_modules() -> None:
+    assert {path.name for path in (ROOT / "onnx_bridge").glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {path.name for path in (ROOT / "passes").glob("*.py")} == {"__init__.py", "pipelines.py"}
+
+
+@pytest.mark.parametrize("package", ["onnx_bridge", "passes"])
+def test_every_package_is_in_the_architecture(package: str) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.name for path in (ROOT / package).iterdir() if (path / "__init__.py").exists()}
+    assert {name for name in folders if f"{name}/" not in text} == set()
