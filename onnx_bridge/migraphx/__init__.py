@@ -1,4 +1,4 @@
-"""MIGraphX behind one interface (`program`), found or installed (`runtime`), in a process of its own (`worker`).
+"""MIGraphX: its interface (`program`), installations (`runtime`, `install`) and worker process (`worker`).
 
-Nothing outside this package imports or loads MIGraphX.
+No other package imports or loads MIGraphX.
 """

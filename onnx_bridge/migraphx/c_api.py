@@ -1,7 +1,7 @@
 """MIGraphX through its C library (migraphx.h) and ctypes.
 
-The library prints its error messages on the process's standard error and returns a status; `StatusError` carries the
-status only, and whoever captured standard error (``server.py``) has the words.
+The library prints error messages to standard error and returns a status. `StatusError` has the status only; `server`,
+which captures standard error, adds the message.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FEATURES = {
     "limit_loop_iterations": "migraphx_onnx_options_set_limit_loop_iterations",
     "external_data_path": "migraphx_onnx_options_set_external_data_path",
 }
-"""Name of a feature -> the symbol that a library with it exports."""
+"""The symbol that a library exports, by the feature that it implies."""
 
 
 class StatusError(Exception):
-    """A call returned a status other than success; its message is on standard error."""
+    """A call failed; its message was printed to standard error."""
 
     def __init__(self, function: str, status: int) -> None:
         super().__init__(f"{function} returned status {status}")
@@ -96,11 +96,11 @@ class CLibrary:
 
 
 class MissingFeature(Exception):
-    """This build of MIGraphX does not export what the request needs."""
+    """This build of MIGraphX lacks a function that the request needs."""
 
 
 class Handle:
-    """An object that the library made and that dies with this one; ctypes passes it as its pointer."""
+    """An object of the library, which is destroyed with this one; ctypes passes it as its pointer."""
 
     def __init__(self, library: CLibrary, kind: str, pointer: c_void_p) -> None:
         self._as_parameter_ = pointer
@@ -286,7 +286,7 @@ def _parameters(
     keep: list[Any] = []
     for name, tensor in tensors.items():
         expected = shapes.get(name)
-        # Scalars are (1,) with stride 0 to MIGraphX; whatever else does not fit it refuses in its own words.
+        # MIGraphX has scalars as (1,) with stride 0; any other mismatch it rejects itself.
         kind, lens = c_int(TYPES.index(tensor.type)), tensor.data.shape
         if expected is not None and not lens and expected.lens == (1,):
             strides = _sizes(expected.strides)

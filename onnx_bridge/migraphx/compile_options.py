@@ -3,11 +3,11 @@
     offload_copy     copy inputs and outputs between host and device within a call (default: true)
     fast_math        faster approximations of functions such as exp and GELU (default: true)
     exhaustive_tune  measure every known kernel instead of guessing; compiling takes far longer (default: false)
-    tuning           keep what tuning found with the bundle: ``keep``, or an earlier bundle to go on from
+    tuning           keep the results of tuning with the bundle: ``keep``, or an earlier bundle to continue from
 
-The settings are those that MIGraphX (docs/reference/MIGraphX-dev-env-vars.rst) and MIOpen document; `SETTINGS` says
-what each does. Only a GPU heeds most of them. MIGraphX reads them once, so that programs with other settings live in
-another worker process; they go into the manifest, and a bundle is loaded with those that it was made with.
+The settings are environment variables that MIGraphX (docs/reference/MIGraphX-dev-env-vars.rst) and MIOpen document, see
+`SETTINGS`. Most of them affect the gpu target only. MIGraphX reads them once, so programs with other settings are in
+another worker process. They are recorded in the manifest, and a bundle is loaded with the settings it was made with.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ COMPILE: Mapping[str, bool] = {"offload_copy": True, "fast_math": True, "exhaust
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable that MIGraphX or MIOpen reads.
+    """An environment variable of MIGraphX or MIOpen.
 
     Attributes:
         variable: its name.
-        what: it is for.
+        what: its effect.
         since: the first MIGraphX that reads it; empty for MIOpen's.
-        until: the last one; empty where it still does.
+        until: the last one; empty if the newest still does.
     """
 
     variable: str
@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def span(self) -> str:
-        """Which versions read it, in words."""
+        """The versions that read it, as text."""
         if not self.since:
             return "MIOpen reads it, which comes with MIGraphX's gpu target"
         return f"MIGraphX reads it since {self.since}{f', and up to {self.until}' if self.until else ''}"
@@ -58,7 +58,7 @@ SETTINGS: Mapping[str, Setting] = {
     "gpu_compile_parallel": Setting("MIGRAPHX_GPU_COMPILE_PARALLEL", "how many kernels are compiled at a time", "2.1"),
     "disable_mlir": Setting("MIGRAPHX_DISABLE_MLIR", "1: no kernels by rocMLIR", "2.8"),
     "mlir_ops": Setting(
-        "MIGRAPHX_MLIR_USE_SPECIFIC_OPS", "operators that rocMLIR makes, or with ~ does not make", "2.8"
+        "MIGRAPHX_MLIR_USE_SPECIFIC_OPS", "operators that rocMLIR compiles, or with ~ does not compile", "2.8"
     ),
     "mlir_tune_limit": Setting("MIGRAPHX_MLIR_TUNE_LIMIT", "how many solutions of rocMLIR are measured", "2.9"),
     "disable_pointwise_fusion": Setting(
@@ -79,23 +79,23 @@ SETTINGS: Mapping[str, Setting] = {
         "MIOPEN_FIND_MODE", "how MIOpen finds its kernels: 1 normal, 2 fast, 3 hybrid, 5 dynamic"
     ),
     "miopen_find_enforce": Setting(
-        "MIOPEN_FIND_ENFORCE", "how MIOpen heeds its database: 1 none, 3 search, 4 search and update"
+        "MIOPEN_FIND_ENFORCE", "how MIOpen uses its database: 1 none, 3 search, 4 search and update"
     ),
 }
-"""The settings by name. The versions are those whose sources name the variable."""
+"""The settings by name, with the versions whose sources name the variable."""
 
 TUNING = "tuning"
-"""The option that keeps tuning results with a bundle: ``keep``, or the path of an earlier bundle to go on from."""
+"""The option that keeps tuning results with a bundle: ``keep``, or the path of an earlier bundle to continue from."""
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What was asked for.
+    """Compile options, validated for a runtime and a target.
 
     Attributes:
         compile: the arguments of ``compile`` that differ from their defaults.
-        environment: the variables for MIGraphX's process.
-        given: all that was given, by name.
+        environment: the variables for the worker process.
+        given: all options as they were given, by name.
         tuning: whether tuning results are kept with the bundle: ``keep``, an earlier bundle, or empty for not.
     """
 
@@ -106,16 +106,16 @@ class CompileOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Value] | None, runtime: Runtime, target: str) -> CompileOptions:
-        """Read options for a runtime.
+        """Validate options.
 
         Args:
-            given: by name; texts ``true`` and ``false`` are taken for what they say.
-            runtime: which must know them.
-            target: likewise.
+            given: by name; the texts ``true`` and ``false`` are booleans.
+            runtime: must support them.
+            target: must support them.
 
         Raises:
-            InputError: there is no such option, this runtime does not know it, its value is wrong, or it does not go
-                with the target.
+            InputError: there is no such option, this runtime does not support it, its value is invalid, or it is
+                incompatible with the target.
         """
         compiled: dict[str, bool] = {}
         environment: dict[str, str] = {}
@@ -131,7 +131,7 @@ class CompileOptions:
                 variable = setting.variable
                 if not _reads(runtime, variable):
                     here = runtime.version if "gpu" in runtime.targets else f"{runtime.version} without its gpu library"
-                    what = f"this runtime does not know it: nothing of MIGraphX {here} reads {variable}"
+                    what = f"this runtime does not support it: no library of MIGraphX {here} reads {variable}"
                     raise InputError(what, where=where, hint=f"{setting.span}; leave it out, or choose another runtime")
                 text = {"true": "1", "false": "0"}.get(str(value).lower(), str(value))
                 if not text or "\0" in text:
@@ -139,18 +139,18 @@ class CompileOptions:
                 environment[variable] = text
             elif name == TUNING:
                 if not (tuning := str(value)):
-                    raise InputError("it has no value", where=where, hint="keep, or an earlier bundle to go on from")
+                    raise InputError("it has no value", where=where, hint="keep, or an earlier bundle to continue from")
             else:
                 known = [*COMPILE, *SETTINGS, TUNING]
                 raise InputError(
                     "there is no such option", where=where, hint=nearest(name, known) or f"there are {', '.join(known)}"
                 )
         if target == "gpu" and compiled.get("offload_copy") is False:
-            what = "a bundle takes arrays of the host, which a program without it does not"
+            what = "a bundle takes arrays in host memory, and a program without offload_copy does not"
             raise InputError(what, where="option 'offload_copy'", hint="leave it true")
         if tuning and SETTINGS["problem_cache"].variable in environment:
-            what = "the bundle keeps the problem cache already"
-            raise InputError(what, where="option 'problem_cache'", hint="leave one of both out")
+            what = "the option 'tuning' already keeps the problem cache"
+            raise InputError(what, where="option 'problem_cache'", hint="leave one of the two out")
         return cls(compiled, environment, dict(given or {}), tuning)
 
 
@@ -160,7 +160,7 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def parse_option(text: str) -> tuple[str, str]:
-    """Read ``NAME=VALUE``; raises InputError."""
+    """Parse ``NAME=VALUE``; raises InputError."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise InputError(f"{text!r} is not NAME=VALUE", where="--option", hint="for example --option fast_math=false")
@@ -169,7 +169,7 @@ def parse_option(text: str) -> tuple[str, str]:
 
 @functools.cache
 def _reads(runtime: Runtime, variable: str) -> bool:
-    """Whether the name of a variable is anywhere in the runtime's libraries."""
+    """Whether a library of the runtime contains the name of a variable."""
     stems = ("libMIOpen",) if variable.startswith("MIOPEN_") else ("libmigraphx", "migraphx")
     folders = {Path(runtime.path).parent, *runtime.library_path}
     if runtime.library is not None:

@@ -1,8 +1,8 @@
-"""A compiled program in this process, whose inputs and outputs stay where they are on the GPU.
+"""A compiled program in this process, whose inputs and outputs stay on the GPU.
 
-Compiled without ``offload_copy`` a program takes the addresses of its inputs, and of memory for its outputs, which are
-parameters of their own: ``main:#output_0`` and so on. It is given a stream, and returns before it is done. Only the
-official module can do that, and nothing but running is done here: parsing and compiling stay with the worker.
+Compiled without ``offload_copy``, a program takes the addresses of its inputs and of memory for its outputs; the latter
+are parameters of their own, ``main:#output_0`` and so on. It runs asynchronously on a given stream. Only the official
+module supports this, and only running happens here: parsing and compiling stay in the worker process.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ class InProcessProgram:
     """A program of the GPU.
 
     Attributes:
-        outputs: the shapes of what it gives, in the model's order.
+        outputs: the shapes of the outputs, in the model's order.
     """
 
     def __init__(self, runtime: Runtime, path: Path) -> None:
         """Load a saved program.
 
         Raises:
-            InputError: the runtime is not the official module, or something that the program takes or gives cannot be
-                handed over by its address.
+            InputError: the runtime is not the official module, or an input or output cannot be passed by address.
             MigraphxError: the module cannot be imported, or cannot read the program.
         """
         if runtime.kind != "module":
-            what = f"it takes AMD's own Python module, and the runtime is {runtime.path} ({runtime.kind})"
+            what = f"it needs AMD's own Python module, and the runtime is {runtime.path} ({runtime.kind})"
             raise InputError(what, where="in_process", hint="leave it out: programs then run in a worker process")
         try:
             library = ModuleLibrary(runtime.path)
@@ -49,17 +48,19 @@ class InProcessProgram:
         self._names = [places[index] for index in sorted(places)]
         self.outputs = [_shape(self._shapes[name]) for name in self._names]
         if len(self._names) != len(self._program.get_output_shapes()):
-            raise _unfit("some of its outputs are in memory of its own")
+            raise _unsupported("some outputs are in memory that the program allocates")
         for name, shape in self._shapes.items():
             if shape.type_string() in ML_DTYPES:
-                raise _unfit(f"the module takes no {shape.type_string().removesuffix('_type')} by its address ({name})")
+                raise _unsupported(
+                    f"the module does not accept {shape.type_string().removesuffix('_type')} by address ({name})"
+                )
 
     def run_async(self, inputs: Mapping[str, int], outputs: list[int], stream: int) -> None:
-        """Put a run on a stream; whoever uses the stream after that finds the outputs written.
+        """Enqueue a run on a stream; work that is enqueued later sees the outputs.
 
         Args:
-            inputs: the address of each input by name, laid out without gaps.
-            outputs: the address of memory for each output, in order, laid out as ``outputs`` says.
+            inputs: the address of each input by name; contiguous.
+            outputs: the address of memory for each output, in order, with the strides in `outputs`.
             stream: the address of the HIP stream.
 
         Raises:
@@ -78,5 +79,5 @@ def _shape(shape: object) -> Shape:
     return Shape(shape.type_string(), tuple(shape.lens()), tuple(shape.strides()))  # type: ignore[attr-defined]
 
 
-def _unfit(what: str) -> InputError:
+def _unsupported(what: str) -> InputError:
     return InputError(what, where="in_process", hint="leave it out: programs then run in a worker process")

@@ -1,4 +1,4 @@
-"""What `install` writes down about a private runtime: ``runtime.json`` in its folder."""
+"""The record of a private runtime: ``runtime.json`` in its folder, written by `install`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "runtime.json"
 
 @dataclass(frozen=True)
 class Package:
-    """One package that was unpacked; ``sha256`` is that of its file, which apt checked if it came from the archive."""
+    """One unpacked package; ``sha256`` is that of its file, which apt verified if it came from the archive."""
 
     name: str
     version: str
@@ -23,7 +23,7 @@ class Package:
 
 @dataclass(frozen=True)
 class File:
-    """One installed library: its path below the runtime's folder, bytes, checksum."""
+    """One installed library: its path within the runtime's folder, its size in bytes, its checksum."""
 
     path: str
     size: int
@@ -32,14 +32,16 @@ class File:
 
 @dataclass(frozen=True)
 class InstallRecord:
-    """What a private runtime consists of.
+    """The packages and libraries of a private runtime.
 
     Attributes:
         suite: the suite of Debian that it came from, or ``from`` (a folder of package files, unsigned).
-        origin: what apt says who publishes it, or that folder.
+        origin: the publisher according to apt, or that folder.
         target: the target it was installed for; ``gpu`` includes ``ref``.
-        date: when, in ISO 8601, UTC.
-        identity: changes when a package's version does.
+        date: of the installation, in ISO 8601, UTC.
+        identity: a text that changes with the version of a package.
+        packages: what was unpacked.
+        files: the libraries.
     """
 
     suite: str
@@ -54,10 +56,10 @@ class InstallRecord:
     def read(cls, folder: Path) -> InstallRecord | None:
         """The record in ``folder``; None where there is none that can be read."""
         try:
-            said = json.loads((folder / NAME).read_text())
-            said["packages"] = tuple(Package(**one) for one in said["packages"])
-            said["files"] = tuple(File(**one) for one in said["files"])
-            return cls(**said)
+            fields = json.loads((folder / NAME).read_text())
+            fields["packages"] = tuple(Package(**each) for each in fields["packages"])
+            fields["files"] = tuple(File(**each) for each in fields["files"])
+            return cls(**fields)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -66,7 +68,7 @@ class InstallRecord:
         (folder / NAME).write_text(json.dumps(asdict(self), indent=1))
 
     def damage(self, folder: Path, *, thorough: bool = False) -> list[str]:
-        """The recorded files that are missing or changed; by size only, or ``thorough``: by checksum."""
+        """The recorded files that are missing or changed: by size, or with ``thorough`` by checksum."""
 
         def intact(file: File) -> bool:
             path = folder / file.path
@@ -84,7 +86,7 @@ def checksum(path: Path) -> str:
 
 
 def libraries(root: Path, folders: Iterable[Path]) -> tuple[File, ...]:
-    """The libraries directly in ``folders``, as a record lists them; links are left out, being only names."""
+    """The libraries in ``folders``, without links, as a record lists them."""
     paths = sorted(path for folder in folders for path in folder.glob("*.so*"))
     return tuple(
         File(str(path.relative_to(root)), path.stat().st_size, checksum(path))
@@ -94,6 +96,6 @@ def libraries(root: Path, folders: Iterable[Path]) -> tuple[File, ...]:
 
 
 def identity_of(versions: Iterable[tuple[str, str]]) -> str:
-    """A short text that stands for a set of (package, version)."""
+    """A short hash of pairs of package and version."""
     listed = "\n".join(f"{name} {version}" for name, version in sorted(versions))
     return hashlib.sha256(listed.encode()).hexdigest()[:10]

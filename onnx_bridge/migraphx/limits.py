@@ -1,4 +1,4 @@
-"""How much time and memory a request to MIGraphX may take."""
+"""Limits of time and memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may use; None is no limit.
+    """The limits of one request; None is no limit.
 
     Attributes:
         timeout: seconds.
@@ -19,5 +19,5 @@ class Limits:
 
     @classmethod
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
-        """From what users give: seconds and GiB."""
+        """Limits from the units of the API: seconds and GiB."""
         return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))

@@ -1,7 +1,7 @@
-"""The interface to MIGraphX: what a loaded library offers, whichever way it was loaded.
+"""The interface of MIGraphX, with the names and semantics of its official Python API.
 
-Names and meaning follow MIGraphX's official Python API. Three things offer it: the official Python module
-(``module.py``), the C library (``capi.py``), and a worker process that holds either of them (``worker.py``).
+It is implemented by the official Python module (`python_module`), the C library (`c_api`), and a worker process that
+loads one of them (`worker`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ML_DTYPES: dict[str, str] = {
     "bf16_type": "bfloat16",
     "fp8e5m2fnuz_type": "float8_e5m2fnuz",
 }
-"""The types whose values numpy knows only through the package ml_dtypes, by their name there."""
+"""The types whose values numpy has only by the package ml_dtypes, by their name there."""
 
 
 def dtype_of(type_name: str) -> np.dtype[Any]:
@@ -114,24 +114,24 @@ class Shape:
 
     @property
     def dynamic(self) -> bool:
-        """Whether a dimension is not fixed."""
+        """Whether a dimension has a range of sizes."""
         return bool(self.dyn_dims)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Elements as MIGraphX holds them: ``data`` is contiguous and has the type's storage dtype (`STORAGE`)."""
+    """Elements as MIGraphX stores them: ``data`` is contiguous and has the storage dtype of the type (`STORAGE`)."""
 
     type: str
     data: np.ndarray[Any, np.dtype[Any]]
 
     @classmethod
     def of(cls, array: np.ndarray[Any, np.dtype[Any]], type_name: str | None = None) -> Tensor:
-        """Wrap an array without copying it where it is contiguous already.
+        """Wrap an array; it is copied only if it is not contiguous.
 
         Args:
             array: of any dtype that MIGraphX has (`type_of`), or packed uint8 for ``fp4x2_type``.
-            type_name: the MIGraphX type, where the dtype alone does not tell.
+            type_name: the MIGraphX type; default: that of the dtype.
 
         Raises:
             TypeError: the dtype has no MIGraphX type.
@@ -143,22 +143,22 @@ class Tensor:
         return cls(name, contiguous.view(STORAGE[name]))
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """The same bytes as an array of the type's own dtype (`dtype_of`)."""
+        """The same bytes as an array of the dtype of the type (`dtype_of`)."""
         return self.data.view(dtype_of(self.type))
 
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """How ``parse_onnx`` reads a model; the fields are those of the official API.
+    """Options of ``parse_onnx``; the fields are those of the official API.
 
     Attributes:
         default_dim_value: the size of every unknown dimension.
         default_dyn_dim_value: the range of every unknown dimension, instead of one size.
         map_input_dims: whole shapes by input name.
         map_dyn_input_dims: whole dynamic shapes by input name.
-        max_loop_iterations: turns of a Loop without a trip count.
-        limit_max_iterations: most turns of any Loop.
-        external_data_path: folder of the external data, for a model parsed from memory.
+        max_loop_iterations: the iterations of a Loop without a trip count.
+        limit_max_iterations: the most iterations of any Loop.
+        external_data_path: the folder of the external data of a model that is parsed from memory.
     """
 
     default_dim_value: int | None = None
@@ -173,7 +173,7 @@ class OnnxOptions:
 class Program(Protocol):
     """One MIGraphX program: parsed, then perhaps quantized, compiled, run and saved.
 
-    Every method raises `onnx_bridge.core.errors.RuntimeFailure` with MIGraphX's own message when it is refused.
+    Every method raises `onnx_bridge.core.errors.RuntimeFailure` with MIGraphX's message when MIGraphX rejects it.
     """
 
     def get_parameter_names(self) -> list[str]:
@@ -223,7 +223,7 @@ class Library(Protocol):
 
     version: str
     features: frozenset[str]
-    """What this build can do beyond the common API, found by symbol, never by version number."""
+    """Features of this build beyond the common API; detected by symbols, not by version."""
 
     def parse_onnx(self, path: Path, options: OnnxOptions = ...) -> Program:
         """Parse an ONNX file."""

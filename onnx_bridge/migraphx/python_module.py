@@ -1,7 +1,7 @@
 """MIGraphX through its official Python module, as ROCm installs it.
 
-The module raises Python exceptions with MIGraphX's words. Its ``run`` reads inputs through the buffer protocol, which
-has no format for bf16, fp8 and fp4: inputs of these types are refused here, while the C library takes them.
+The module raises Python exceptions with MIGraphX's messages. Its ``run`` reads inputs by the buffer protocol, which has
+no format for bf16, fp8 and fp4: inputs of these types raise `MissingFeature`. The C library accepts them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEATURES = {
     "limit_loop_iterations": ("parse_onnx", "limit_max_iterations"),
     "external_data_path": ("parse_onnx_buffer", "external_data_path"),
 }
-"""Name of a feature -> the function, and its argument, that a module with it has."""
+"""The function of the module, and the argument of it, that a feature implies."""
 
 
 class ModuleLibrary:
@@ -61,7 +61,7 @@ class ModuleLibrary:
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> ModuleProgram:
         """Parse an ONNX file."""
-        if options.external_data_path is not None:  # which only parse_onnx_buffer takes
+        if options.external_data_path is not None:  # an option of parse_onnx_buffer only
             return self.parse_onnx_buffer(path.read_bytes(), options)
         return ModuleProgram(self, self.call("parse_onnx", str(path), **self._onnx_options(options)))
 
@@ -70,7 +70,7 @@ class ModuleLibrary:
         values = self._onnx_options(options)
         if options.max_loop_iterations is None and options.limit_max_iterations is None:
             return ModuleProgram(self, self.call("parse_onnx_buffer", data, **values))
-        # only parse_onnx takes these: give it a file, in memory
+        # only parse_onnx has these options: give it a file in memory
         with os.fdopen(os.memfd_create("onnx-bridge-model", os.MFD_CLOEXEC), "wb") as file:
             file.write(data)
             file.flush()
@@ -150,7 +150,7 @@ class ModuleProgram:
         for name, tensor in parameters.items():
             if tensor.type in ML_DTYPES or tensor.type == "fp4x2_type":
                 kind = tensor.type.removesuffix("_type")
-                raise MissingFeature(f"the official MIGraphX module takes no {kind} input ({name})")
+                raise MissingFeature(f"the official MIGraphX module does not accept {kind} inputs ({name})")
         result = []
         for output in self._program.run(self._arguments(parameters)):
             shape = _shape(output.get_shape())
@@ -194,7 +194,7 @@ class ModuleProgram:
         arguments = {}
         for name, tensor in tensors.items():
             layout: dict[str, list[int]] = {"lens": list(tensor.data.shape)}
-            # Scalars are (1,) with stride 0 to MIGraphX; whatever else does not fit it refuses in its own words.
+            # MIGraphX has scalars as (1,) with stride 0; any other mismatch it rejects itself.
             if not tensor.data.shape:
                 expected = shapes.get(name)
                 layout = {"lens": [1], "strides": list(expected.strides) if expected and expected.lens == (1,) else [0]}

@@ -1,4 +1,4 @@
-"""A MIGraphX program that lives in a worker process."""
+"""A MIGraphX program in a worker process, as the caller sees it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onnx_bridge.migraphx.protocol import TensorMessage, shape_from_json
 
 
 class RemoteProgram:
-    """A program that lives in a worker; implements `program.Program`.
+    """A program in a worker process; implements `program.Program`.
 
-    It is lost when the worker's process ends: every use after that raises `ProgramLost`.
+    It is lost when the process ends: every use after that raises `ProgramLost`.
 
     Args:
         request: `Worker.request`, for the process that has the program.

@@ -39,10 +39,12 @@ class Runtime:
         kind: ``module`` (the official Python module), ``system`` (a system's libmigraphx_c), ``private`` (what
             ``onnx-bridge runtime install`` unpacked).
         path: the module file, the library file, or the private runtime's root folder.
-        origin: how it was found, for people ("ONNX_BRIDGE_RUNTIME", "/opt/rocm-7.1/lib", …).
+        origin: how it was found, as text ("ONNX_BRIDGE_RUNTIME", "/opt/rocm-7.1/lib", …).
         version: MIGraphX's version ("2.14.0").
         targets: the targets whose libraries are there; ``gpu`` does not imply that there is a GPU.
-        identity: short text that changes when the installation does (version and checksums): a cache key.
+        identity: a cache key, which changes when the installation does (version and checksums).
+        library_path: folders for the dynamic loader.
+        loader: the dynamic loader to start the worker with, where the system's is too old for the libraries.
     """
 
     kind: Kind
@@ -51,10 +53,8 @@ class Runtime:
     version: str
     targets: tuple[str, ...]
     identity: str
-    library_path: tuple[Path, ...] = field(default=())
-    """Folders for the dynamic loader."""
+    library_path: tuple[Path, ...] = ()
     loader: Path | None = None
-    """The dynamic loader to start the worker with, where the system's own is too old for the libraries."""
 
     @property
     def library(self) -> Path | None:
@@ -92,7 +92,7 @@ class SearchPlaces:
     root: Path = Path("/")
 
     def rocm_libraries(self) -> list[Path]:
-        """ROCm's library folders: the machine's chosen one, then the newest first."""
+        """ROCm's library folders: /opt/rocm, then the newest first."""
 
         def version(folder: Path) -> list[int]:
             return [int(number) for number in re.findall(r"\d+", folder.name)]
@@ -102,17 +102,17 @@ class SearchPlaces:
 
     def library_folders(self) -> list[Path]:
         """The folders of the system's libraries, in the order of the dynamic loader."""
-        said = self.environment.get("LD_LIBRARY_PATH", "").split(":")
+        preferred = self.environment.get("LD_LIBRARY_PATH", "").split(":")
         usual = ("usr/local/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
         return [
-            *map(Path, filter(None, said)),
+            *map(Path, filter(None, preferred)),
             *(path.parent for path in self._cached()),
             *self.rocm_libraries(),
             *(self.root / folder for folder in usual),
         ]
 
     def _cached(self) -> list[Path]:
-        """Where the dynamic loader's cache has the C library."""
+        """The C library's paths in the dynamic loader's cache."""
         cache = self.root / "etc/ld.so.cache"
         search = f"{self.environment.get('PATH', '')}:/usr/sbin:/sbin"
         program = shutil.which("ldconfig", path=search)
@@ -124,13 +124,13 @@ class SearchPlaces:
 
 @functools.lru_cache(maxsize=8)
 def _listed(program: str, cache: Path, _changed: int) -> str:
-    """What ldconfig prints of a cache."""
+    """The output of ldconfig for a cache."""
     return subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False).stdout
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A runtime, whether `find` takes it, and why or why not."""
+    """A runtime, whether it is the one that `find` returns, and the reason."""
 
     runtime: Runtime
     used: bool
@@ -142,11 +142,11 @@ def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtim
 
     Args:
         which: a path (module, library, private root) or a kind; default: the environment's
-            ``ONNX_BRIDGE_RUNTIME``, else the first that is there.
+            ``ONNX_BRIDGE_RUNTIME``, else the first of `installed`.
         places: where to look.
 
     Raises:
-        RuntimeNotFound: there is none, or not that one; says how to install one.
+        RuntimeNotFound: there is none, or not that one.
     """
     places = places or SearchPlaces()
     if which is not None:
@@ -159,7 +159,7 @@ def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtim
 
 
 def installed(places: SearchPlaces | None = None) -> list[Runtime]:
-    """All runtimes on this machine, in the order in which `find` would take them."""
+    """All runtimes on this machine, in order of precedence."""
     places = places or SearchPlaces()
     found = list(_search(places))
     if named := places.environment.get(VARIABLE):
@@ -172,7 +172,7 @@ def installed(places: SearchPlaces | None = None) -> list[Runtime]:
 
 
 def choices(places: SearchPlaces | None = None) -> list[Choice]:
-    """All of `installed`, each with the reason why it is used or not."""
+    """All of `installed`, with the reason why each is used or not."""
     places = places or SearchPlaces()
     everything = installed(places)
     named = places.environment.get(VARIABLE)
@@ -188,14 +188,14 @@ def choices(places: SearchPlaces | None = None) -> list[Choice]:
 
 
 def fits(module: Path) -> bool:
-    """Whether a file is named like MIGraphX's Python module, for this very interpreter."""
+    """Whether a file is named as MIGraphX's Python module for this interpreter."""
     return any(module.name == f"migraphx{suffix}" for suffix in EXTENSION_SUFFIXES)
 
 
 def _search(places: SearchPlaces) -> Iterator[Runtime]:
-    """Every runtime in the usual places; one that is reached by two ways comes twice."""
+    """Every runtime in the usual places; one that is found in two ways comes twice."""
     for folder in (*map(Path, places.search_path), *places.rocm_libraries()):
-        # by file name: a package that is merely called migraphx (as PyPI's placeholder is) has no such file
+        # by file name: PyPI's placeholder package migraphx has no such file
         for module in sorted(folder.glob("migraphx*.so")):
             if fits(module):
                 yield _of_file("module", module, str(folder))
@@ -208,7 +208,7 @@ def _search(places: SearchPlaces) -> Iterator[Runtime]:
 
 
 def _private_roots(folder: Path) -> list[Path]:
-    """What `install` has put into ``folder``: the current one, then the newest first."""
+    """The installations in ``folder``: the current one, then the newest first."""
     records = {path: InstallRecord.read(path) for path in folder.glob("[!.]*") if not path.is_symlink()}
     dated = {path: record.date for path, record in records.items() if record}
     current = (folder / "current").resolve()
@@ -216,7 +216,7 @@ def _private_roots(folder: Path) -> list[Path]:
 
 
 def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
-    """The runtime that a kind's name or a path stands for; ``by`` is what error messages and `origin` call it."""
+    """The runtime of a kind or a path; ``by`` is its name in error messages and `origin`."""
     where, origin = (name, None) if by == name else (f"{by}={name}", by)
     if name in KINDS:
         for runtime in _search(places):
@@ -243,7 +243,7 @@ def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
             private = root != places.root and root / _PRIVATE_LIBRARIES == file.parent
             return (_of_root(root, origin) if private else None) or _of_file("system", file, by)
     raise RuntimeNotFound(
-        f"this is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
+        f"it is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
         f"nor {LIBRARY}, nor a folder with one of them, nor a private runtime",
         where=where,
         hint=_INSTALL,
@@ -258,13 +258,13 @@ def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
         return None
     folders = (folder, folder / "migraphx/lib")
     targets = _targets(folders)
-    if not any(folder.glob("libamdhip64.so*")):  # unpacked without what the GPU's library stands on
+    if not any(folder.glob("libamdhip64.so*")):  # unpacked without the dependencies of the GPU's library
         targets = tuple(name for name in targets if name != "gpu")
     record = InstallRecord.read(root)
     version = _version(library)
     identity = f"{version}-{record.identity}" if record else _identity(version, folders)
-    said = f"onnx-bridge runtime install ({record.suite})" if record else str(root)
-    return Runtime("private", root, origin or said, version, targets, identity, folders, loader)
+    source = f"onnx-bridge runtime install ({record.suite})" if record else str(root)
+    return Runtime("private", root, origin or source, version, targets, identity, folders, loader)
 
 
 def _of_file(kind: Kind, file: Path, origin: str) -> Runtime:
@@ -291,7 +291,7 @@ def _version(file: Path) -> str:
 
 
 def _identity(version: str, places: Iterable[Path]) -> str:
-    """Changes when MIGraphX's libraries in ``places`` (folders, or files themselves) do."""
+    """A text that changes with MIGraphX's libraries in ``places`` (folders or files)."""
     files = [file for place in places for file in (place.glob("libmigraphx*.so*") if place.is_dir() else [place])]
     states = sorted({(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()})
     return f"{version}-{hashlib.sha256(repr(states).encode()).hexdigest()[:10]}"

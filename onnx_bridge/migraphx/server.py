@@ -91,14 +91,14 @@ class Server:
     def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         """Probe small models in one fork, or each in its own; those after one that ends a common fork get no answer."""
         tasks = []
-        for index, (target, reload, empty, samples) in enumerate(request["probes"]):
-            given = [
-                {name: tensors[f"{index}:{sample}:{name}"] for name in names} for sample, names in enumerate(samples)
+        for index, probe in enumerate(request["probes"]):
+            samples = [
+                {name: tensors[f"{index}:{number}:{name}"] for name in names}
+                for number, names in enumerate(probe["samples"])
             ]
-            options = OnnxOptions(map_input_dims=empty)
-            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), options, target, reload, given))
-            if target is not None:
-                self._library.has_target(target)  # loaded once, not in every fork
+            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples))
+            if probe["target"] is not None:
+                self._library.has_target(probe["target"])  # loaded once, not in every fork
         groups = [[task] for task in tasks] if request["alone"] else [tasks]
         answers: list[dict[str, Any]] = []
         outputs: Tensors = {}
@@ -108,21 +108,19 @@ class Server:
                 answers.append({"printed": _printed(), **answer} if "died" in answer else answer)
         return {"answers": answers}, outputs
 
-    def _probe(
-        self, model: bytes, options: OnnxOptions, target: str | None, reload: bool, samples: Sequence[Tensors]
-    ) -> TensorMessage:
-        """Parse a model, compile it if there is a target, perhaps save and load it, and run it on samples.
+    def _probe(self, model: bytes, probe: Mapping[str, Any], samples: Sequence[Tensors]) -> TensorMessage:
+        """Parse a model, compile it if there is a target, save and load it if wanted, and run it on samples.
 
         Returns:
             The outputs' shapes after parsing, and the outputs as ``sample:output``; or the error.
         """
 
         def work() -> TensorMessage:
-            program = self._library.parse_onnx_buffer(model, options)
+            program = self._library.parse_onnx_buffer(model, OnnxOptions(map_input_dims=probe["shapes"]))
             shapes = _describe(program)["outputs"]
-            if target is not None:
-                program.compile(target)
-                if reload:
+            if probe["target"] is not None:
+                program.compile(probe["target"])
+                if probe["reload"]:
                     program = self._reloaded(program)
             outputs = {
                 f"{number}:{index}": output
@@ -135,7 +133,7 @@ class Server:
         return _result_or_error(work)
 
     def _reloaded(self, program: Program) -> Program:
-        """A program as it comes back from its file."""
+        """A program, saved and loaded."""
         file = os.memfd_create("program")
         try:
             path = Path(f"/proc/self/fd/{file}")

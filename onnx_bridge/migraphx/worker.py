@@ -37,10 +37,10 @@ _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step
 """Which step a request of the protocol is."""
 _START_SECONDS = 60.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
-"""Saving grows a buffer to the size of the program. With large buffers on the heap, and not mapped one by one as glibc
-does by default, saving 430 MB takes about a second less; memory peaks some 8 % higher."""
+"""Saving grows a buffer to the size of the program. With large buffers on the heap instead of in mappings of their own,
+which is glibc's default, saving 430 MB takes about a second less, and the peak of memory is some 8 % higher."""
 _HEAP_CHECKER = "libc_malloc_debug.so.0"
-"""glibc's own: with it and ``glibc.malloc.check=3`` a corrupted heap ends the process when memory is freed."""
+"""glibc's library; with it and ``glibc.malloc.check=3`` a corrupted heap ends the process when memory is freed."""
 
 
 class Worker:
@@ -48,9 +48,9 @@ class Worker:
 
     Args:
         runtime: the MIGraphX that it loads.
-        environment: variables that MIGraphX reads, on top of the parent's own; it reads them once, which is why they
-            belong to the worker and not to a request.
-        limits: of each request (`limited` gives others for a while).
+        environment: variables for MIGraphX in addition to the parent's; since MIGraphX reads them once, they belong to
+            the worker and not to a request.
+        limits: those of each request; `limited` replaces them for a block.
         on_output: called with everything that the process printed, after each request that it answered.
     """
 
@@ -79,7 +79,7 @@ class Worker:
 
     @property
     def limits(self) -> Limits:
-        """Those of the requests of this thread."""
+        """The limits of requests of this thread."""
         return getattr(self._limited, "limits", self._limits)
 
     @property
@@ -93,7 +93,7 @@ class Worker:
         return frozenset(self.start()["features"])
 
     def launch(self) -> None:
-        """Start the process unless it runs, without waiting until it is ready: it loads MIGraphX meanwhile."""
+        """Start the process unless it runs, without waiting until MIGraphX is loaded."""
         with self._lock:
             self._discard_ended()
             if self._process is None:
@@ -111,7 +111,7 @@ class Worker:
             raise RuntimeFailure(f"the worker process cannot be started: {error}", where=str(runtime.path)) from error
 
     def start(self) -> dict[str, Any]:
-        """Make sure that the process runs and is ready; returns its version and features.
+        """Start the process unless it runs, and wait until MIGraphX is loaded; returns its version and features.
 
         Raises:
             RuntimeFailure: the runtime cannot be loaded.
@@ -133,7 +133,7 @@ class Worker:
 
     @contextlib.contextmanager
     def limited(self, limits: Limits) -> Iterator[Worker]:
-        """Use other limits for the requests that this thread makes inside the block."""
+        """Replace the limits of requests of this thread within the block."""
         before, self._limited.limits = self.limits, limits
         try:
             yield self
@@ -168,18 +168,18 @@ class Worker:
         *,
         generation: int | None = None,
     ) -> TensorMessage:
-        """Have one request carried out within `limits`.
+        """Carry out one request within `limits`.
 
         Args:
-            doing: what it is, for error messages.
-            message: the request, as ``server.py`` knows it.
-            tensors: what travels with it.
-            generation: the process that it is for, by `generation`, where no other will do.
+            doing: the name of the request in error messages.
+            message: the request, as `onnx_bridge.migraphx.server` understands it.
+            tensors: the tensors of the request.
+            generation: `generation` of the process that must carry it out; default: any.
 
         Raises:
-            ProgramLost: that process is gone.
-            MigraphxError: MIGraphX refused, in its own words; the process lives on.
-            OutOfMemory, WorkerTimeout, WorkerCrashed: the process is gone, or it ran into its memory limit.
+            ProgramLost: that process has ended.
+            MigraphxError: MIGraphX rejected the request; the process is still usable.
+            OutOfMemory, WorkerTimeout, WorkerCrashed: the process has ended, or was ended for exceeding a limit.
         """
         with self._lock:
             self._discard_ended()
@@ -198,7 +198,7 @@ class Worker:
                 raise
 
     def _discard_ended(self) -> None:
-        """Forget a process that ended while it had nothing to do: no request is to blame for that, or to suffer."""
+        """Forget a process that ended between requests: the next request gets a new one."""
         if self._process is not None and self._process.ended:
             self.close()
 

@@ -72,9 +72,10 @@ class ProbeRequest:
             found |= {f"{prefix}:{number}:{name}": Tensor.of(widened(array)) for name, array in sample.items()}
         return found
 
-    def to_json(self) -> list[Any]:
+    def to_json(self) -> dict[str, Any]:
         """The request without its tensors."""
-        return [self.target, self.reload, self.empty_inputs, [list(sample) for sample in self.samples]]
+        samples = [list(sample) for sample in self.samples]
+        return {"target": self.target, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
 
 def prepare(

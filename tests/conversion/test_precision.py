@@ -347,7 +347,7 @@ def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) 
         (
             {"miopen_find_mode": "1"},
             "ref",
-            "this runtime does not know it: nothing of MIGraphX .* reads MIOPEN_FIND_MODE",
+            "this runtime does not support it: no library of MIGraphX .* reads MIOPEN_FIND_MODE",
         ),
         ({"offload_copy": False}, "gpu", "takes arrays of the host"),
         ({"disable_passes": ""}, "ref", "no value"),

@@ -20,7 +20,7 @@ class RuntimeList:
 
     @property
     def used(self) -> Runtime | None:
-        """The one that is used; None where there is none, or none that was asked for."""
+        """The runtime that is used; None if there is none, or not the requested one."""
         return next((choice.runtime for choice in self.choices if choice.used), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -318,7 +318,7 @@ except onnx_bridge.core.errors.InputError as error:
 def test_this_process_needs_amds_own_module(
     make: Make, lowered: Lowered, sample: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "in_process: it takes AMD's own Python module, and the runtime is .*private.*worker process"
+    said = "in_process: it needs AMD's own Python module, and the runtime is .*private.*worker process"
     with pytest.raises(InputError, match=said):
         make(nn.ReLU().eval(), torch.randn(3, 4), in_process=True)
     copied = pickle.loads(pickle.dumps(lowered))
