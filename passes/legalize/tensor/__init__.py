@@ -1,1 +1,1 @@
-"""Rules for operators that create, move or select elements."""
+"""Rules for operators that create, index and rearrange tensors."""

@@ -1,10 +1,10 @@
-"""Tensors without elements, which MIGraphX mistakes: it reads a dimension of 0 as one that is unknown.
+"""Remove tensors without elements: MIGraphX reads a dimension of 0 as an unknown one.
 
     y = f(x)                y has no elements                      →  y is a constant
     y = f(x, c)             x has no elements, c is constant       →  y is what ONNX Runtime computes
     Concat(x, e, y)         e has no elements                      →  Concat(x, y)
 
-Skips: nodes some of whose outputs have elements, and what ONNX Runtime cannot compute.
+Skips: nodes with outputs of both kinds; what ONNX Runtime cannot compute.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from passes.core import graphs
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 class _Standard:
-    """All standard operators but Constant, as (domain, operator); collected when first asked for."""
+    """All standard operators except Constant, as (domain, operator); collected on first use."""
 
     def __get__(self, instance: object, owner: type) -> frozenset[tuple[str, str]]:
         return _standard()
@@ -42,13 +41,13 @@ def _standard() -> frozenset[tuple[str, str]]:
 
 
 def is_empty(value: ir.Value | None, scope: Scope) -> bool:
-    """Whether a value is a tensor, of known dtype and static shape, that has no elements."""
+    """Whether a value is a tensor of known dtype and static shape without elements."""
     shape = sizes_of(value, scope)
     return shape is not None and 0 in shape and _array_dtype(value, scope) is not None
 
 
 def empty(value: ir.Value | None, scope: Scope) -> np.ndarray[Any, np.dtype[Any]]:
-    """The array that a value is for which `is_empty` holds."""
+    """The array of a value that `is_empty`."""
     shape, dtype = sizes_of(value, scope), _array_dtype(value, scope)
     assert shape is not None
     assert dtype is not None
@@ -64,22 +63,22 @@ def _array_dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
 
 @dataclass(frozen=True)
 class ConstantForEmpty(NodeRewrite[Match]):
-    """Take a constant for what has no elements."""
+    """Replace values without elements by constants."""
 
     name = "constant-for-empty"
     exactness = Exactness.BITWISE
     operators: ClassVar[Any] = _Standard()
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether no output has elements."""
+        """Match if no output has elements."""
         scope = context.scope
         outputs = [value for value in node.outputs if value.name]
         empties = [is_empty(value, scope) for value in outputs]
-        if not any(empties) or not is_plain(node, scope):
+        if not any(empties):
             return None
         if node.op_type == "Identity" and scope.constant(node.inputs[0]) is not None:
-            return None  # an output of the graph cannot be simpler
-        return Match(node) if all(empties) else Skip("only some of its outputs are without elements")
+            return None  # of a graph output, this is the simplest form
+        return Match(node) if all(empties) else Skip("only some of its outputs have no elements")
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """A constant for each output."""
@@ -88,22 +87,22 @@ class ConstantForEmpty(NodeRewrite[Match]):
 
 @dataclass(frozen=True)
 class EvaluateEmpty(NodeRewrite[Match]):
-    """Compute what only depends on constants and on tensors without elements, such as a sum over nothing."""
+    """Evaluate nodes that depend only on constants and tensors without elements."""
 
     name = "evaluate-empty"
     exactness = Exactness.BITWISE
     operators: ClassVar[Any] = _Standard()
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether every input is constant or without elements, and some are not constant."""
+        """Match if every input is constant or has no elements, and not all are constant."""
         scope = context.scope
-        open_inputs = [value for value in node.inputs if value is not None and scope.constant(value) is None]
-        if not open_inputs or not is_plain(node, scope) or next(graphs.subgraphs(node), None) is not None:
+        variable_inputs = [value for value in node.inputs if value is not None and scope.constant(value) is None]
+        if not variable_inputs or next(graphs.subgraphs(node), None) is not None:
             return None
-        return Match(node) if all(is_empty(value, scope) for value in open_inputs) else None
+        return Match(node) if all(is_empty(value, scope) for value in variable_inputs) else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """ONNX Runtime's results."""
+        """The results of ONNX Runtime."""
         node, scope = match.node, edit.scope
         constants: dict[ir.Value, ir.TensorProtocol] = {}
         for value in node.inputs:
@@ -119,19 +118,19 @@ class EvaluateEmpty(NodeRewrite[Match]):
 
 @dataclass(frozen=True)
 class DropEmptyOperands(NodeRewrite[Match]):
-    """Leave out what adds nothing to a Concat."""
+    """Remove operands without elements from Concat."""
 
     name = "drop-empty-operands"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Concat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether some operands, but not all, are without elements."""
+        """Match if some operands, but not all, have no elements."""
         empties = [is_empty(value, context.scope) for value in node.inputs]
-        return Match(node) if any(empties) and not all(empties) and is_plain(node, context.scope) else None
+        return Match(node) if any(empties) and not all(empties) else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The other operands, or the only one."""
+        """A Concat of the other operands, or the only one."""
         kept = [value for value in match.node.inputs if not is_empty(value, edit.scope)]
         attributes: dict[str, Any] = dict(match.node.attributes)
         return [edit.op("Concat", kept, attributes) if len(kept) > 1 else kept[0]]

@@ -1,13 +1,13 @@
-"""Operators that make tensors out of a few numbers.
+"""Rewrite operators that generate tensors from a few numbers.
 
     Range(start, limit, delta)                   →  start + delta · [0, 1, …]     as many as the output has
     HannWindow, HammingWindow, BlackmanWindow(n) →  the constant that ONNX Runtime computes
     MelWeightMatrix(…)                           →  likewise
     EyeLike(x)                                   →  a constant
 
-How long a range or a window is, the output's shape says where it is computed while the model runs.
+The length of a range or window that is computed at run time is taken from the output's shape.
 
-Skips: sizes that are neither constant nor known by the output's shape; what ONNX Runtime cannot compute.
+Skips: lengths that are neither constant nor known from the output's shape; what ONNX Runtime cannot compute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.evaluation import EvaluationError, evaluate
-from passes.build.operands import UNKNOWN_SHAPE, not_constant, sizes_of
+from passes.build.operands import UNKNOWN_DTYPE, not_constant, sizes_of
 from passes.build.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -36,19 +36,18 @@ class _Range(Match):
 
 @dataclass(frozen=True)
 class CountRange(NodeRewrite[_Range]):
-    """Count from the start of a range, where it is known how far."""
+    """Compute a range of known length from its start."""
 
     name = "count-range"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Range")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Range | Skip | None:
-        """How many elements there are, by the operands or else by the output's shape."""
+        """Match a length that is known from the operands, else from the output's shape."""
         scope = context.scope
-        dtype, sizes = scope.dtype(node.inputs[0]), sizes_of(node.outputs[0], scope)
+        dtype, sizes = context.dtype(node), sizes_of(node.outputs[0], scope)
         constants = [scope.constant(value) for value in node.inputs]
-        if dtype is None:
-            return Skip("its dtype is unknown")
         if all(tensor is not None for tensor in constants):
             start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)
             if delta == 0:
@@ -56,12 +55,12 @@ class CountRange(NodeRewrite[_Range]):
             return _Range(node, max(math.ceil((limit - start) / delta), 0), dtype)
         if sizes is None:
             names = ("its start", "its limit", "its delta")
-            open_inputs = zip(node.inputs, constants, names, strict=True)
-            return Skip(next(not_constant(v, name) for v, tensor, name in open_inputs if v and tensor is None))
+            operands = zip(node.inputs, constants, names, strict=True)
+            return Skip(next(not_constant(v, name) for v, tensor, name in operands if v and tensor is None))
         return _Range(node, sizes[0], dtype)
 
     def rewrite(self, match: _Range, edit: Edit) -> Sequence[ir.Value | None]:
-        """In float32 where the dtype is narrower."""
+        """Computed in float32 for narrower floats."""
         start, _, delta = match.node.inputs
         if match.count == 0:
             return [edit.constant(np.zeros(0, match.dtype.numpy()))]
@@ -85,14 +84,14 @@ _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
 
 @dataclass(frozen=True)
 class EvaluateWindow(NodeRewrite[_Constants]):
-    """Compute windows and filter banks whose size is known."""
+    """Evaluate windows and filter banks of known size."""
 
     name = "evaluate-window"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in (*_WINDOWS, "MelWeightMatrix"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Constants | Skip | None:
-        """Read the operands; the size of a window may follow from the output's shape."""
+        """Match constant operands; the size of a window may follow from the output's shape."""
         scope = context.scope
         constants = [scope.constant(value) for value in node.inputs]
         sizes, dtype = sizes_of(node.outputs[0], scope), scope.dtype(node.inputs[0])
@@ -100,11 +99,11 @@ class EvaluateWindow(NodeRewrite[_Constants]):
             constants = [ir.Tensor(np.array(sizes[0], dtype.numpy()))]
         missing = next((value for value, tensor in zip(node.inputs, constants, strict=True) if tensor is None), None)
         if missing is not None:
-            return Skip(not_constant(missing, "what decides the size of its output"))
+            return Skip(not_constant(missing, "the size of its output"))
         return _Constants(node, tuple(each for each in constants if each is not None))
 
     def rewrite(self, match: _Constants, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """ONNX Runtime's result."""
+        """The result of ONNX Runtime."""
         node = match.node
         given = {value: each for value, each in zip(node.inputs, match.constants, strict=True) if value is not None}
         try:
@@ -121,21 +120,22 @@ class _Eye(Match):
 
 @dataclass(frozen=True)
 class ConstantEye(NodeRewrite[_Eye]):
-    """Put a constant for a matrix with ones on one diagonal."""
+    """Replace EyeLike by a constant."""
 
     name = "constant-eye"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "EyeLike")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Eye | Skip | None:
-        """Whether shape and dtype are known."""
-        sizes, dtype = sizes_of(node.inputs[0], context.scope), context.scope.dtype(node.inputs[0])
+        """Match a known dtype."""
+        dtype = context.scope.dtype(node.inputs[0])
         if "dtype" in node.attributes:
             dtype = ir.DataType(node.attributes["dtype"].as_int())
-        return Skip(UNKNOWN_SHAPE) if sizes is None or dtype is None else _Eye(node, sizes, dtype)
+        return Skip(UNKNOWN_DTYPE) if dtype is None else _Eye(node, context.shape(node), dtype)
 
     def rewrite(self, match: _Eye, edit: Edit) -> Sequence[ir.Value | None]:
-        """The matrix; all zeros where the diagonal is outside of it."""
+        """The matrix; all zeros if the diagonal is outside of it."""
         diagonal = match.node.attributes.get_int("k", 0)
         rows, columns = match.sizes
         return [edit.constant(np.eye(rows, columns, diagonal, dtype=np.bool_).astype(match.dtype.numpy()))]

@@ -1,11 +1,11 @@
-"""Negative indices, which count from the end, made to count from the start.
+"""Make negative indices, which count from the end, non-negative.
 
     GatherElements(x, i)     i < 0, axis > 0: MIGraphX reads from the row before     →  GatherElements(x, i mod size)
     ScatterND(x, i, u)       i < 0: MIGraphX writes outside of the tensor            →  ScatterND(x, i mod sizes, u)
 
-ONNX's Mod has the sign of the divisor, so for −size ≤ i < size it is the index from the start.
+The result of ONNX's Mod has the sign of the divisor, so for −size ≤ i < size it is the non-negative index.
 
-Skips: open dimensions.
+Skips: dynamic shapes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
-from passes.core.base import Exactness, Skip
+from passes.core.base import Exactness
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -27,27 +26,26 @@ from passes.core.rewrite import Match, NodeContext, NodeRewrite
 @dataclass(frozen=True)
 class _Sizes(Match):
     sizes: tuple[int, ...]
-    """What each number in the last axis of the indices is an index to; one for all numbers, for GatherElements."""
+    """The sizes of the axes that the elements of an index refer to; for GatherElements, of the only axis."""
 
 
 @dataclass(frozen=True)
 class CountFromStart(NodeRewrite[_Sizes]):
-    """Count indices from the start of each axis where some count from its end."""
+    """Make negative indices non-negative."""
 
     name = "count-from-start"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "GatherElements"), ("", "ScatterND")})
+    needs_shape = (0, 1)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Sizes | Skip | None:
-        """Whether an index is negative, or may be since it is computed."""
+    def match(self, node: ir.Node, context: NodeContext) -> _Sizes | None:
+        """Match negative indices, and computed ones."""
         scope = context.scope
-        data, indices = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
-        if data is None or indices is None:
-            return Skip(UNKNOWN_SHAPE)
+        data, indices = context.shape(node, 0), context.shape(node, 1)
         sizes = data[: indices[-1]] if node.op_type == "ScatterND" else (data[node.attributes.get_int("axis", 0)],)
         tensor = scope.constant(node.inputs[1])
-        done = _is_remainder(node.inputs[1], sizes, scope) if tensor is None else not np.any(tensor.numpy() < 0)
-        return None if done else _Sizes(node, sizes)
+        is_normal = _is_remainder(node.inputs[1], sizes, scope) if tensor is None else not np.any(tensor.numpy() < 0)
+        return None if is_normal else _Sizes(node, sizes)
 
     def rewrite(self, match: _Sizes, edit: Edit) -> Sequence[ir.Value | None]:
         """The same operator with the remainders of its indices."""
@@ -56,14 +54,14 @@ class CountFromStart(NodeRewrite[_Sizes]):
         tensor, dtype = edit.scope.constant(indices), edit.scope.dtype(indices) or ir.DataType.INT64
         sizes = np.array(match.sizes, dtype.numpy())
         if tensor is not None:
-            places = edit.constant(np.mod(tensor.numpy(), sizes))
+            remainders = edit.constant(np.mod(tensor.numpy(), sizes))
         else:
-            places = edit.op("Mod", [indices, edit.constant(sizes)])
-        return [edit.op(match.node.op_type, [data, places, *rest], attributes)]
+            remainders = edit.op("Mod", [indices, edit.constant(sizes)])
+        return [edit.op(match.node.op_type, [data, remainders, *rest], attributes)]
 
 
 def _is_remainder(value: ir.Value | None, sizes: Sequence[int], scope: Scope) -> bool:
-    """Whether a value is the remainder by ``sizes``, as the rule writes it."""
+    """Whether a value is the remainder modulo ``sizes``, as this rule writes it."""
     node = value.producer() if value is not None else None
     if node is None or node.domain != "" or node.op_type != "Mod" or node.attributes.get_int("fmod", 0) != 0:
         return False

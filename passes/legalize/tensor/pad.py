@@ -1,13 +1,13 @@
-"""Pad without Pad.
+"""Rewrite Pad as concatenation or Gather.
 
-    constant:             Concat(value, x, value)            for each axis that grows
-    reflect, edge, wrap:  Gather(x, indices, axis)           for each axis that grows
-    negative pads:        Slice(x), before all else
+    constant:             Concat(value, x, value)            for each padded axis
+    reflect, edge, wrap:  Gather(x, indices, axis)           for each padded axis
+    negative pads:        Slice(x), first
 
-`separate-pad` does the first to a Pad in front of a convolution or pooling, which MIGraphX would merge into the
+`separate-pad` applies the first to a Pad before a convolution or pooling, which MIGraphX would merge into the
 operator's own padding: that loses the value, the pads of batch and channels, and a convolution's own pads.
 
-Skips: pads or axes that are not constant, open dimensions, empty outputs.
+Skips: pads or axes that are not constant; dynamic shapes; empty outputs.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _PERIODIC = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-"""The modes that repeat the input, by numpy's names for them."""
+"""The modes that repeat the input, with numpy's names for them."""
 
 
 @dataclass(frozen=True)
 class Padding(Match):
-    """What a Pad does.
+    """The pads of a Pad.
 
     Attributes:
-        pad: the node; `node` is the one to replace, which may be its consumer.
+        pad: the Pad; ``node`` is the one to replace, which may be its consumer.
         shape: of its input.
-        begins: what comes before the input, by axis; negative where it is cropped.
-        ends: what comes after it.
+        begins: number of elements before the input, by axis; negative for cropping.
+        ends: number of elements after it.
     """
 
     pad: ir.Node
@@ -47,8 +46,8 @@ class Padding(Match):
     ends: tuple[int, ...]
 
 
-def read(pad: ir.Node, scope: Scope) -> Padding | str:
-    """The pads of a Pad by axis; or why they are not known."""
+def read_padding(pad: ir.Node, scope: Scope) -> Padding | str:
+    """The pads of a Pad by axis; a reason if they are not known."""
     shape = sizes_of(pad.inputs[0], scope)
     if shape is None:
         return UNKNOWN_SHAPE
@@ -72,7 +71,7 @@ def read(pad: ir.Node, scope: Scope) -> Padding | str:
 
 
 def _crop(padding: Padding, edit: Edit) -> tuple[ir.Value, list[int]]:
-    """The input without what negative pads take away, and its sizes."""
+    """The input cropped by negative pads, and its shape."""
     x = padding.pad.inputs[0]
     assert x is not None
     sides = list(zip(padding.shape, padding.begins, padding.ends, strict=True))
@@ -87,7 +86,7 @@ def _crop(padding: Padding, edit: Edit) -> tuple[ir.Value, list[int]]:
 
 
 def slice_of(edit: Edit, x: ir.Value, starts: ir.Value, ends: ir.Value, axes: ir.Value) -> ir.Value:
-    """A Slice by constants; before opset 10 they are attributes."""
+    """A Slice with constant bounds, which are attributes before opset 10."""
     if edit.scope.opset() >= 10:
         return edit.op("Slice", [x, starts, ends, axes])
     found = {name: each.const_value for name, each in (("starts", starts), ("ends", ends), ("axes", axes))}
@@ -95,10 +94,10 @@ def slice_of(edit: Edit, x: ir.Value, starts: ir.Value, ends: ir.Value, axes: ir
 
 
 def concatenated(padding: Padding, edit: Edit) -> ir.Value:
-    """A constant Pad as one Concat an axis."""
+    """A constant Pad as one Concat per axis."""
     x, shape = _crop(padding, edit)
     fill = _fill(padding.pad, edit)
-    if 0 in shape:  # nothing of the input is left
+    if 0 in shape:  # the input is cropped entirely
         sides = zip(shape, padding.begins, padding.ends, strict=True)
         return _block(edit, fill, [size + max(begin, 0) + max(end, 0) for size, begin, end in sides])
     for axis, (begin, end) in enumerate(zip(padding.begins, padding.ends, strict=True)):
@@ -114,7 +113,7 @@ def concatenated(padding: Padding, edit: Edit) -> ir.Value:
 
 
 def _fill(pad: ir.Node, edit: Edit) -> ir.Value:
-    """What a constant Pad fills in: a scalar, or one element."""
+    """The value of a constant Pad: a scalar, or one element."""
     value = given(pad, 2)
     if value is not None:
         return value
@@ -124,7 +123,7 @@ def _fill(pad: ir.Node, edit: Edit) -> ir.Value:
 
 
 def _block(edit: Edit, fill: ir.Value, shape: Sequence[int]) -> ir.Value:
-    if edit.scope.opset() < 8:  # where it is an attribute, and there is no Expand
+    if edit.scope.opset() < 8:  # the value is an attribute, and there is no Expand
         assert fill.const_value is not None
         return edit.constant(np.full(shape, fill.const_value.numpy()))
     return edit.op("Expand", [fill, edit.constant(np.array(shape, np.int64))])
@@ -132,15 +131,15 @@ def _block(edit: Edit, fill: ir.Value, shape: Sequence[int]) -> ir.Value:
 
 @dataclass(frozen=True)
 class ConcatPad(NodeRewrite[Padding]):
-    """Pad with a value by concatenation."""
+    """Rewrite a constant Pad as concatenations."""
 
     name = "concat-pad"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
-        """Modes other than constant are another rule's."""
-        if node.attributes.get_string("mode", "constant") != "constant" or not is_plain(node, context.scope):
+        """Match mode constant."""
+        if node.attributes.get_string("mode", "constant") != "constant":
             return None
         return _constant_padding(node, context.scope)
 
@@ -151,36 +150,36 @@ class ConcatPad(NodeRewrite[Padding]):
 
 
 def _constant_padding(pad: ir.Node, scope: Scope) -> Padding | Skip:
-    found = read(pad, scope)
+    found = read_padding(pad, scope)
     if isinstance(found, str):
         return Skip(found)
     dtype = scope.dtype(pad.inputs[0])
     if dtype is None or dtype == ir.DataType.STRING:
-        return Skip("the dtype of its input is unknown" if dtype is None else "strings are no numbers")
+        return Skip(UNKNOWN_DTYPE if dtype is None else "its input is of strings")
     return found
 
 
 @dataclass(frozen=True)
 class GatherPad(NodeRewrite[Padding]):
-    """Pad with what is in the input, by constant indices."""
+    """Rewrite a Pad that repeats its input as a Gather with constant indices."""
 
     name = "gather-pad"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
-        """Mode constant is another rule's."""
+        """Match modes other than constant."""
         mode = node.attributes.get_string("mode", "constant")
-        if mode == "constant" or not is_plain(node, context.scope):
+        if mode == "constant":
             return None
         if mode not in _PERIODIC:
-            return Skip(f"it has mode {mode}")
-        found = read(node, context.scope)
+            return Skip(f"its mode {mode} is unknown")
+        found = read_padding(node, context.scope)
         if isinstance(found, str):
             return Skip(found)
         sides = zip(found.shape, found.begins, found.ends, strict=True)
         if any(size + min(begin, 0) + min(end, 0) <= 0 < max(begin, end) for size, begin, end in sides):
-            return Skip("there is nothing to repeat: an axis is empty")
+            return Skip("it has no elements to repeat: an axis is empty")
         return found
 
     def rewrite(self, match: Padding, edit: Edit) -> Sequence[ir.Value | None]:
@@ -196,7 +195,7 @@ class GatherPad(NodeRewrite[Padding]):
 
 @dataclass(frozen=True)
 class SeparatePad(NodeRewrite[Padding]):
-    """Keep a constant Pad apart from the convolution or pooling behind it."""
+    """Keep a constant Pad separate from the convolution or pooling after it."""
 
     name = "separate-pad"
     exactness = Exactness.BITWISE
@@ -204,11 +203,11 @@ class SeparatePad(NodeRewrite[Padding]):
     absorbs = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
-        """Look for a constant Pad in front."""
-        pad = context.producer(node, 0, "Pad")
-        if pad is None or not is_plain(node, context.scope):
+        """Match a constant Pad before the node."""
+        if node.graph is None:  # a proposed node is judged again after it is committed
             return None
-        if pad.attributes.get_string("mode", "constant") != "constant":
+        pad = context.producer(node, 0, "Pad")
+        if pad is None or pad.attributes.get_string("mode", "constant") != "constant":
             return None
         found = _constant_padding(pad, context.scope)
         return found if isinstance(found, Skip) else replace(found, node=node, absorbed=(pad,))
@@ -219,7 +218,7 @@ class SeparatePad(NodeRewrite[Padding]):
         x = concatenated(match, edit)
         attributes: dict[str, Any] = dict(node.attributes)
         made = edit.node(node.op_type, [x, *node.inputs[1:]], attributes, outputs=len(node.outputs))
-        return list(made.outputs)
+        return made.outputs
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (SeparatePad(), ConcatPad(), GatherPad())

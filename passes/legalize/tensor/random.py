@@ -1,13 +1,14 @@
-"""Leave to the host nothing but the drawing of random numbers, which waits for no other result.
+"""Reduce random operators to drawing numbers, which depends on no other result.
 
     RandomNormalLike(x), RandomUniformLike(x)             →  RandomNormal<shape>(), RandomUniform<shape>()
-    Bernoulli(p), Multinomial(x), Dropout(x) in training  →  what follows from RandomUniform<shape>()   (``draws.py``)
+    Bernoulli(p), Multinomial(x), Dropout(x) in training  →  a function of RandomUniform<shape>()
+                                                             (`passes.build.random_numbers`)
 
-A compiled program cannot draw anew in each run, so the operators that draw stay on the host. With the shape of what
-they are like written down they need nothing, and can all be drawn before the device begins. They draw in float32 or
-float64, the dtypes that ONNX Runtime draws in. A seed stays a seed.
+A compiled program cannot draw new numbers in each run, so random operators stay on the host. With an explicit shape
+they have no inputs, and can all run before the device partitions. They draw float32 or float64, as ONNX Runtime does.
+Seeds are kept.
 
-Skips: sizes that are not known, but for Bernoulli, whose own body is wrong; Dropout and Multinomial of old opsets.
+Skips: unknown shapes, except for Bernoulli, whose function body is wrong; Dropout and Multinomial of old opsets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from passes.build import random_numbers
 from passes.build.operands import UNKNOWN_SHAPE, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _LIKE = frozenset({("", "RandomNormalLike"), ("", "RandomUniformLike")})
@@ -32,24 +32,23 @@ _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 @dataclass(frozen=True)
 class _Drawn(Match):
-    """Attributes: the shape; None where it is not known, and that of the input has to do. The dtype."""
-
     shape: tuple[int, ...] | None
+    """None if it is unknown; then it is that of the input."""
     dtype: ir.DataType
 
 
 @dataclass(frozen=True)
 class DrawFirst(NodeRewrite[_Drawn]):
-    """Draw by itself what is random, and compute what follows from it."""
+    """Separate drawing random numbers from what is computed from them."""
 
     name = "draw-first"
     exactness = Exactness.ROUNDING
     operators = _LIKE | random_numbers.FROM_UNIFORM
 
     def match(self, node: ir.Node, context: NodeContext) -> _Drawn | Skip | None:
-        """Whether it draws, and how much."""
+        """Match nodes that draw numbers of known shape."""
         scope = context.scope
-        if not is_plain(node, scope) or not is_random(node, scope):
+        if not is_random(node, scope):
             return None
         if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
@@ -59,7 +58,7 @@ class DrawFirst(NodeRewrite[_Drawn]):
         return _Drawn(node, shape, dtype)
 
     def rewrite(self, match: _Drawn, edit: Edit) -> Sequence[ir.Value | None]:
-        """The operator without an input, and the rest."""
+        """The operator without inputs, and the computation."""
         node = match.node
         seed = node.attributes.get("seed")
         kept: dict[str, Attribute] = {} if seed is None else {"seed": float(seed.value)}

@@ -1,13 +1,12 @@
-"""Operators that put the elements of an image elsewhere.
+"""Rewrite operators that rearrange the elements of an image.
 
     DepthToSpace, SpaceToDepth  →  Reshape(Transpose(Reshape(x)))
     Col2Im(x)                   →  ConvTranspose(x as columns of channels, one-hot weights), a group for each channel
     MaxUnpool(x, i)             →  ScatterElements(zeros, i, x), all flattened
 
-MaxUnpool's indices count through its output, as those of MaxPool count through its input, whichever way the output's
-shape is known.
+MaxUnpool's indices are flat indices of its output, as those of MaxPool are of its input.
 
-Skips: open dimensions, shapes that are not constant; Col2Im of integers.
+Skips: dynamic shapes, and shapes that are not constant; Col2Im of integers.
 """
 
 from __future__ import annotations
@@ -20,47 +19,35 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.build.operands import given, integers
 from passes.build.operators import number, reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _ImageMatch(Match):
     shape: tuple[int, ...]
 
 
-def _match(node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-    if not is_plain(node, context.scope):
-        return None
-    shape = sizes_of(node.inputs[0], context.scope)
-    if shape is None:
-        return Skip(UNKNOWN_SHAPE)
-    if context.scope.dtype(node.inputs[0]) is None:
-        return Skip("the dtype of its input is unknown")
-    return _Found(node, shape)
-
-
 @dataclass(frozen=True)
-class TransposeBlocks(NodeRewrite[_Found]):
-    """Blocks of space to channels and back."""
+class TransposeBlocks(NodeRewrite[_ImageMatch]):
+    """Rewrite moving blocks between space and channels as a Transpose."""
 
     name = "transpose-blocks"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "DepthToSpace"), ("", "SpaceToDepth")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """All of known shape."""
-        found = _match(node, context)
-        if isinstance(found, _Found) and len(found.shape) != 4:
-            return Skip("its input has not four dimensions")
-        return found
+    def match(self, node: ir.Node, context: NodeContext) -> _ImageMatch | Skip | None:
+        """Match images of rank 4."""
+        shape = context.shape(node)
+        return _ImageMatch(node, shape) if len(shape) == 4 else Skip(f"its input has rank {len(shape)}, not 4")
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Split the axes, exchange them, merge them."""
+    def rewrite(self, match: _ImageMatch, edit: Edit) -> Sequence[ir.Value | None]:
+        """Split the axes, permute them, merge them."""
         node, x = match.node, match.node.inputs[0]
         assert x is not None
         batch, channels, height, width = match.shape
@@ -80,32 +67,31 @@ class TransposeBlocks(NodeRewrite[_Found]):
 
 
 @dataclass(frozen=True)
-class _Columns(_Found):
+class _Columns(_ImageMatch):
     image: tuple[int, ...]
     block: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ConvTransposeCol2Im(NodeRewrite[_Columns]):
-    """Columns put back to where they came from, and added where they overlap."""
+    """Rewrite Col2Im, which adds overlapping columns, as a ConvTranspose."""
 
     name = "conv-transpose-col2im"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Col2Im")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Columns | Skip | None:
-        """Read the shapes of the image and of the block."""
-        found = _match(node, context)
-        if not isinstance(found, _Found):
-            return found
-        dtype = context.scope.dtype(node.inputs[0])
-        if dtype is None or not dtype.is_floating_point():
-            return Skip(f"its input is {dtype}, and convolutions take floats")
+        """Match constant shapes of the image and of the block."""
+        dtype = context.dtype(node)
+        if not dtype.is_floating_point():
+            return Skip(f"its input is {dtype}, and convolutions support floats only")
         image = integers(node.inputs[1], "image_shape", context.scope)
         block = integers(node.inputs[2], "block_shape", context.scope)
         if not isinstance(image, list) or not isinstance(block, list):
             return Skip(str(block if isinstance(image, list) else image))
-        return _Columns(node, found.shape, tuple(image), tuple(block))
+        return _Columns(node, context.shape(node), tuple(image), tuple(block))
 
     def rewrite(self, match: _Columns, edit: Edit) -> Sequence[ir.Value | None]:
         """One weight of 1 for each element of a block."""
@@ -141,23 +127,23 @@ class ConvTransposeCol2Im(NodeRewrite[_Columns]):
 
 
 @dataclass(frozen=True)
-class _Unpooled(_Found):
+class _Unpooled(_ImageMatch):
     output: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
-    """Maxima put back to where they were found."""
+    """Rewrite MaxUnpool as ScatterElements."""
 
     name = "scatter-max-unpool"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "MaxUnpool")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Unpooled | Skip | None:
         """Read the output's shape, or compute it from the windows."""
-        found = _match(node, context)
-        if not isinstance(found, _Found):
-            return found
+        shape = context.shape(node)
         output = integers(given(node, 2), "output_shape", context.scope)
         if isinstance(output, str):
             return Skip(output)
@@ -167,13 +153,13 @@ class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
             strides = node.attributes.get_ints("strides", None) or [1] * rank
             pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
             output = [
-                *found.shape[:2],
+                *shape[:2],
                 *(
-                    (found.shape[axis + 2] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[axis + rank]
+                    (shape[axis + 2] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[axis + rank]
                     for axis in range(rank)
                 ),
             ]
-        return _Unpooled(node, found.shape, tuple(output))
+        return _Unpooled(node, shape, tuple(output))
 
     def rewrite(self, match: _Unpooled, edit: Edit) -> Sequence[ir.Value | None]:
         """One ScatterElements into zeros."""

@@ -1,4 +1,4 @@
-"""Operators that only lay elements out anew, where MIGraphX wants constants that the output's shape tells.
+"""Replace computed operands, which MIGraphX requires to be constant, by constants that the output's shape determines.
 
     Reshape, Squeeze, Unsqueeze(x, computed)    →  Reshape(x, the output's shape)
     Expand(x, computed)                         →  Expand(x, the output's shape)
@@ -6,13 +6,13 @@
     Split(x, computed)                          →  Split(x, sizes of the outputs)
     TopK(x, computed)                           →  TopK(x, size of the output)
     ConstantOfShape(computed)                   →  Expand(value, the output's shape)
-    Reshape(x, [])                              →  Squeeze(x)         which MIGraphX takes for 0 elements
-    Unsqueeze(scalar, axes)                     →  Reshape(scalar)    since to MIGraphX it has an axis already
+    Reshape(x, [])                              →  Squeeze(x)         which MIGraphX reads as 0 elements
+    Unsqueeze(scalar, axes)                     →  Reshape(scalar)    because in MIGraphX it has an axis already
     Shape(x), Size(x)                           →  constants
 
-Shapes are those that inference finds, or that the model declares where what decides them is computed.
+Output shapes are inferred, or declared by the model if they depend on computed values.
 
-Skips: operands that are computed where the output's shape is unknown; open dimensions.
+Skips: computed operands if the output's shape is unknown; dynamic shapes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -41,35 +40,35 @@ class _Shaped(Match):
 
 
 def _computed(node: ir.Node, index: int, scope: Scope) -> ir.Value | None:
-    """An input if it is there and not constant."""
+    """An input that is present and not constant."""
     value = given(node, index)
     return value if value is not None and scope.constant(value) is None else None
 
 
 @dataclass(frozen=True)
 class ReshapeByOutput(NodeRewrite[_Shaped]):
-    """Reshape to the shape that the output is known to have."""
+    """Reshape to the known shape of the output."""
 
     name = "reshape-by-output"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in ("Reshape", "Squeeze", "Unsqueeze"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Whether the operand is computed, or a scalar is involved; None where it can be read in one way only."""
+        """Match computed operands and scalars; None if the operand is unambiguous."""
         scope = context.scope
         before, after = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
         computed = _computed(node, 1, scope)
-        if computed is None and _is_literal(node, before, after, scope):
+        if computed is None and _is_unambiguous(node, before, after, scope):
             return None
         if before is None or after is None:
-            what = "its shape" if node.op_type == "Reshape" else "its operand axes"
-            return Skip(not_constant(computed, what) if computed is not None else UNKNOWN_SHAPE)
+            operand = "its shape" if node.op_type == "Reshape" else "its operand axes"
+            return Skip(not_constant(computed, operand) if computed is not None else UNKNOWN_SHAPE)
         if math.prod(before) != math.prod(after):
             return Skip(f"its output is declared to have shape {after}, which does not fit {before}")
         return _Shaped(node, before, after)
 
     def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
-        """A Reshape; to a scalar, a Squeeze."""
+        """A Reshape, or a Squeeze to a scalar."""
         x = match.node.inputs[0]
         assert x is not None
         if match.after:
@@ -79,8 +78,8 @@ class ReshapeByOutput(NodeRewrite[_Shaped]):
         return [edit.op("Squeeze", [x, edit.constant(np.arange(len(match.before), dtype=np.int64))])]
 
 
-def _is_literal(node: ir.Node, before: tuple[int, ...] | None, after: tuple[int, ...] | None, scope: Scope) -> bool:
-    """Whether a node with a constant operand is of the form that the rule writes, or fine as it is."""
+def _is_unambiguous(node: ir.Node, before: tuple[int, ...] | None, after: tuple[int, ...] | None, scope: Scope) -> bool:
+    """Whether a node with a constant operand is as this rule writes it, or correct as it is."""
     if node.op_type != "Reshape":
         return node.op_type == "Squeeze" or before != () or after is None or len(after) < 2
     if scope.opset() < 5:
@@ -91,25 +90,25 @@ def _is_literal(node: ir.Node, before: tuple[int, ...] | None, after: tuple[int,
 
 @dataclass(frozen=True)
 class OperandByOutput(NodeRewrite[_Shaped]):
-    """Put a constant for an operand that follows from the shape of the output."""
+    """Replace an operand that follows from the shape of the output by a constant."""
 
     name = "operand-by-output"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in ("ConstantOfShape", "Expand", "Split", "Tile", "TopK"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Whether the operand is computed, and all shapes are known."""
+        """Match computed operands and known shapes."""
         scope = context.scope
         index = 0 if node.op_type == "ConstantOfShape" else 1
         computed = _computed(node, index, scope)
-        if computed is None or not is_plain(node, scope) or len(node.inputs) > 2:  # Tile-1 has three inputs
+        if computed is None or len(node.inputs) > 2:  # Tile of opset 1 has three inputs
             return None
         before = () if index == 0 else sizes_of(node.inputs[0], scope)
         outputs = [sizes_of(value, scope) for value in node.outputs if value.name]
         if before is None:
             return Skip(UNKNOWN_SHAPE)
         if None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
-            return Skip(not_constant(computed, "what decides the shape of its output"))
+            return Skip(not_constant(computed, "the shape of its output"))
         assert outputs[0] is not None
         return _Shaped(node, before, outputs[0])
 
@@ -127,7 +126,7 @@ class OperandByOutput(NodeRewrite[_Shaped]):
                 operand = list(after)
             case "Tile":
                 if 0 in before:
-                    return Skip("it repeats nothing: constant-for-empty does it")
+                    return Skip("its input is empty: constant-for-empty replaces it")
                 operand = [size // each for size, each in zip(after, before, strict=True)]
             case "TopK":
                 operand = [after[node.attributes.get_int("axis", -1)]]
@@ -141,19 +140,19 @@ class OperandByOutput(NodeRewrite[_Shaped]):
 
 @dataclass(frozen=True)
 class ConstantShape(NodeRewrite[_Shaped]):
-    """Put constants for the shape and the size of what has a static shape."""
+    """Replace the shape and the size of a value of static shape by constants."""
 
     name = "constant-shape"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Shape"), ("", "Size")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Whether the shape is known."""
-        sizes = sizes_of(node.inputs[0], context.scope)
-        return _Shaped(node, sizes, ()) if sizes is not None else Skip(UNKNOWN_SHAPE)
+        """Match any static shape."""
+        return _Shaped(node, context.shape(node), ())
 
     def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
-        """The numbers; bounds of Shape are clamped, as in a slice of Python."""
+        """Constants; the bounds of Shape are clamped like a Python slice."""
         if match.node.op_type == "Size":
             return [edit.constant(np.int64(math.prod(match.before)))]
         start, end = (match.node.attributes.get_int(name, default) for name, default in (("start", 0), ("end", None)))

@@ -1,9 +1,9 @@
-"""Writing elements by index, where MIGraphX has no operator or there is nothing to write.
+"""Rewrite scatters that MIGraphX does not support, and remove those without updates.
 
     TensorScatter(past, u, w)       →  ScatterElements(past, (w + [0, 1, …]) mod size, u) along the axis
     Scatter…(x, i, u)               without indices  →  x
 
-Skips: open dimensions.
+Skips: dynamic shapes.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given, sizes_of
 from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)
 class DropEmptyScatter(NodeRewrite[Match]):
-    """Take the data for what a scatter without indices makes of it."""
+    """Remove a scatter without updates."""
 
     name = "drop-empty-scatter"
     exactness = Exactness.BITWISE
     operators = frozenset(("", each) for each in ("Scatter", "ScatterElements", "ScatterND", "TensorScatter"))
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether there is nothing to write."""
+        """Match updates without elements."""
         updates = sizes_of(node.inputs[1 if node.op_type == "TensorScatter" else 2], context.scope)
-        return Match(node) if updates is not None and 0 in updates and is_plain(node, context.scope) else None
+        return Match(node) if updates is not None and 0 in updates else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """The data."""
@@ -50,17 +49,16 @@ class _Cache(Match):
 
 @dataclass(frozen=True)
 class ScatterTensor(NodeRewrite[_Cache]):
-    """Write into a cache by the index of each element along the sequence axis."""
+    """Rewrite TensorScatter with the index of each element along the sequence axis."""
 
     name = "scatter-tensor"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "TensorScatter")})
+    needs_shape = (0, 1)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Cache | Skip | None:
-        """Read both shapes; where to write may be computed."""
-        past, update = sizes_of(node.inputs[0], context.scope), sizes_of(node.inputs[1], context.scope)
-        if past is None or update is None:
-            return Skip(UNKNOWN_SHAPE)
+        """Match any shapes; the write positions may be computed."""
+        past, update = context.shape(node, 0), context.shape(node, 1)
         return _Cache(node, past, update, node.attributes.get_int("axis", -2) % len(past))
 
     def rewrite(self, match: _Cache, edit: Edit) -> Sequence[ir.Value | None]:
@@ -69,14 +67,14 @@ class ScatterTensor(NodeRewrite[_Cache]):
         past, update, begin = node.inputs[0], node.inputs[1], given(node, 2)
         along = [1] * len(match.update)
         along[axis] = match.update[axis]
-        places = edit.constant(np.arange(match.update[axis], dtype=np.int64).reshape(along))
+        indices = edit.constant(np.arange(match.update[axis], dtype=np.int64).reshape(along))
         if begin is not None:
             column = reshape(edit, begin, [match.update[0], *[1] * (len(match.update) - 1)])
-            places = edit.op("Add", [column, places])
+            indices = edit.op("Add", [column, indices])
         if node.attributes.get_string("mode", "linear") == "circular":
-            places = edit.op("Mod", [places, edit.constant(np.int64(match.past[axis]))])
-        places = edit.op("Expand", [places, edit.constant(np.array(match.update, np.int64))])
-        return [edit.op("ScatterElements", [past, places, update], {"axis": axis})]
+            indices = edit.op("Mod", [indices, edit.constant(np.int64(match.past[axis]))])
+        indices = edit.op("Expand", [indices, edit.constant(np.array(match.update, np.int64))])
+        return [edit.op("ScatterElements", [past, indices, update], {"axis": axis})]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (DropEmptyScatter(), ScatterTensor())

@@ -1,14 +1,14 @@
-"""Slices whose bounds MIGraphX reads otherwise than the standard, or does not know in advance.
+"""Rewrite slices whose bounds MIGraphX misinterprets, or requires to be constant.
 
-    Slice(x, starts, ends, axes, steps)    all constant       →  the same, within bounds, of the axes that it cuts
+    Slice(x, starts, ends, axes, steps)    all constant       →  the same, clamped, for the axes that it cuts
                                            negative steps     →  Gather(x, constant indices)
     Slice(x, starts, ends, axes, steps)    computed bounds    →  Gather(x, start + step · [0, 1, …]) for each axis
 
-Bounds below 0 count from the end; then they are clamped to [0, size], or to [−1, size − 1] where the step is negative.
-How many elements lie between them, the shape of the output says where they are computed while the model runs.
+Negative bounds count from the end; then bounds are clamped to [0, size], or to [−1, size − 1] if the step is negative.
+For computed bounds, the number of elements between them is taken from the shape of the output.
 
-Skips: axes that are not constant; an open dimension; bounds that are not constant where the output's shape is unknown;
-the largest integer as the end of a negative step, where ONNX Runtime and the standard differ.
+Skips: axes that are not constant; dynamic shapes; computed bounds if the output's shape is unknown; negative steps that
+end at the largest integer, where ONNX Runtime deviates from the standard.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, integers, not_constant, sizes_of
+from passes.build.operands import given, integers, not_constant, sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -29,7 +29,7 @@ from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 @dataclass(frozen=True)
 class Span:
-    """The elements ``start``, ``start + step``, … of an axis, ``count`` of them."""
+    """The elements ``start``, ``start + step``, … of an axis; ``count`` elements in all."""
 
     axis: int
     start: int
@@ -38,7 +38,7 @@ class Span:
 
     @classmethod
     def of(cls, size: int, axis: int, start: int, end: int, step: int) -> Span:
-        """What bounds mean on an axis of ``size`` elements."""
+        """The span that bounds select on an axis of ``size`` elements."""
         low, high = (0, size) if step > 0 else (-1, size - 1)
         start = min(max(start + size if start < 0 else start, 0), high)
         end = min(max(end + size if end < 0 else end, low), high)
@@ -46,17 +46,17 @@ class Span:
 
     @property
     def indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """All of them."""
+        """The selected indices."""
         return self.start + self.step * np.arange(self.count, dtype=np.int64)
 
     @property
     def end(self) -> int:
-        """Just after the last of them, for a positive step."""
+        """The end bound for a positive step."""
         return self.start + (self.count - 1) * self.step + 1
 
 
-_FOREVER = (2**31 - 1, 2**63 - 1)
-"""Ends that ONNX Runtime takes for that of the axis in the direction of the step."""
+_UNBOUNDED = (2**31 - 1, 2**63 - 1)
+"""Ends that ONNX Runtime interprets as the end of the axis in the direction of the step."""
 
 
 @dataclass(frozen=True)
@@ -67,26 +67,24 @@ class _Constant(Match):
 
 @dataclass(frozen=True)
 class NormalizeSlice(NodeRewrite[_Constant]):
-    """Write the bounds of a slice so that they can be read in one way only."""
+    """Make the bounds of a slice non-negative and in range."""
 
     name = "normalize-slice"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Slice")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Constant | Skip | None:
-        """Read all bounds; None where they are not constant, or as they should be."""
-        scope = context.scope
-        sizes = sizes_of(node.inputs[0], scope)
-        if sizes is None:
-            return Skip(UNKNOWN_SHAPE)
+        """Match constant bounds that are not normalized."""
+        scope, sizes = context.scope, context.shape(node)
         axes = _axes(node, len(sizes), scope)
         if isinstance(axes, str):
             return Skip(axes)
         starts, ends, steps = (_operand(node, name, scope) for name in ("starts", "ends", "steps"))
         if not isinstance(starts, list) or not isinstance(ends, list) or isinstance(steps, str):
-            return None  # `GatherSlice` says why
-        if any(step < 0 and end in _FOREVER for end, step in zip(ends, steps or [], strict=False)):
-            return Skip("ONNX Runtime departs from the standard where steps are negative and ends the largest integer")
+            return None  # `GatherSlice` gives the reason
+        if any(step < 0 and end in _UNBOUNDED for end, step in zip(ends, steps or [], strict=False)):
+            return Skip("ONNX Runtime deviates from the standard for negative steps that end at the largest integer")
         spans = tuple(
             Span.of(sizes[axis], axis, *bounds)
             for axis, *bounds in zip(axes, starts, ends, steps or [1] * len(axes), strict=True)
@@ -101,7 +99,7 @@ class NormalizeSlice(NodeRewrite[_Constant]):
             dtype = edit.scope.dtype(x)
             counts = dict(enumerate(match.sizes)) | {span.axis: span.count for span in match.spans}
             if dtype is None or dtype == ir.DataType.STRING:
-                return Skip("it has no elements, of a dtype that is not known")
+                return Skip("its output is empty, and its dtype is unknown")
             return [edit.constant(np.zeros(list(counts.values()), dtype.numpy()))]
         cut = [span for span in match.spans if span.step > 0 and not _is_whole(span, match.sizes)]
         if cut:
@@ -121,22 +119,21 @@ class _Counted(Match):
 
 @dataclass(frozen=True)
 class GatherSlice(NodeRewrite[_Counted]):
-    """Gather what lies between bounds that are computed while the model runs, where it is known how much that is."""
+    """Gather the elements between computed bounds, if their number is known."""
 
     name = "gather-slice"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Slice")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Counted | Skip | None:
-        """Whether bounds are not constant, and the shapes before and after are known."""
+        """Match computed bounds and known shapes of input and output."""
         scope = context.scope
         bounds = {name: _operand(node, name, scope) for name in ("starts", "ends", "steps")}
         reason = next((each for each in bounds.values() if isinstance(each, str)), None)
         if reason is None:
             return None
-        sizes, after = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
-        if sizes is None:
-            return Skip(UNKNOWN_SHAPE)
+        sizes, after = context.shape(node), sizes_of(node.outputs[0], scope)
         axes = _axes(node, len(sizes), scope)
         if isinstance(axes, str):
             return Skip(axes)
@@ -145,7 +142,7 @@ class GatherSlice(NodeRewrite[_Counted]):
         return _Counted(node, sizes, tuple(axes), tuple(after[axis] for axis in axes))
 
     def rewrite(self, match: _Counted, edit: Edit) -> Sequence[ir.Value | None]:
-        """A Gather for each axis that may be cut or turned round."""
+        """A Gather for each axis that may be cut or reversed."""
         x, node = match.node.inputs[0], match.node
         assert x is not None
         steps = _operand(node, "steps", edit.scope)
@@ -161,11 +158,11 @@ class GatherSlice(NodeRewrite[_Counted]):
         negative = edit.op("Less", [starts, edit.constant(np.int64(0))])
         starts = edit.op("Where", [negative, edit.op("Add", [starts, edit.constant(sizes)]), starts])
         starts = edit.op("Min", [edit.op("Max", [starts, edit.constant(np.int64(0))]), last])
-        for place, (axis, count) in enumerate(zip(match.axes, match.counts, strict=True)):
-            if count == match.sizes[axis] and not isinstance(steps, str) and (not steps or steps[place] == 1):
+        for index, (axis, count) in enumerate(zip(match.axes, match.counts, strict=True)):
+            if count == match.sizes[axis] and not isinstance(steps, str) and (not steps or steps[index] == 1):
                 continue
-            way = edit.op("Mul", [_element(edit, stride, place), edit.constant(np.arange(count, dtype=np.int64))])
-            x = edit.op("Gather", [x, edit.op("Add", [_element(edit, starts, place), way])], {"axis": axis})
+            offsets = edit.op("Mul", [_element(edit, stride, index), edit.constant(np.arange(count, dtype=np.int64))])
+            x = edit.op("Gather", [x, edit.op("Add", [_element(edit, starts, index), offsets])], {"axis": axis})
         return [x]
 
 
@@ -173,14 +170,14 @@ _INPUTS = {"starts": 1, "ends": 2, "axes": 3, "steps": 4}
 
 
 def _operand(node: ir.Node, name: str, scope: Scope) -> list[int] | str | None:
-    """Integers of an input, or of an attribute before opset 10; None where left out, a reason where not constant."""
+    """Integers of an input, or of an attribute before opset 10: None if omitted, a reason if not constant."""
     if scope.opset() < 10:
         return list(node.attributes.get_ints(name, [])) or None
     return integers(given(node, _INPUTS[name]), f"its operand {name}", scope)
 
 
 def _axes(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
-    """Which axes are sliced: the first ones where nothing is said; a reason where it is not constant."""
+    """The sliced axes, by default the first ones; a reason if they are not constant."""
     axes = _operand(node, "axes", scope)
     if isinstance(axes, str):
         return axes
@@ -195,7 +192,7 @@ def _axes(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
 
 
 def _is_whole(span: Span, sizes: Sequence[int]) -> bool:
-    """Whether it is all of an axis as it is."""
+    """Whether a span selects the complete axis in order."""
     return span.count == sizes[span.axis] and (span.step == 1 or (span.count == 1 and span.start == 0))
 
 
@@ -212,7 +209,7 @@ def _is_normal(node: ir.Node, spans: Sequence[Span], sizes: Sequence[int], scope
 def _slice(edit: Edit, x: ir.Value, spans: Sequence[Span]) -> ir.Value:
     rows = [[span.start, span.end, span.axis, span.step] for span in spans]
     columns = [edit.constant(np.array(column, np.int64)) for column in zip(*rows, strict=True)]
-    plain = all(span.step == 1 for span in spans)  # before opset 10 there are no steps
+    plain = all(span.step == 1 for span in spans)  # there is no input for steps before opset 10
     return edit.op("Slice", [x, *columns[: 3 if plain else 4]])
 
 
@@ -221,9 +218,9 @@ def _int64(edit: Edit, value: ir.Value | None) -> ir.Value:
     return value if edit.scope.dtype(value) == ir.DataType.INT64 else edit.op("Cast", [value], {"to": 7})
 
 
-def _element(edit: Edit, vector: ir.Value, place: int) -> ir.Value:
-    """One element of a vector, as a vector."""
-    bounds = [edit.constant(np.array([each], np.int64)) for each in (place, place + 1, 0)]
+def _element(edit: Edit, vector: ir.Value, index: int) -> ir.Value:
+    """One element of a vector, as a vector of length 1."""
+    bounds = [edit.constant(np.array([each], np.int64)) for each in (index, index + 1, 0)]
     return edit.op("Slice", [vector, *bounds])
 
 

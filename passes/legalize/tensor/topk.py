@@ -1,14 +1,14 @@
-"""Write TopK of many rows without sorting several rows at once, where the runtime's threads get into each other's way.
+"""Rewrite TopK so that it does not sort several rows concurrently, for which the runtime's threads conflict.
 
     TopK(x, k), short axis   →   rank_i = #{j : x_j before x_i};   indices_r = ArgMax_i(rank_i = r),   r < k
                                  values = GatherElements(x, indices)
     TopK(x, k), long axis    →   Concat(TopK(row 0, k), TopK(row 1, k), …)
 
-An element comes before another if it is larger, or equal and of a lower index; smaller, for ``largest = 0``. Ranks cost
-the square of the axis; rows cost a node each. What is sorted anyway is also right for ``sorted = 0``.
+An element is before another if it is larger, or equal and of lower index; smaller, for ``largest = 0``. Ranks cost the
+square of the axis; rows cost a node each. A sorted result is also valid for ``sorted = 0``.
 
-Skips: a k that is not constant; open dimensions; a single row; more pairs to compare than `_COMPARISONS`, or opsets
-before 11, and more rows than `_ROWS`.
+Skips: a k that is not constant; dynamic shapes; a single row; for ranks, more comparisons than `_COMPARISONS` and
+opsets before 11; for rows, more than `_ROWS`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, sizes_of, too_old
+from passes.build.operands import given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _COMPARISONS = 1 << 22
-"""The most pairs of elements that are compared: rows × axis²."""
+"""The most comparisons: rows × axis²."""
 _SHORT = 64
-"""The longest axis whose elements are compared."""
+"""The longest axis for comparisons."""
 _ROWS = 256
-"""The most rows that get a node each."""
+"""The most rows that become a node each."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +48,15 @@ class _Rows(Match):
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return math.prod(size for axis, size in enumerate(self.shape) if axis != self.axis)
 
 
 def _match(node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-    scope = context.scope
-    if not is_plain(node, scope):
-        return None
-    shape = sizes_of(node.inputs[0], scope)
-    if shape is None:
-        return Skip(UNKNOWN_SHAPE)
+    shape = context.shape(node)
     k, operand = node.attributes.get_int("k", -1), given(node, 1)
     if operand is not None:
-        found = ints(scope.constant(operand))
+        found = ints(context.scope.constant(operand))
         if found is None:
             return Skip(not_constant(operand, "its k"))
         (k,) = found
@@ -73,38 +67,38 @@ def _match(node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
 
 @dataclass(frozen=True)
 class RankByComparison(NodeRewrite[_Rows]):
-    """Find the place of each element of a short axis by comparing it with all others."""
+    """Compute the rank of each element of a short axis by comparisons with all others."""
 
     name = "rank-by-comparison"
+    since_opset = 11  # Equal of floats
     exactness = Exactness.BITWISE
     operators = frozenset({("", "TopK")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        """Whether there are few enough pairs to compare."""
-        if reason := too_old(context.scope, 11):
-            return Skip(reason)
+        """Match few comparisons."""
         found = _match(node, context)
         if isinstance(found, _Rows) and (found.length > _SHORT or found.count * found.length**2 > _COMPARISONS):
-            return Skip(f"{found.count} rows of {found.length} elements are too many to be compared")
+            return Skip(f"{found.count} rows of {found.length} elements need too many comparisons")
         return found
 
     def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
-        """Count what comes before each element; the first k places take the elements with these counts."""
+        """Count the elements before each element; the first k outputs take those with these counts."""
         x, axis, length, after = match.node.inputs[0], match.axis, match.length, len(match.shape)
         assert x is not None
         a = Arithmetic(edit, ir.DataType.INT32)
         places = np.arange(length)
-        # one more axis, behind all others, runs over what an element is compared with
+        # an additional last axis holds the elements to compare with
         swap = [after if each == axis else each for each in range(after)] + [axis]
         mine = a.unsqueeze(x, [after])
         others = a("Transpose", mine, perm=swap)
-        beyond = a("Less" if match.largest else "Greater", mine, others)
+        strictly_before = a("Less" if match.largest else "Greater", mine, others)
         lower = edit.constant((places < places[:, None]).reshape(_along(after + 1, {axis: length, after: length})))
-        before = a("Or", beyond, a("And", a("Equal", mine, others), lower))
+        before = a("Or", strictly_before, a("And", a("Equal", mine, others), lower))
         ranks = a.reduce("Sum", a.cast(before, ir.DataType.BOOL), [after])
         wanted = a.value(np.arange(match.k).reshape(_along(after + 1, {after: match.k})))
         there = a.cast(a("Equal", ranks, wanted), ir.DataType.BOOL)
-        found = a("ArgMax", there, axis=axis, keepdims=1)  # its length is 1 along the axis, and k along the last one
+        found = a("ArgMax", there, axis=axis, keepdims=1)  # length 1 along the axis, k along the last one
         indices = a.squeeze(a("Transpose", found, perm=swap), [after])
         return [a("GatherElements", x, indices, axis=axis), indices]
 
@@ -116,16 +110,17 @@ class SortRowByRow(NodeRewrite[_Rows]):
     name = "sort-row-by-row"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "TopK")})
+    needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        """Whether there are few enough rows."""
+        """Match few rows."""
         found = _match(node, context)
         if isinstance(found, _Rows) and found.count > _ROWS:
-            return Skip(f"{found.count} rows are too many for a node each")
+            return Skip(f"{found.count} rows are too many to become a node each")
         return found
 
     def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
-        """Lay out the rows one after the other, take them apart, and put the results together."""
+        """Make the axis the last one, sort each row, and concatenate the results."""
         x, axis = match.node.inputs[0], match.axis
         assert x is not None
         a = Arithmetic(edit, ir.DataType.INT64)
@@ -133,7 +128,7 @@ class SortRowByRow(NodeRewrite[_Rows]):
         last = [*rest, axis]
         moved = a("Transpose", x, perm=last) if axis != last[axis] else x
         rows = a.reshape(moved, [match.count, match.length])
-        attributes = {"axis": -1, **({} if match.largest else {"largest": 0})}  # which old opsets do not have
+        attributes = {"axis": -1, **({} if match.largest else {"largest": 0})}  # not an attribute in old opsets
         sorted_ = [
             edit.node("TopK", [a.slice(rows, 0, row, row + 1), a.index([match.k])], attributes, outputs=2).outputs
             for row in range(match.count)
@@ -148,7 +143,7 @@ class SortRowByRow(NodeRewrite[_Rows]):
 
 
 def _along(rank: int, lengths: dict[int, int]) -> list[int]:
-    """A shape of ones but for some axes."""
+    """A shape of ones except for some axes."""
     return [lengths.get(axis, 1) for axis in range(rank)]
 
 

@@ -1,10 +1,10 @@
-"""Triangles of matrices whose diagonal is computed while the model runs.
+"""Rewrite Trilu with a computed diagonal.
 
     Trilu(x, k)   →   Where(column − row < k, 0, x)  for the upper triangle,  > k  for the lower one
 
-Of bools, ONNX Runtime has And, but no Where.
+Bools use And, because ONNX Runtime has no Where for them.
 
-Skips: open dimensions; an unknown dtype.
+Skips: dynamic shapes; unknown dtypes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import given
 from passes.build.operators import reshape
-from passes.core.base import Exactness, Skip
+from passes.core.base import Exactness
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
@@ -37,14 +37,16 @@ class SelectTriangle(NodeRewrite[_Matrix]):
     name = "select-triangle"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Trilu")})
+    needs_shape = (0,)
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Matrix | Skip | None:
-        """Read the shape."""
-        sizes, dtype = sizes_of(node.inputs[0], context.scope), context.scope.dtype(node.inputs[0])
-        return Skip(UNKNOWN_SHAPE) if sizes is None or dtype is None else _Matrix(node, sizes[-2], sizes[-1], dtype)
+    def match(self, node: ir.Node, context: NodeContext) -> _Matrix:
+        """Match any matrix."""
+        *_, rows, columns = context.shape(node)
+        return _Matrix(node, rows, columns, context.dtype(node))
 
     def rewrite(self, match: _Matrix, edit: Edit) -> Sequence[ir.Value | None]:
-        """Leave out what lies on the other side of the diagonal."""
+        """Mask the elements on the other side of the diagonal."""
         x, diagonal = match.node.inputs[0], given(match.node, 1)
         above = edit.constant(np.arange(match.columns, dtype=np.int64) - np.arange(match.rows, dtype=np.int64)[:, None])
         k = edit.constant(np.zeros(1, np.int64)) if diagonal is None else reshape(edit, diagonal, [1])

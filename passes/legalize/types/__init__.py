@@ -1,1 +1,1 @@
-"""Rules for dtypes that the runtime lacks, and for quantization."""
+"""Rules for casts, small dtypes and quantization."""

@@ -1,18 +1,17 @@
-"""BitCast as arithmetic: between integers of one width by Cast, between floats and integers by taking them apart.
+"""Rewrite BitCast as Casts between integers of one width, and as arithmetic between floats and integers.
 
     float → bits    e = ⌊log₂|x|⌋ − least,  m = |x| / 2^(e + least − p),  bits = e·2ᵖ + m
     bits → float    e = bits / 2ᵖ,  m = bits mod 2ᵖ + 2ᵖ,  |x| = m·2^(e − 1 + least − p)
 
-where p is how many bits the fraction has, and ``least`` the least exponent.
+where p is the number of fraction bits, and ``least`` the exponent of the smallest normal number.
 
-Subnormal numbers have the least exponent and no leading one. The sign of a zero is
-that of 1 / x. All steps are exact. Infinities and NaN have the largest exponent; of NaN only that it is one is kept, as
-the quiet NaN without a sign.
+Subnormal numbers have that exponent and no leading one. The sign of a zero is that of 1 / x. All steps are exact.
+Infinities and NaN have the largest exponent; every NaN becomes the positive quiet NaN.
 
-Numbers of 16 bits are computed in float32, which holds all of them. A runtime that treats subnormal numbers as zero
-treats them so here.
+16-bit numbers are computed in float32, which represents all of them. A runtime that flushes subnormal numbers to zero
+does so here as well.
 
-Skips: complex numbers, integers of less than a byte, and floats of a byte and less.
+Skips: complex numbers; integers narrower than a byte; floats of at most a byte.
 """
 
 from __future__ import annotations
@@ -39,31 +38,30 @@ _INTEGERS = {
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _BitCastMatch(Match):
     source: ir.DataType
     target: ir.DataType
 
 
 @dataclass(frozen=True)
-class BitCastByArithmetic(NodeRewrite[_Found]):
-    """Compute the number that the same bits are in another dtype."""
+class BitCastByArithmetic(NodeRewrite[_BitCastMatch]):
+    """Compute the number that the same bits represent in another dtype."""
 
     name = "bit-cast-by-arithmetic"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "BitCast")})
+    needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the dtypes."""
-        source, target = context.scope.dtype(node.inputs[0]), ir.DataType(node.attributes.get_int("to", 0))
-        if source is None:
-            return Skip("the dtype of its input is unknown")
+    def match(self, node: ir.Node, context: NodeContext) -> _BitCastMatch | Skip | None:
+        """Match supported dtypes."""
+        source, target = context.dtype(node), ir.DataType(node.attributes.get_int("to", 0))
         known = {*_FLOATS, *(dtype for each in _INTEGERS.values() for dtype in each)}
         if source != target and not {source, target} <= known:
-            return Skip(f"the bits of {source.name.lower()} as {target.name.lower()} are not computed")
-        return _Found(node, source, target)
+            return Skip(f"a BitCast from {source.name.lower()} to {target.name.lower()} is not supported")
+        return _BitCastMatch(node, source, target)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
-        """From a float to a signed integer, to another integer, and from one to a float, as far as it takes."""
+    def rewrite(self, match: _BitCastMatch, edit: Edit) -> Sequence[ir.Value]:
+        """Float to signed integer, to another integer, to float, as far as needed."""
         value, source, target = match.node.inputs[0], match.source, match.target
         assert value is not None
         if source == target:
@@ -73,18 +71,18 @@ class BitCastByArithmetic(NodeRewrite[_Found]):
             value, source = _bits_of(edit, value, source), signed
         if target in _FLOATS:
             value, source = _float_of(edit, cast(edit, value, signed, source), target), target
-        if target == ir.DataType.BOOL:  # any bit makes it true
+        if target == ir.DataType.BOOL:  # true if any bit is set
             return [edit.op("Not", [edit.op("Equal", [value, scalar(edit, 0, source)])])]
         return [cast(edit, value, target, source)]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a float is laid out, and the dtypes that its parts are computed in."""
+    """The bit layout of a float dtype, and the dtypes that its parts are computed in."""
 
     fraction: int
     least: int
-    """The exponent of the least normal number: 1 − bias."""
+    """The exponent of the smallest normal number: 1 − bias."""
     most: int
     """The exponent of the largest number."""
     number: ir.DataType
@@ -92,7 +90,7 @@ class _Layout:
 
     @classmethod
     def of(cls, dtype: ir.DataType) -> _Layout:
-        """That of one of the four floats."""
+        """The layout of a float dtype."""
         info = float_info(dtype)
         large = dtype == ir.DataType.DOUBLE
         number, whole = (ir.DataType.DOUBLE, ir.DataType.INT64) if large else (ir.DataType.FLOAT, ir.DataType.INT32)
@@ -105,7 +103,7 @@ class _Layout:
 
 
 def _bits_of(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The bits of floats, as signed integers of the same width."""
+    """The bits of floats as signed integers of the same width."""
     layout = _Layout.of(dtype)
     number, whole = layout.number, layout.whole
     signed = _INTEGERS[dtype.bitwidth][0]
@@ -127,7 +125,7 @@ def _bits_of(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _float_of(edit: Edit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The floats of bits that come as signed integers of the same width."""
+    """The floats whose bits are given as signed integers of the same width."""
     layout = _Layout.of(dtype)
     number, whole = layout.number, layout.whole
     bits = cast(edit, bits, whole, _INTEGERS[dtype.bitwidth][0])
@@ -146,7 +144,9 @@ def _float_of(edit: Edit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
     infinite = edit.op("Equal", [fraction, zero])
     special = edit.op("Where", [infinite, scalar(edit, np.inf, dtype), scalar(edit, np.nan, dtype)])
     y = edit.op("Where", [edit.op("Equal", [exponent, scalar(edit, last, whole)]), special, y])
-    return edit.op("Where", [positive, y, edit.op("Neg", [y])])  # ONNX Runtime drops the sign of a zero in the middle
+    return edit.op(
+        "Where", [positive, y, edit.op("Neg", [y])]
+    )  # applied last: ONNX Runtime drops the sign of a zero otherwise
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (BitCastByArithmetic(),)

@@ -1,16 +1,16 @@
-"""Casts whose numbers a runtime gets wrong: what is out of range, infinite, or narrower than it thinks.
+"""Rewrite casts that a runtime computes wrongly for numbers out of range, infinities, and narrow dtypes.
 
     Cast(x → float)   →  Where(x > L, +∞, Where(x < −L, −∞, Cast(x)))      L: the largest x that stays finite
     Cast(x → bool)    →  ¬(x = 0)                                          so that .5, −1 and NaN are true
     Cast(x → uint8)   →  Cast(Cast(x → int64) → uint8)                     from floats, to integers below 64 bits
-    Cast(x → int4)    →  Cast(low bits of x → int4)                        as int4 keeps four bits, not eight
-    Cast(x → float8)  →  Cast(round(x / u)·u → float8)                     saturating as the attribute says
+    Cast(x → int4)    →  Cast(low bits of x → int4)                        because int4 has four bits, not eight
+    Cast(x → float8)  →  Cast(round(x / u)·u → float8)                     saturating according to the attribute
 
-A runtime that clamps what is out of range makes the largest number of an infinity. The replacement computes the same
-wherever it is computed right already; it is wanted only where the runtime is wrong. ONNX does not say what becomes of
-floats out of an integer's range; the low bits are what ONNX Runtime gives.
+A runtime that saturates returns the largest number for an infinity. The replacements are equivalent for all numbers
+that are cast correctly. ONNX does not define casts of floats that are out of an integer's range; like ONNX Runtime,
+they keep the low bits.
 
-Skips: dtypes that are unknown, and strings.
+Skips: unknown dtypes; strings.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ _WIDE_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _CastMatch(Match):
     source: ir.DataType
     target: ir.DataType
 
 
 def _dtypes(node: ir.Node, context: NodeContext) -> tuple[ir.DataType, ir.DataType] | Skip:
-    """From what to what a Cast casts."""
+    """The source and the target dtype of a Cast."""
     source, target = context.scope.dtype(node.inputs[0]), ir.DataType(node.attributes.get_int("to", 0))
     if source is None or ir.DataType.UNDEFINED in (source, target):
-        return Skip("the dtype that it casts from or to is unknown")
+        return Skip("its source or target dtype is unknown")
     if ir.DataType.STRING in (source, target):
         return Skip("it casts strings")
     return source, target
 
 
 @dataclass(frozen=True)
-class _CastRule(NodeRewrite[_Found]):
+class _CastRule(NodeRewrite[_CastMatch]):
     operators = frozenset({("", "Cast")})
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether the dtypes are those of the rule."""
+    def match(self, node: ir.Node, context: NodeContext) -> _CastMatch | Skip | None:
+        """Match the dtypes of the rule."""
         if is_already_corrected(node, self.name):
             return None
         dtypes = _dtypes(node, context)
         if isinstance(dtypes, Skip):
             return dtypes
-        return _Found(node, *dtypes) if self.applies(*dtypes) else None
+        return _CastMatch(node, *dtypes) if self.applies(*dtypes) else None
 
     def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
-        """Whether the rule is about casts from ``source`` to ``target``."""
+        """Whether the rule is for casts from ``source`` to ``target``."""
         raise AssertionError
 
 
@@ -76,7 +76,7 @@ class CastToBool(_CastRule):
         """Numbers to bool."""
         return target == ir.DataType.BOOL and source not in (ir.DataType.BOOL, *SMALL)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
         """Not equal to zero."""
         zero = scalar(edit, 0, match.source)
         return [edit.op("Not", [edit.op("Equal", [match.node.inputs[0], zero])])]
@@ -84,18 +84,18 @@ class CastToBool(_CastRule):
 
 @dataclass(frozen=True)
 class CastOverflowToInfinity(_CastRule):
-    """Make infinities of what is out of the range of a float, and of infinities."""
+    """Cast numbers out of the range of a float to infinity."""
 
     name = "cast-overflow-to-infinity"
     exactness = Exactness.BITWISE
 
     def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
-        """Numbers to floats, unless all of them are safe."""
+        """Numbers to floats, if some are out of range."""
         numbers = source not in SMALL and (source.is_integer() or source in _WIDE_FLOATS)
         return numbers and target in _WIDE_FLOATS and source != target and any(_edges(source, target))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
-        """The Cast, and beyond the last safe numbers what they are."""
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
+        """The Cast, with the results beyond the last safe numbers replaced."""
         x, source, target = match.node.inputs[0], match.source, match.target
         y = edit.op("Cast", [x], {"to": target.value})
         for operator, edge in zip(("Greater", "Less"), _edges(source, target), strict=True):
@@ -106,22 +106,22 @@ class CastOverflowToInfinity(_CastRule):
 
 
 def _edges(source: ir.DataType, target: ir.DataType) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """What `_edge` finds above and below."""
+    """The results of `_edge` above and below zero."""
     return [_edge(source, target, 1), _edge(source, target, -1)]
 
 
 @functools.cache
 def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The last number on one side of zero whose Cast is safe, and what those beyond it become; None if all are safe.
+    """The last number on one side of zero with a safe Cast, and the result beyond it; None if all numbers are safe.
 
-    Safe is what stays finite, and is not rounded out of an integer's range: a runtime that holds the rounded number in
-    the source's dtype for a moment has 2³¹ as −2³¹.
+    A Cast is safe if its result is finite and is not rounded out of an integer's range: a runtime that holds the
+    rounded number in the source's dtype temporarily turns 2³¹ into −2³¹.
     """
     dtype = source.numpy()
     low, high = -np.inf, np.inf
     if source.is_integer():
         info = np.iinfo(dtype)
-        low, high = info.min, info.max  # not as floats: 2⁶³ − 1 is none
+        low, high = info.min, info.max  # not as floats, which cannot represent 2⁶³ − 1
         count = info.max if sign > 0 else -info.min
         extreme = np.asarray(sign * count, dtype)
     else:
@@ -130,7 +130,7 @@ def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarr
         extreme = np.asarray(sign * np.inf, dtype)
 
     def number(index: int) -> np.ndarray:
-        """Those of one sign in order: integers by themselves, floats by their bits."""
+        """The numbers of one sign in ascending order of magnitude: floats are enumerated by their bits."""
         if source.is_integer():
             return np.asarray(sign * index, dtype)
         size = np.asarray(index, pattern).view(dtype)
@@ -142,7 +142,7 @@ def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarr
 
     with np.errstate(over="ignore"):
         last, end = 0, count + 1
-        while end - last > 1:  # bisect counts no further than 2⁶³ − 1
+        while end - last > 1:  # the bisect module is limited to 2⁶³ − 1
             middle = (last + end) // 2
             last, end = (middle, end) if is_safe(middle) else (last, middle)
         if last == count and source.is_integer():
@@ -152,7 +152,7 @@ def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarr
 
 @dataclass(frozen=True)
 class CastThroughInt64(_CastRule):
-    """Take the low bits of floats that are out of an integer's range."""
+    """Keep the low bits of floats that are out of an integer's range."""
 
     name = "cast-through-int64"
     exactness = Exactness.BITWISE
@@ -162,7 +162,7 @@ class CastThroughInt64(_CastRule):
         wide = target.is_integer() and target not in (*SMALL, ir.DataType.INT32, ir.DataType.INT64)
         return wide and source in _WIDE_FLOATS
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
         """Two Casts."""
         whole = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.INT64.value})
         return [edit.op("Cast", [whole], {"to": match.target.value})]
@@ -170,7 +170,7 @@ class CastThroughInt64(_CastRule):
 
 @dataclass(frozen=True)
 class CastThroughFloat(_CastRule):
-    """Take a small float to float32 first: one step less of which the runtime might not know."""
+    """Cast small floats to float32 first, in case the runtime does not support the direct Cast."""
 
     name = "cast-through-float"
     exactness = Exactness.BITWISE
@@ -179,7 +179,7 @@ class CastThroughFloat(_CastRule):
         """Small floats to anything but float32 and other small floats."""
         return source in SMALL_FLOATS and target != ir.DataType.FLOAT and target not in SMALL_FLOATS
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
         """Two Casts."""
         number = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.FLOAT.value})
         return [edit.op("Cast", [number], {"to": match.target.value})]
@@ -187,17 +187,17 @@ class CastThroughFloat(_CastRule):
 
 @dataclass(frozen=True)
 class CastByArithmetic(_CastRule):
-    """Compute what a Cast to a small dtype makes of a number; the Cast that is left changes nothing."""
+    """Round to a small dtype by arithmetic; the remaining Cast changes no value."""
 
     name = "cast-by-arithmetic"
     exactness = Exactness.BITWISE
 
     def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
-        """Anything to a small dtype."""
+        """Any other dtype to a small dtype."""
         return target in SMALL and source not in SMALL
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
-        """The number on the small dtype's grid, and the Cast of that."""
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
+        """The rounded number, and its Cast."""
         x = match.node.inputs[0]
         assert x is not None
         number = to_small(edit, match.node, x, match.source, match.target)

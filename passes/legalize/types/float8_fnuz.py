@@ -1,14 +1,14 @@
-"""Write float8e4m3fn as float8e4m3fnuz, where a runtime has only the latter.
+"""Rewrite float8e4m3fn as float8e4m3fnuz, for runtimes that support only the latter.
 
     DequantizeLinear(QuantizeLinear(x, s), s)   →  DQ(Q(Clip(x, −448·s, 448·s), 2·s, fnuz), 2·s)
     DequantizeLinear(W, s)                      →  DequantizeLinear(W as fnuz, 2·s)            for a constant W
 
-The two have the same bits, and a bias of the exponent that differs by one: the same bits stand for half the number. So
-with twice the scale nothing changes, but for three patterns: −0, which fnuz does not have, becomes 0; NaN has another
-pattern; and numbers between the largest of the one, 448, and of the other, 480, saturate by Clip. Kernels of 8 bits
-stay what they are, which they do not when the numbers are carried in float32 (`passes.legalize.types.small_types`).
+The bit layouts are equal, but the exponent biases differ by one: the same bits represent half the number. With twice
+the scale the result is the same, with three exceptions: −0, which fnuz does not have, becomes 0; NaN has another bit
+pattern; and numbers between the largest numbers of the two dtypes, 448 and 480, saturate by Clip. The product remains
+an 8-bit kernel, which it does not if the numbers are carried in float32 (`passes.legalize.types.small_types`).
 
-Skips: weights with NaN; tensors that come in, or are made by anything but QuantizeLinear and operators that move
+Skips: weights with NaN; inputs, and tensors that are computed by anything but QuantizeLinear and operators that move
 elements; zero points and scales that are not constant.
 """
 
@@ -36,7 +36,7 @@ _NAN = (0x7F, 0xFF)
 
 @dataclass(frozen=True)
 class Float8ToFnuz(NodeRewrite[Match]):
-    """Write float8e4m3fn as float8e4m3fnuz with twice the scale."""
+    """Rewrite float8e4m3fn as float8e4m3fnuz with twice the scale."""
 
     name = "float8-to-fnuz"
     exactness = Exactness.ROUNDING
@@ -44,32 +44,32 @@ class Float8ToFnuz(NodeRewrite[Match]):
     absorbs = frozenset(("", each) for each in _MOVING) | {(domain, "QuantizeLinear") for domain in DOMAINS}
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Follow the numbers back to a QuantizeLinear, or to a constant."""
+        """Trace the numbers back to a QuantizeLinear, or to a constant."""
         scope = context.scope
         if quantized_dtype(node, scope) != _FROM or scope.opset() < 19:
             return None
         if _scale(node, scope) is None:
-            return Skip("its scale is not constant, or not a number for all, or for each index of an axis")
+            return Skip("its scale is not constant, or is neither per tensor nor per axis")
         absorbed: list[ir.Node] = []
         value = node.inputs[0]
         while (tensor := scope.constant(value)) is None:
-            maker = value.producer() if value is not None else None
-            if maker is None:
-                return Skip("its numbers come in from outside")
-            absorbed.append(maker)
-            if is_quantize(maker):
-                if _scale(maker, scope) is None or scope.dtype(maker.inputs[0]) is None:
+            producer = value.producer() if value is not None else None
+            if producer is None:
+                return Skip("its quantized input is an input of the graph")
+            absorbed.append(producer)
+            if is_quantize(producer):
+                if _scale(producer, scope) is None or scope.dtype(producer.inputs[0]) is None:
                     return Skip("the scale of the QuantizeLinear before it is not constant")
                 return Match(node, absorbed=tuple(absorbed))
-            if not plain(maker, scope, *_MOVING):
-                return Skip(f"{maker.op_type} makes its numbers")
-            value = maker.inputs[0]
+            if not plain(producer, scope, *_MOVING):
+                return Skip(f"its quantized input is computed by {producer.op_type}")
+            value = producer.inputs[0]
         if np.isin(_bits(tensor), _NAN).any():
-            return Skip("its weights hold NaN")
+            return Skip("its weights contain NaN")
         return Match(node, absorbed=tuple(absorbed))
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same chain of operators, in the other dtype."""
+        """The same operators in the other dtype."""
         last = match.absorbed[-1] if match.absorbed else None
         if is_quantize(last):
             assert last is not None
@@ -91,7 +91,7 @@ def _bits(tensor: ir.TensorProtocol) -> Array:
 
 
 def _scale(node: ir.Node, scope: Scope) -> Array | None:
-    """A scale that can be doubled."""
+    """A constant scale that can be doubled; None if there is none."""
     tensor = scope.constant(node.inputs[1])
     if tensor is None or len(tensor.shape) > 1 or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
@@ -103,7 +103,7 @@ def _scale(node: ir.Node, scope: Scope) -> Array | None:
 
 
 def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
-    """QuantizeLinear of what is clipped."""
+    """QuantizeLinear of the clipped input."""
     scale, x = _scale(node, edit.scope), node.inputs[0]
     assert scale is not None and x is not None
     bound = scale * scale.dtype.type(_LARGEST)

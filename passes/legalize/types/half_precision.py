@@ -1,10 +1,10 @@
-"""Compute in float32 what the runtime does not do, or does too coarsely, in float16 and bfloat16.
+"""Compute in float32 what the runtime rejects, or computes too coarsely, in float16 and bfloat16.
 
     y = Op(x, …)    →    Cast<float16>(Op(Cast<float>(x), …))
 
-This is what ONNX Runtime does on the CPU: its kernels for the floats of 16 bits compute in float32 and round once.
+ONNX Runtime's CPU kernels for 16-bit floats also compute in float32 and round once.
 
-Skips: opsets before 6, whose Cast is another; outputs of unknown dtype.
+Skips: opsets before 6, whose Cast has another form; outputs of unknown dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import onnx_ir as ir
 from passes.build.arithmetic import HALVES
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _OPERATORS = """
@@ -28,41 +27,37 @@ GroupNormalization InstanceNormalization LayerNormalization LpNormalization LRN 
 RMSNormalization LogSoftmax Softmax NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss
 Det Einsum Gemm MatMul Mean Sum RNN GRU LSTM
 """
-"""Operators that round, and that take float32 wherever they take the floats of 16 bits."""
+"""Operators that round, and that support float32 wherever they support 16-bit floats."""
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _HalfMatch(Match):
     outputs: tuple[ir.DataType | None, ...]
 
 
 @dataclass(frozen=True)
-class WidenHalfFloats(NodeRewrite[_Found]):
-    """Compute in float32 what is given in float16 or bfloat16."""
+class WidenHalfFloats(NodeRewrite[_HalfMatch]):
+    """Compute in float32 for float16 and bfloat16 inputs."""
 
     name = "widen-half-floats"
     exactness = Exactness.ROUNDING
     operators = frozenset(("", name) for name in _OPERATORS.split())
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether an input is a float of 16 bits, and the outputs are of known dtypes."""
+    def match(self, node: ir.Node, context: NodeContext) -> _HalfMatch | Skip | None:
+        """Match a 16-bit float among the inputs, and outputs of known dtype."""
         scope = context.scope
-        if (
-            scope.opset() < 6
-            or not is_plain(node, scope)
-            or not any(scope.dtype(value) in HALVES for value in node.inputs)
-        ):
+        if scope.opset() < 6 or not any(scope.dtype(value) in HALVES for value in node.inputs):
             return None
         outputs = tuple(scope.dtype(value) if value.name else None for value in node.outputs)
         if any(dtype is None and value.name for dtype, value in zip(outputs, node.outputs, strict=True)):
             return Skip("the dtype of its output is unknown")
-        return _Found(node, outputs)
+        return _HalfMatch(node, outputs)
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: _HalfMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """Cast, the operator, and cast back."""
         node = match.node
         inputs = [self._widened(value, edit) for value in node.inputs]
-        # an empty list says as much as none at all
+        # an empty list is equivalent to an absent attribute
         attributes = {name: each.value for name, each in node.attributes.items() if each.value not in ([], ())}
         same = edit.node(node.op_type, inputs, attributes, outputs=len(node.outputs))
         return [
@@ -77,4 +72,4 @@ class WidenHalfFloats(NodeRewrite[_Found]):
         return edit.op("Cast", [value], {"to": int(ir.DataType.FLOAT)})
 
 
-RULES: tuple[NodeRewrite[_Found], ...] = (WidenHalfFloats(),)
+RULES: tuple[NodeRewrite[_HalfMatch], ...] = (WidenHalfFloats(),)

@@ -1,16 +1,16 @@
-"""Tensors of dtypes that a runtime's parser rejects: their numbers are carried in a dtype that it has.
+"""Carry tensors of dtypes that a runtime's parser rejects in a wider dtype.
 
     Cast(f(Cast(x → float8)) → float)        →  f(round(x / u)·u)              f moves elements: Reshape, Gather, …
     DequantizeLinear(W, s), W of int4        →  DequantizeLinear(W as int8, s)
     DequantizeLinear(Q(x, s), s) in float8   →  round(x / s / u)·u · s
     Cast(W → float), W a constant of float4  →  W's numbers
 
-The rewrite begins at a node that turns a small dtype into another dtype, and goes back from it to the nodes that made
-it small, and to constants. What is between must only move elements. So a tensor of the small dtype is never there, and
-its numbers are exactly the ones that it would have had; see `passes.build.small_dtypes` for the arithmetic.
+The rewrite starts at a node that converts a small dtype to another dtype, and traces back to the nodes that produce the
+small dtype, and to constants. Only operators that move elements may be between them. The small dtype is eliminated, and
+the numbers are exactly the same; see `passes.build.small_dtypes` for the arithmetic.
 
-Skips: a tensor of a small dtype that comes in from outside, which a runtime without the dtype cannot take, or that is
-computed by something else.
+Skips: small dtypes that are inputs, which a runtime without the dtype cannot take, or that are computed by other
+operators.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _MOVING = {
     "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
     "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 }  # fmt: skip
-"""Operators whose outputs hold elements of their inputs (and zeros)."""
-_MAKING = ("Cast", "CastLike", "QuantizeLinear")
+"""Operators whose outputs consist of elements of their inputs (and zeros)."""
+_CONVERTING = ("Cast", "CastLike", "QuantizeLinear")
 """Operators that convert to a small dtype."""
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class _SmallTypeMatch(Match):
     dtype: ir.DataType
 
 
 @dataclass(frozen=True)
-class CarrySmallTypes(NodeRewrite[_Found]):
+class CarrySmallTypes(NodeRewrite[_SmallTypeMatch]):
     """Carry the numbers of small dtypes in wider ones."""
 
     name = "carry-small-types"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
-    absorbs = frozenset(("", each) for each in (*_MOVING, *_MAKING)) | {("com.microsoft", "QuantizeLinear")}
+    absorbs = frozenset(("", each) for each in (*_MOVING, *_CONVERTING)) | {("com.microsoft", "QuantizeLinear")}
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Whether its input is of a small dtype, and made of what can be carried."""
+    def match(self, node: ir.Node, context: NodeContext) -> _SmallTypeMatch | Skip | None:
+        """Match an input of a small dtype that is produced by convertible nodes."""
         scope = context.scope
         values = [value for value in node.inputs if value is not None and is_one_of(_dtype(value, scope), SMALL)]
         target = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
@@ -66,17 +66,14 @@ class CarrySmallTypes(NodeRewrite[_Found]):
             problem = _trace(value, scope, found)
             if problem is not None:
                 return Skip(problem)
-        dtype, problem = (
-            _dtype(values[0], scope),
-            unsupported_reason(node, scope) if node.op_type == "DequantizeLinear" else None,
-        )
+        dtype = _dtype(values[0], scope)
         assert dtype is not None
-        if problem is not None:
+        if node.op_type == "DequantizeLinear" and (problem := unsupported_reason(node, scope)) is not None:
             return Skip(problem)
-        return _Found(node, dtype, absorbed=tuple(reversed(found)))
+        return _SmallTypeMatch(node, dtype, absorbed=tuple(reversed(found)))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value]:
-        """The same operator, on the carriers of its inputs."""
+    def rewrite(self, match: _SmallTypeMatch, edit: Edit) -> Sequence[ir.Value]:
+        """The same operator on the carriers of its inputs."""
         node, known = match.node, dict[ir.Value, ir.Value]()
         inputs = [_carry(value, edit, known) for value in node.inputs]
         if node.op_type == "Cast":
@@ -91,7 +88,7 @@ class CarrySmallTypes(NodeRewrite[_Found]):
 
 
 def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
-    """A value's dtype; that of what makes it where nothing says it."""
+    """A value's dtype, else that of the Cast that produces it."""
     found = scope.dtype(value)
     node = value.producer() if value is not None else None
     if found is None and node is not None and node.op_type == "Cast":
@@ -100,14 +97,14 @@ def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
 
 
 def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | None:
-    """Collect the nodes between a value of a small dtype and what it is made of; says what stands in the way."""
+    """Collect the nodes between a value of a small dtype and its sources; the reason if that is not possible."""
     if scope.constant(value) is not None:
         return None
     node = value.producer()
     dtype = _dtype(value, scope)
     assert dtype is not None
     if node is None:
-        return f"{value.name} comes in as {dtype.name.lower()}"
+        return f"{value.name} is an input of {dtype.name.lower()}"
     if node in found:
         return None
     if not is_plain(node, scope):
@@ -115,7 +112,7 @@ def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | N
     moving = node.domain == "" and node.op_type in _MOVING
     if moving and node.op_type == "Pad":
         moving = node.attributes.get_string("mode", "constant") != "constant" or len(node.inputs) < 3
-    if not moving and not is_op(node, *_MAKING) and not is_quantize(node):
+    if not moving and not is_op(node, *_CONVERTING) and not is_quantize(node):
         return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
     if node.op_type == "QuantizeLinear" and (problem := unsupported_reason(node, scope)) is not None:
         return problem
@@ -131,7 +128,7 @@ def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | N
 
 
 def _carry(value: ir.Value | None, edit: Edit, known: dict[ir.Value, ir.Value]) -> ir.Value | None:
-    """The carrier of a value of a small dtype; any other value as it is."""
+    """The carrier of a value of a small dtype; any other value unchanged."""
     dtype = _dtype(value, edit.scope)
     if value is None or not is_one_of(dtype, SMALL):
         return value
@@ -166,7 +163,7 @@ def _carry_outputs(node: ir.Node, dtype: ir.DataType, edit: Edit, known: dict[ir
 
 
 def _is_on_grid(value: ir.Value | None, dtype: ir.DataType, scope: Scope) -> bool:
-    """Whether a value is looked up in a table of numbers of a small float: a Cast to it changes none."""
+    """Whether a value is gathered from a table of numbers of a small float, so that a Cast to it changes none."""
     node = value.producer() if value is not None else None
     table = scope.constant(node.inputs[0]) if node is not None and node.op_type == "Gather" else None
     if table is None or table.dtype != ir.DataType.FLOAT or dtype not in SMALL_FLOATS or table.size > 256:

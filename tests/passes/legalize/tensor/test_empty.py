@@ -36,7 +36,7 @@ def test_what_is_empty_becomes_a_constant(worker: Worker, dtype: str) -> None:
 def test_all_outputs_must_be_empty() -> None:
     text = "(float[2,3] x) => (float[0,3] y, float[2,3] z) { y, z = Split(x, n) }"
     (reason,) = left(ConstantForEmpty(), text, n=np.array([0, 2]))
-    assert reason == "only some of its outputs are without elements"
+    assert reason == "only some of its outputs have no elements"
 
 
 def test_what_has_elements_is_left() -> None:

@@ -70,11 +70,11 @@ def test_filter_banks(worker: Worker) -> None:
 
 def test_sizes_that_are_not_known() -> None:
     (reason,) = left(EvaluateWindow(), "(int64 n) => (float[m] y) { y = HannWindow(n) }")
-    assert reason == "what decides the size of its output is not constant: freeze it with --freeze n=VALUE"
+    assert reason == "the size of its output is not constant: freeze it with --freeze n=VALUE"
     constants = {name: each for name, each in MEL.items() if name != "r"}
     text = "(int64 r) => (float[9,4] y) { y = MelWeightMatrix(m, n, r, f, g) }"
     (reason,) = left(EvaluateWindow(), text, **constants)
-    assert reason == "what decides the size of its output is not constant: freeze it with --freeze r=VALUE"
+    assert reason == "the size of its output is not constant: freeze it with --freeze r=VALUE"
 
 
 @pytest.mark.parametrize("k", [0, 1, -2, 9, -9])

@@ -95,7 +95,7 @@ class TestSkips:
 
     def test_pads_that_are_computed(self) -> None:
         m = model("(float[2,2] x, int64[4] p) => (float[M,N] y) { q = Neg (p) y = Pad (x, q) }")
-        assert skipped(ConcatPad(), m) == ["pads is not constant: q is computed while the model runs"]
+        assert skipped(ConcatPad(), m) == ["pads is not constant: q is computed at run time"]
 
     def test_open_dimensions(self) -> None:
         m = model("(float[N] x) => (float[M] y) { y = Pad (x, p) }", p=np.array([1, 1]))

@@ -67,7 +67,7 @@ def test_shapes_that_are_not_known() -> None:
     (reason,) = left(ReshapeByOutput(), "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }")
     assert reason == "its shape is not constant: freeze it with --freeze s=VALUE"
     (reason,) = left(OperandByOutput(), "(float[1,3] x, int64[2] s) => (float[a,b] y) { y = Expand(x, s) }")
-    assert reason == "what decides the shape of its output is not constant: freeze it with --freeze s=VALUE"
+    assert reason == "the shape of its output is not constant: freeze it with --freeze s=VALUE"
     (reason,) = left(ConstantShape(), "(float[n,3] x) => (int64[2] y) { y = Shape(x) }")
     assert "freeze the dimensions" in reason
     (reason,) = left(ReshapeByOutput(), "(float[2,3] x, int64[1] s) => (float[4] y) { y = Reshape(x, s) }")

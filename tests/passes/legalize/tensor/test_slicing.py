@@ -89,7 +89,7 @@ def test_what_can_be_read_in_one_way_only_is_left() -> None:
 def test_what_onnx_runtime_reads_otherwise() -> None:
     text = "(float[4,3] x) => (float[a,3] y) { y = Slice(x, starts, ends, , steps) }"
     (reason,) = left(NormalizeSlice(), text, starts=ints(3), ends=ints(HIGHEST), steps=ints(-1))
-    assert "departs from the standard" in reason
+    assert "deviates from the standard" in reason
 
 
 def test_what_is_not_known() -> None:
