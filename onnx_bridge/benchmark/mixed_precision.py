@@ -32,7 +32,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.check import check
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import Part, Tolerance
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
@@ -102,7 +102,7 @@ def mixed_precision(
     *,
     calibration: files.Given | None = None,
     inputs: files.Given | None = None,
-    tolerances: Mapping[str, Tolerance | Part] | None = None,
+    tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,

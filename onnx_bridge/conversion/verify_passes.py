@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array, flat
-from onnx_bridge.reference.compare import EXACT, Comparison, Tolerance, compare, default_tolerance
+from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import EXACT, Tolerance, default_tolerance
 from onnx_bridge.samples import inputs as samplers
 from passes.core.base import Exactness
 from passes.core.pipeline import Step

@@ -34,7 +34,7 @@ from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, run_until_failure
-from onnx_bridge.reference.tolerances import Part, Tolerance
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples.files import Given
 from passes.analysis.quantization import is_quantized
 
@@ -52,7 +52,7 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
     tolerance: str | None = None,
-    tolerances: Mapping[str, Tolerance | Part] | None = None,
+    tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
     layers: bool = False,
     layers_memory: float = 1.0,
     evidence: bool = False,
@@ -128,7 +128,7 @@ def check(
         tolerance=tolerance,
         conversion=settings,
         reference=None if reference is None else Path(reference),
-        tolerances={name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
+        tolerances={name: PartialTolerance(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
         layers=layers,
         layers_memory=layers_memory,
         evidence=evidence,

@@ -15,7 +15,7 @@ from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.limits import Limits
-from onnx_bridge.reference.tolerances import Part, Tolerances
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.samples.files import Given
 
 ModelSource = str | os.PathLike[str] | ir.Model
@@ -60,7 +60,7 @@ class ParityRequest:
     @property
     def error_tolerances(self) -> Tolerances:
         """The tolerances of what MIGraphX computes."""
-        return Tolerances(self.tolerance, Part(self.rtol, self.atol))
+        return Tolerances(self.tolerance, PartialTolerance(self.rtol, self.atol))
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; TypeError for samples and models in memory."""
@@ -89,7 +89,7 @@ class CheckRequest(ParityRequest):
     """
 
     reference: Path | None = None
-    tolerances: Mapping[str, Part] = field(default_factory=dict)
+    tolerances: Mapping[str, PartialTolerance] = field(default_factory=dict)
     layers: bool = False
     layers_memory: float = 1.0
     evidence: bool = False

@@ -13,7 +13,7 @@ from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptom import KIND_OF, Symptom, SymptomKind, worse
 from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.tolerances import Part, Tolerances
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SymptomDetector:
         coarse = self.tolerances.at_least("int8")
         arrays = {name: array for name, array in flat(expected).items() if name in submodel.quantized}
         parts = {name: coarse.of(name, array) for name, array in arrays.items() if name not in coarse.named}
-        named = {name: Part(each.rtol, each.atol) for name, each in parts.items()}
+        named = {name: PartialTolerance(each.rtol, each.atol) for name, each in parts.items()}
         return replace(self.tolerances, named={**self.tolerances.named, **named})
 
     def _quantize(self, program: RemoteProgram, submodel: Submodel) -> None:

@@ -1,11 +1,11 @@
-"""Models in bfloat16 as ONNX Runtime's CPU provider can compute them: in float32, rounded after each node.
+"""Emulation of bfloat16 for ONNX Runtime's CPU provider: nodes compute in float32 and round their results.
 
     y = Op(x, …)    →    Cast<bfloat16>(Op(Cast<float>(x), …))
 
-The provider casts but has next to no kernels in this format. Rounding each result once, to the nearest, is what a good
-kernel in bfloat16 does; a node's error beyond that is the device's own.
+The provider casts to bfloat16 but has almost no kernels for it. A good bfloat16 kernel rounds each result once, to the
+nearest; any error of a node beyond that is the device's own.
 
-Left alone: Cast, what holds subgraphs (these are looked into), and what names the dtype of its outputs in an attribute.
+Skips: Cast, nodes with subgraphs (the nodes in these are rewritten), and nodes with the dtype of outputs as attribute.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ATTRIBUTES = ("dtype", "output_dtype", "to")
 
 
 def has_bfloat16(model: ir.Model) -> bool:
-    """Whether any value that a node of it takes is known to be bfloat16."""
+    """Whether an input of a node is known to be bfloat16."""
     scope = Scope(model, model.graph)
     return any(_is_bfloat16(value, scope) for node in scope.nodes() for value in node.inputs)
 
 
 def emulate_bfloat16(model: ir.Model) -> ir.Model:
-    """A copy of a model that computes in float32 what it computes in bfloat16; inputs and outputs stay as they are."""
+    """A copy of a model that computes in float32 instead of bfloat16; its inputs and outputs keep their dtypes."""
     copy = model.clone()
     scope = Scope(copy, copy.graph)
     names = scope.names

@@ -1,8 +1,8 @@
-"""The comparison: do two sets of outputs agree, and if not, where and by how much.
+"""The comparison of two sets of outputs: whether they agree, and if not, where and by how much they differ.
 
-An element agrees when |actual − expected| ≤ atol + rtol·|expected|; both parts count, and nothing is passed over: a
-missing or extra output, another dtype, shape, or place of a NaN or Inf is a difference. Sequences are compared element
-by element, as outputs ``s[0]``, ``s[1]``, …; optionals by whether there is a value, and then by that.
+An element agrees when |actual − expected| ≤ atol + rtol·|expected|. A missing or extra output, another dtype, shape, or
+place of a NaN or Inf is a difference. Sequences are compared element by element, as outputs ``s[0]``, ``s[1]``, …;
+optionals by whether there is a value, and then by the value.
 """
 
 from __future__ import annotations
@@ -16,53 +16,41 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.values import Array, Value, flat
-from onnx_bridge.reference.metrics import Tally, chunks, ranks
-from onnx_bridge.reference.tolerances import DEFAULTS, EXACT, Part, Tolerance, Tolerances, default_tolerance
-
-__all__ = [
-    "DEFAULTS",
-    "EXACT",
-    "Comparison",
-    "OutputComparison",
-    "Tolerance",
-    "Tolerances",
-    "compare",
-    "compare_all",
-    "default_tolerance",
-]
+from onnx_bridge.reference.metrics import Tally, chunks, top_k_agreement
+from onnx_bridge.reference.tolerances import EXACT, PartialTolerance, Tolerance, Tolerances
 
 Number = float | int | bool | str
 
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """How one output compares.
+    """The comparison of one output.
 
     Attributes:
         name: the output.
-        reason: what is different; None where nothing is beyond the tolerance.
-        dtype: the expected dtype (the actual one of an extra output).
-        shape: the expected shape (the actual one of an extra output).
-        tolerance: what was allowed; None where elements were not compared.
-        elements: their number.
+        reason: what differs; None where every element is within the tolerance.
+        dtype: the expected dtype (of an extra output, the actual one).
+        shape: the expected shape (of an extra output, the actual one).
+        tolerance: of its elements; None where elements were not compared.
+        elements: how many there are.
         mismatched: how many are beyond the tolerance, or NaN or Inf on one side only.
         nonfinite: how many are NaN, or the same Inf, on both sides: they agree, but prove little.
-        worst_index: the element whose error is the largest multiple of its limit, also where it is within the limit; a
-            NaN or Inf on one side goes first. None where nothing differs.
+        worst_index: the element whose error is the largest multiple of its limit, even where it is within the limit; a
+            NaN or Inf on one side comes first. None where nothing differs.
         worst_actual: its actual value.
         worst_expected: its expected value.
-        max_abs: largest |actual − expected|. This and the rest: over the elements that are finite on both sides,
-            computed in float64; None for strings and where elements were not compared.
+        max_abs: largest |actual − expected|. This and the following are computed in float64 over the elements that are
+            finite on both sides; None for strings and where elements were not compared.
         max_rel: largest |actual − expected| / |expected|, over the elements whose expected value is not 0.
         mean_abs: mean of |actual − expected|.
         rmse: root of the mean of (actual − expected)².
-        cosine: of the angle between both, as vectors; 1 for two zero vectors, 0 for one.
+        cosine: cosine similarity; 1 for two zero vectors, 0 for one.
         sqnr_db: 10·log₁₀(Σ expected² / Σ (actual − expected)²): infinite where nothing differs.
-        max_ulp: largest error in units in the last place of the dtype; None but for floats.
-        same: the share of elements that are the same, NaN and Inf included; None where there are no elements.
-        top1: of what looks like logits (`onnx_bridge.reference.metrics.ranks`), the share of rows with the same best
-            class; None for all else.
-        top5: likewise, the share of rows whose best class should be, and is, among the best five.
+        max_ulp: largest error in units in the last place of the dtype; None except for floats.
+        same: the share of equal elements, NaN and Inf included; None where there are no elements.
+        top1: of logits (`onnx_bridge.reference.metrics.top_k_agreement`), the share of rows with the same best class;
+            None for other outputs.
+        top5: likewise, the share of rows whose expected best class is among the actual best five.
     """
 
     name: str
@@ -94,7 +82,7 @@ class OutputComparison:
 
     @property
     def severity(self) -> float:
-        """The error of the worst element as a multiple of its limit; infinite for what is different in kind."""
+        """The error of the worst element as a multiple of its limit; infinite for another dtype, shape or kind."""
         actual, expected = self.worst_actual, self.worst_expected
         if self.tolerance is None or isinstance(actual, str) or isinstance(expected, str):
             return 0.0 if self.passed else math.inf
@@ -108,8 +96,8 @@ class OutputComparison:
     def to_json(self) -> dict[str, Any]:
         """The attributes, and ``passed``, as strict JSON values.
 
-        Numbers that JSON lacks are the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and
-        JavaScript's ``Number`` read; null says that there is no such number.
+        NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and
+        JavaScript's ``Number`` read; null means that there is no such number.
         """
         plain = {name: _strict(value) for name, value in dataclasses.asdict(self).items()}
         return {"name": self.name, "passed": self.passed} | plain
@@ -117,13 +105,13 @@ class OutputComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How all outputs of one run compare, the expected ones first and in their order."""
+    """The comparison of all outputs of one run: the expected ones in their order, then extra ones."""
 
     outputs: tuple[OutputComparison, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every output agrees; without any output nothing was shown, so that is a failure."""
+        """Whether every output agrees; False without any output."""
         return bool(self.outputs) and all(output.passed for output in self.outputs)
 
 
@@ -135,10 +123,10 @@ def compare(
     """Compare outputs by name.
 
     Args:
-        actual: what is judged.
-        expected: the reference.
-        tolerance: for all outputs of floats (integers, bools and strings stay exact), or for the outputs and the
-            elements of sequences named, or both; the rest has its `default_tolerance`.
+        actual: the outputs to compare.
+        expected: the reference's outputs.
+        tolerance: of all floats (integers, bools and strings stay exact), or of outputs and elements of sequences by
+            name, or both; the others have their `default_tolerance`.
 
     Raises:
         InputError: a tolerance names an output that neither side has.
@@ -157,40 +145,40 @@ def compare(
             assert isinstance(array, np.ndarray)
             outputs.append(OutputComparison(name, which, _name(array.dtype), array.shape, elements=array.size))
         else:
-            said = None if right == got else f"{got or 'missing'} where {right or 'nothing'} was expected"
-            outputs.append(OutputComparison(name, said, right or got or ""))
+            reason = None if right == got else f"{got or 'missing'} where {right or 'nothing'} was expected"
+            outputs.append(OutputComparison(name, reason, right or got or ""))
     return Comparison(tuple(outputs))
 
 
 def compare_all(
-    found: Sequence[Mapping[str, Value]],
-    truth: Sequence[Mapping[str, Value]],
+    actual: Sequence[Mapping[str, Value]],
+    expected: Sequence[Mapping[str, Value]],
     tolerances: Tolerances,
     layers: bool,
 ) -> tuple[Comparison, ...]:
     """Compare outputs sample by sample.
 
     Args:
-        found: what is judged, for each sample.
-        truth: the reference.
-        tolerances: of all.
-        layers: whether other values than outputs are compared as well, of which tolerances may be.
+        actual: the outputs of each sample.
+        expected: the reference's outputs of each sample.
+        tolerances: of all samples.
+        layers: whether tolerances may name values that are no outputs.
 
     Raises:
-        InputError: a tolerance names an output that there is not.
+        InputError: a tolerance names an output that does not exist.
     """
     comparisons = []
-    for got, right in zip(found, truth, strict=True):
-        here = tolerances
+    for found, right in zip(actual, expected, strict=True):
+        own = tolerances
         if layers:
             outputs = flat(right)
-            here = replace(tolerances, named={name: each for name, each in here.named.items() if name in outputs})
-        comparisons.append(compare(got, right, here))
+            own = replace(tolerances, named={name: each for name, each in tolerances.named.items() if name in outputs})
+        comparisons.append(compare(found, right, own))
     return tuple(comparisons)
 
 
 def _leaves(outputs: Mapping[str, Value]) -> dict[str, Array | str]:
-    """The arrays within (`flat`); an output that has none says what it is."""
+    """The arrays in the outputs (`flat`); a description of those that have none."""
     leaves: dict[str, Array | str] = {}
     for name, value in outputs.items():
         arrays = flat({name: value})
@@ -204,8 +192,8 @@ def _tolerances(given: Tolerance | Mapping[str, Tolerance] | Tolerances | None) 
     if isinstance(given, Tolerances):
         return given
     if isinstance(given, Tolerance):
-        return Tolerances(general=Part(given.rtol, given.atol))
-    return Tolerances(named={name: Part(each.rtol, each.atol) for name, each in (given or {}).items()})
+        return Tolerances(general=PartialTolerance(given.rtol, given.atol))
+    return Tolerances(named={name: PartialTolerance(each.rtol, each.atol) for name, each in (given or {}).items()})
 
 
 def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) -> OutputComparison:
@@ -239,7 +227,7 @@ def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) 
         None if index is None else _number(actual[index]),
         None if index is None else _number(expected[index]),
         **tally.metrics(),
-        **({} if strings else ranks(name, actual, expected)),
+        **({} if strings else top_k_agreement(name, actual, expected)),
     )
 
 

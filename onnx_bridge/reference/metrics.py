@@ -1,7 +1,7 @@
-"""What is measured between an output and what it should be, one piece of it after the other.
+"""Error metrics between an output and the expected one, accumulated chunk by chunk.
 
-Errors are those of float64, over the elements that are finite on both sides. A *unit in the last place* (ULP) is the
-step from a number to the next of its dtype, whatever their size: an error in ULPs counts the numbers in between.
+Errors are computed in float64, over the elements that are finite on both sides. A *unit in the last place* (ULP) is the
+step from a number to the next one of its dtype: an error in ULPs counts the representable numbers in between.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.reference.tolerances import Tolerance, is_float
 
 _TINY = 1e-30
-"""Stands for a limit of 0 where an error is told as a multiple of its limit."""
+"""Replaces a limit of 0 where an error is divided by its limit."""
 CHUNK = 1 << 20
-"""Elements converted to float64 at a time, so that memory stays bounded whatever an output's size."""
+"""Elements converted to float64 at a time, which bounds the memory."""
 _CLASSES = 5
-"""The fewest classes of what looks like logits."""
+"""The fewest classes of an output that counts as logits."""
 
 
 def chunks(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]:
-    """Both arrays flat, some elements at a time, and where each piece starts."""
+    """Both arrays flattened, `CHUNK` elements at a time, and the index of the first."""
     flat = actual.reshape(-1), expected.reshape(-1)
     for start in range(0, expected.size, CHUNK):
         yield flat[0][start : start + CHUNK], flat[1][start : start + CHUNK], start
@@ -33,14 +33,14 @@ def chunks(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]
 
 @dataclass
 class Tally:
-    """What has been seen of one output, whose dtype and shape are as expected.
+    """The metrics of the chunks of one output so far; its dtype and shape are as expected.
 
     Attributes:
         tolerance: of its elements.
-        nonfinite: elements that are NaN, or the same Inf, on both sides.
-        beyond: elements whose error is beyond the tolerance.
-        one_sided: how many are NaN, and how many Inf, on one side only.
-        worst: the place of the element whose error is the largest multiple of its limit.
+        nonfinite: how many elements are NaN, or the same Inf, on both sides.
+        beyond: how many errors are beyond the tolerance.
+        one_sided: how many elements are NaN, and how many Inf, on one side only.
+        worst: the flat index of the element whose error is the largest multiple of its limit.
     """
 
     tolerance: Tolerance
@@ -63,11 +63,11 @@ class Tally:
 
     @property
     def mismatched(self) -> int:
-        """Elements that do not agree."""
+        """How many elements do not agree."""
         return self.beyond + sum(self.one_sided.values())
 
     def add_strings(self, actual: Array, expected: Array, start: int) -> None:
-        """Count a piece of strings."""
+        """Add a chunk of strings; ``start`` is the flat index of its first element."""
         different = np.flatnonzero(np.asarray(actual, dtype=object) != np.asarray(expected, dtype=object))
         self.seen += expected.size
         self.same += expected.size - len(different)
@@ -76,7 +76,7 @@ class Tally:
             self.worst = start + int(different[0])
 
     def add(self, actual: Array, expected: Array, start: int) -> None:
-        """Count a piece of numbers that starts at a place of the output."""
+        """Add a chunk of numbers; ``start`` is the flat index of its first element."""
         with np.errstate(over="ignore", invalid="ignore"):
             a, b = actual.astype(np.float64), expected.astype(np.float64)
             finite = np.isfinite(a) & np.isfinite(b)
@@ -87,7 +87,7 @@ class Tally:
                 actual, expected = actual[finite], expected[finite]
             if not a.size:
                 return
-            # 64-bit integers are subtracted as such: float64 would not tell neighbours apart
+            # 64-bit integers are subtracted as integers: float64 does not represent all of them
             distance = _distance(actual, expected) if actual.dtype.kind in "iu" else np.abs(a - b)
             size = np.abs(b)
             limit = self.tolerance.atol + self.tolerance.rtol * size
@@ -123,7 +123,7 @@ class Tally:
             self.severity, self.worst = math.inf, start + int(different[0])
 
     def metrics(self) -> dict[str, float | None]:
-        """The numbers of an `OutputComparison`, by their names there; none of errors where no element is finite."""
+        """The metrics as fields of an `OutputComparison`; only ``same`` where no element is finite."""
         same: dict[str, float | None] = {"same": self.same / self.seen if self.seen else None}
         if not self.finite:
             return same
@@ -140,15 +140,15 @@ class Tally:
         }
 
 
-def ranks(name: str, actual: Array, expected: Array) -> dict[str, float]:
-    """Top-1 and top-5 agreement of what looks like logits; nothing for anything else.
+def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, float]:
+    """Top-1 and top-5 agreement of logits; empty for other outputs.
 
-    Floats look like logits where they have the two dimensions [batch, classes], or any number of dimensions, the last
-    being the classes, and ``logits`` in their name; at least 5 classes, and at least one row.
+    Floats count as logits if they have the two dimensions [batch, classes], or if their last dimension is the classes
+    and ``logits`` is in their name; with at least 5 classes and one row.
 
     Returns:
-        ``top1`` and ``top5``: the share of rows in which the best class of the one is the best, or among the five best,
-        of the other. Classes of the same value are equally good.
+        ``top1``: the share of rows whose actual best class is an expected best class; ``top5``: the share of rows with
+        an expected best class among the actual best five. Classes of equal value tie.
     """
     looks = expected.ndim == 2 or (expected.ndim > 2 and "logits" in name.lower())
     if not looks or not is_float(expected.dtype) or not expected.size or expected.shape[-1] < _CLASSES:
@@ -168,7 +168,7 @@ def ranks(name: str, actual: Array, expected: Array) -> dict[str, float]:
 
 
 def _ordinal(array: Array) -> Array:
-    """For each float its place among all numbers of its dtype, 0 being that of zero, as int64."""
+    """For each float its ordinal among the numbers of its dtype, 0 for zero, as int64."""
     bits = int(ml_dtypes.finfo(array.dtype).bits)  # type: ignore[no-untyped-call]
     raw = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     if array.dtype.name == "float8_e8m0fnu":  # which has no sign

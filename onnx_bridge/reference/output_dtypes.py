@@ -1,8 +1,8 @@
-"""Outputs of unusual dtypes as outputs of wider, usual ones.
+"""Outputs of bfloat16, float8 and sub-byte integers as outputs of wider dtypes.
 
-ONNX Runtime's Python gives bfloat16, float8 and sub-byte integers only as OrtValues, which strings and sequences cannot
-become. In a model that has both, the former are cast within the model to a dtype that holds each of their values, and
-back afterwards: nothing is lost.
+ONNX Runtime's Python API returns them only as OrtValues, which it cannot do for strings and sequences. In a model that
+has both kinds, the former are cast in the model to a dtype that holds each of their values, and back afterwards,
+without loss.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Value
 
 
-def widened(model: ir.Model, dtypes: Mapping[str, ir.DataType]) -> ir.Model:
-    """A copy of a model, some of whose outputs (tensors of these dtypes) are cast to wider dtypes.
+def widen_outputs(model: ir.Model, dtypes: Mapping[str, ir.DataType]) -> ir.Model:
+    """A copy of a model, with the outputs in ``dtypes`` cast to wider dtypes.
 
     Its outputs are in the same order; those that are cast have other names.
     """
@@ -40,8 +40,8 @@ def widened(model: ir.Model, dtypes: Mapping[str, ir.DataType]) -> ir.Model:
     return copy
 
 
-def narrowed(value: Value, dtype: ir.DataType | None) -> Value:
-    """An output of a widened model as the model has it: of this dtype, if one is given."""
+def narrow(value: Value, dtype: ir.DataType | None) -> Value:
+    """An output of a widened model in its dtype in the original model, if one is given."""
     return value.astype(dtype.numpy()) if dtype is not None and isinstance(value, np.ndarray) else value
 
 

@@ -1,8 +1,7 @@
 """Models with AMD Quark's custom operators, run without Quark's library.
 
-ONNX Runtime computes everything up to the next of these operators, numpy these
-(`onnx_bridge.reference.quark_operators`),
-and so on: a model is cut at them, and its parts are run one after the other.
+A model is cut at these operators, and its parts are run in order: numpy computes the operators
+(`onnx_bridge.reference.quark_operators`), ONNX Runtime everything else.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from passes.core.graphs import Scope, captures
 from passes.target.partition import boundary, extract, is_constant
 
 Session = Callable[[Mapping[str, Value]], Mapping[str, Value]]
-"""What computes outputs from inputs, by name."""
+"""Computes outputs from inputs, by name."""
 
 
 @dataclass
@@ -29,8 +28,8 @@ class Emulation:
     """A model in parts.
 
     Args:
-        model: it is not changed; Quark's operators are looked for in its main graph.
-        session: makes what runs a part, of which it is given the model.
+        model: it is not changed; Quark's operators are searched for in its main graph.
+        session: creates the session of a part's model.
     """
 
     model: ir.Model
@@ -49,7 +48,7 @@ class Emulation:
             own = node.domain in DOMAINS
             makers = [value.producer() for value in (*node.inputs, *captures(node)) if value is not None]
             before = [levels[maker] for maker in makers if maker is not None and maker in levels]
-            # numpy's parts have odd numbers, and ONNX Runtime's even ones
+            # parts of numpy have odd numbers, parts of ONNX Runtime even ones
             levels[node] = max((each + (each % 2 != own) for each in before), default=int(own))
             self._parts[levels[node]].append(node)
 
@@ -81,7 +80,7 @@ class Emulation:
         return {str(value.name): self._result(value, values) for value in self.model.graph.outputs}
 
     def _part(self, given: Mapping[str, Value], outputs: list[str]) -> ir.Model:
-        """What computes some values from others; behind Quark's operators dtypes are known only from the values."""
+        """The model of a part; the dtypes of Quark's outputs are known only from their values."""
         part = extract(self.model, given, outputs)
         for value in part.graph.inputs:
             array = given[str(value.name)]

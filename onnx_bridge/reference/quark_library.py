@@ -1,8 +1,8 @@
 """The library of AMD Quark's custom operators, which ONNX Runtime needs for models that have them.
 
-Quark compiles it when it is first imported, and needs a compiler and some twenty seconds for that; so the import is
-left to a process of its own, once, and the path is remembered. The library wants PyTorch's libraries to be loaded,
-which takes far less than importing PyTorch.
+Quark compiles it when it is first imported, which needs a compiler and some twenty seconds: the import happens once, in
+a process of its own, and the path is cached. The library needs PyTorch's libraries to be loaded, which takes far less
+time than importing PyTorch.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ def library() -> Path | None:
         return None
     with contextlib.suppress(metadata.PackageNotFoundError):
         version += f"-torch-{metadata.version('torch')}"
-    remembered = cache_dir() / f"quark-{version}"
+    cached = cache_dir() / f"quark-{version}"
     try:
-        path = Path(remembered.read_text())
+        path = Path(cached.read_text())
     except OSError:
         path = None
     if path is None or not path.is_file():
-        path = _found()
+        path = _locate()
         if path is not None:
-            remembered.parent.mkdir(parents=True, exist_ok=True)
-            remembered.write_text(str(path))
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            cached.write_text(str(path))
     return path if path is not None and _load_torch() else None
 
 
-def _found() -> Path | None:
-    """Where Quark says that it is; None where importing Quark fails."""
+def _locate() -> Path | None:
+    """The path that Quark reports; None where importing Quark fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT
@@ -59,7 +59,7 @@ def _found() -> Path | None:
 
 
 def _load_torch() -> bool:
-    """Load what the library is linked to; whether that is there. Older ones are linked to nothing of the kind."""
+    """Load the libraries that it is linked to; False where one is missing. Older versions are not linked to PyTorch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return True

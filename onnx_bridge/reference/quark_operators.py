@@ -1,15 +1,15 @@
-"""What the custom operators of AMD Quark compute, in numpy: the reference where its library is not installed.
+"""The custom operators of AMD Quark in numpy: the reference where its library is not installed.
 
     BFPQuantizeDequantize     a block shares the exponent e of its largest number; each is rounded to a multiple of
                               2^(e − bits + 10) and clipped. ``to_bfp_prime``: parts of a block may be finer by powers
                               of two.
     MXQuantizeDequantize      a block shares a power of two; each number is rounded to an element of the OCP's formats.
     ExtendedQuantizeLinear    saturate(round(x / s) + z) for integers; (x / s + z) rounded to bfloat16; and x, clipped,
-                              rounded to float16, which takes no part in scales.
+                              rounded to float16, without scales.
     ExtendedDequantizeLinear  (q − z)·s; for float16 q.
 
-Written from the definitions of the formats, with `numpy.frexp` instead of comparisons, so that it shares nothing with
-the decomposition that `passes.quantization.to_qdq.decompose_quark` makes. Both agree, and agree with Quark's kernels,
+Written from the definitions of the formats, with `numpy.frexp` instead of comparisons, so that it is independent of the
+decomposition that `passes.quantization.to_qdq.decompose_quark` makes. Both agree, and agree with Quark's kernels,
 bit for bit.
 """
 
@@ -35,29 +35,27 @@ _ELEMENTS = {  # bits of exponent, bits of mantissa, largest exponent, largest n
 }
 _BFLOAT16, _FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 DOMAINS = ("com.amd.quark", "com.vai.quantize")
-"""Those of Quark's operators, of today and before."""
+"""The domains of Quark's operators, current and former."""
 
 
 def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
-    """What a node of Quark's gives.
+    """The output of a node of Quark's.
 
     Args:
         node: of one of Quark's domains.
         inputs: its inputs.
 
     Raises:
-        InputError: it is none of the operators above.
+        InputError: its operator is not one of those above.
     """
     name, x = node.op_type, inputs[0]
     if name in ("ExtendedQuantizeLinear", "VitisQuantizeLinear"):
-        return quantize(x, *_spread(node, x, inputs))
+        return quantize(x, *_broadcast_parameters(node, x, inputs))
     if name in ("ExtendedDequantizeLinear", "VitisDequantizeLinear"):
-        return dequantize(x, *_spread(node, x, inputs))
+        return dequantize(x, *_broadcast_parameters(node, x, inputs))
     block = name in ("BFPQuantizeDequantize", "BFPFixNeuron")
     if not block and name not in ("MXQuantizeDequantize", "MXFixNeuron"):
-        what = (
-            f"ONNX Runtime needs AMD Quark's library for {name}, which cannot be had, and there is no emulation of it"
-        )
+        what = f"ONNX Runtime needs AMD Quark's library for {name}, which is not installed, and there is no emulation of it"
         raise InputError(what, where=f"{name} {node.name}", hint="install amd-quark and a C++ compiler")
     if x.size == 1:
         return x
@@ -83,7 +81,7 @@ def _bfp(node: ir.Node, x: Array, axis: int, size: int, mode: int) -> Array:
     return bfp_prime(x, axis=axis, bits=bits, size=size, mode=mode, part=part, shift=shift)
 
 
-def _spread(node: ir.Node, x: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
+def _broadcast_parameters(node: ir.Node, x: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
     """Scale and zero point in a shape that broadcasts with ``x``."""
     scale, zero = inputs[1:3]
     if scale.size == 1:
@@ -114,8 +112,8 @@ def dequantize(q: Array, scale: Array, zero: Array) -> Array:
     return (q.astype(np.int64) - zero.astype(np.int64)).astype(np.float32) * scale.astype(np.float32)
 
 
-def halves(x: Array, mode: int) -> Array:
-    """The nearest integers; halves go away from zero (0), up (1) or to even numbers (2)."""
+def round_ties(x: Array, mode: int) -> Array:
+    """The nearest integers; ties round away from zero (mode 0), up (1) or to even (2)."""
     if mode == 2:
         return np.rint(x)
     if mode == 1:
@@ -128,8 +126,8 @@ def exponent(x: Array) -> Array:
     return np.where(x == 0, -127, np.frexp(x)[1] - 1)
 
 
-def blocks(x: Array, axis: int, size: int, compute: Callable[[Array], Array]) -> Array:
-    """Apply ``compute`` to rows of ``size`` numbers along an axis, zeros after the last."""
+def by_blocks(x: Array, axis: int, size: int, compute: Callable[[Array], Array]) -> Array:
+    """Apply ``compute`` to blocks of ``size`` numbers along an axis, the last one padded with zeros."""
     moved = np.moveaxis(x.astype(np.float64), axis, -1)
     fill = -moved.shape[-1] % size
     wide = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, fill)])
@@ -138,24 +136,24 @@ def blocks(x: Array, axis: int, size: int, compute: Callable[[Array], Array]) ->
 
 
 def bfp(x: Array, *, axis: int, bits: int, size: int, mode: int, widen: bool = False) -> Array:
-    """BFPQuantizeDequantize with the method to_bfp."""
+    """BFPQuantizeDequantize with ``bfp_method`` to_bfp."""
 
     def compute(rows: Array) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))
         unit = 2.0 ** (shared - (bits - 10))
         if widen:
-            scaled = halves(rows / unit, mode)
+            scaled = round_ties(rows / unit, mode)
             over = ((scaled >= 128) | (scaled < -128)).any(axis=1, keepdims=True)
             unit = np.where(over, unit * 2, unit)
-            return halves(rows / unit, mode) * unit
+            return round_ties(rows / unit, mode) * unit
         most = 2.0 ** (shared + 1) - unit
-        return np.clip(halves(rows / unit, mode) * unit, -most, most)
+        return np.clip(round_ties(rows / unit, mode) * unit, -most, most)
 
-    return blocks(x, axis, size, compute)
+    return by_blocks(x, axis, size, compute)
 
 
 def bfp_prime(x: Array, *, axis: int, bits: int, size: int, mode: int, part: int, shift: int) -> Array:
-    """BFPQuantizeDequantize with the method to_bfp_prime."""
+    """BFPQuantizeDequantize with ``bfp_method`` to_bfp_prime."""
 
     def compute(rows: Array) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))[..., None]
@@ -163,9 +161,9 @@ def bfp_prime(x: Array, *, axis: int, bits: int, size: int, mode: int, part: int
         own = exponent(np.abs(parts).max(axis=2, keepdims=True))
         unit = 2.0 ** (shared - np.minimum(shared - own, 2**shift - 1) + 1 - (bits - 9))
         most = 2 ** (bits - 9) - 1
-        return np.asarray((np.clip(halves(parts / unit, mode), -most, most) * unit).reshape(rows.shape))
+        return np.asarray((np.clip(round_ties(parts / unit, mode), -most, most) * unit).reshape(rows.shape))
 
-    return blocks(x, axis, size, compute)
+    return by_blocks(x, axis, size, compute)
 
 
 def mx(x: Array, *, axis: int, element: str, size: int, mode: int) -> Array:
@@ -175,17 +173,17 @@ def mx(x: Array, *, axis: int, element: str, size: int, mode: int) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))
         if element == "int8":
             scale = 2.0**shared
-            return np.clip(halves(rows / scale * 64, mode), -128, 127) / 64 * scale
+            return np.clip(round_ties(rows / scale * 64, mode), -128, 127) / 64 * scale
         exponents, mantissa, high, largest = _ELEMENTS[element]
         scale = 2.0 ** (shared - high)
         scaled = rows / scale
         unit = 2.0 ** (np.maximum(exponent(scaled), 2 - 2 ** (exponents - 1)) - mantissa)
         return np.asarray(np.clip(np.rint(scaled / unit) * unit, -largest, largest) * scale)
 
-    return blocks(x, axis, size, compute)
+    return by_blocks(x, axis, size, compute)
 
 
 def extended(x: Array, scale: Array, dtype: str) -> Array:
-    """Both, one after the other, with a zero point of zero; ``scale`` broadcasts with x."""
+    """ExtendedQuantizeLinear and ExtendedDequantizeLinear with a zero point of 0; ``scale`` broadcasts with x."""
     zero = np.zeros(scale.shape, _BFLOAT16 if dtype == "bfloat16" else dtype)
     return dequantize(quantize(x, scale, zero), scale, zero)

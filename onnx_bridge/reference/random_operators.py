@@ -1,6 +1,6 @@
-"""Models that draw random numbers, in an opset for which ONNX Runtime's CPU provider has the kernels.
+"""Models with random operators, in an opset for which ONNX Runtime's CPU provider has kernels.
 
-Opset 22 let these operators make bfloat16 and changed nothing else; the provider has kept to the definitions before it.
+Opset 22 added bfloat16 to these operators and changed nothing else; the provider has only the earlier definitions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from passes.specialize.convert_opset import ConvertOpset
 _LAST = 21
 
 
-def with_random_kernels(model: ir.Model) -> ir.Model | None:
-    """A model in an opset whose random operators the provider has; None where that is not to be had, or not needed.
+def downgrade_random_operators(model: ir.Model) -> ir.Model | None:
+    """A model in an opset for whose random operators the provider has kernels; None where there is none, or no need.
 
     Args:
-        model: rewritten in place, if anything is.
+        model: may be rewritten in place.
     """
     scope = Scope(model, model.graph)
     if scope.opset() <= _LAST or not any(is_random(node, scope) for node in scope.nodes()):

@@ -1,7 +1,7 @@
 """The reference: ONNX Runtime on the CPU with all graph optimizations off.
 
-Graph optimizations fuse and reorder, which moves results (by a whole quantization step on a QDQ convolution), so the
-reference does without them.
+Graph optimizations fuse and reorder operators, which changes results: by a whole quantization step on a QDQ
+convolution.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from onnx_bridge.model import io as models
 from onnx_bridge.reference import quark_library
 from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloat16
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
-from onnx_bridge.reference.output_dtypes import narrowed, widened
+from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.quark_operators import DOMAINS
-from onnx_bridge.reference.random_operators import with_random_kernels
+from onnx_bridge.reference.random_operators import downgrade_random_operators
 from passes.analysis.evaluation import unreleased_opsets
 
 _SILENT = 4
-"""ONNX Runtime's severity "fatal": errors come as exceptions, so its log has nothing to add."""
+"""ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
 _PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
-"""The types that ONNX Runtime itself turns into numpy arrays rightly (float8e4m3fn would become uint8)."""
+"""The types that ONNX Runtime converts to numpy arrays correctly (float8e4m3fn would become uint8)."""
 
 _ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in ir.DataType}}
 """Element types by ONNX Runtime's name."""
@@ -45,7 +45,7 @@ class Reference:
 
     Attributes:
         input_names, output_names: in the model's order.
-        notes: what the user should know of how it computes, in sentences.
+        notes: sentences for the user about how it computes.
     """
 
     def __init__(self, model: ir.Model | Path | bytes, *, custom_op_libraries: Sequence[Path] = ()) -> None:
@@ -88,7 +88,7 @@ class Reference:
                 raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
 
     def output_types(self) -> dict[str, tuple[ir.DataType, tuple[int | None, ...]]]:
-        """Dtypes and shapes of those outputs that are tensors, which ONNX Runtime infers for every operator it has."""
+        """The dtypes and shapes of outputs that are tensors, as ONNX Runtime infers them."""
         found = {}
         for name, (kind, dims) in self._types.items():
             element = re.fullmatch(r"tensor\((\w+)\)", kind)
@@ -143,7 +143,7 @@ class Reference:
         self.output_names = self._emulation.output_names
         self._types = {}
         self.notes = (
-            "AMD Quark's library of operators cannot be had here: the reference emulates these operators in numpy",
+            "AMD Quark's library of operators is not available: the reference emulates these operators in numpy",
         )
 
     def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
@@ -159,10 +159,10 @@ class Reference:
             if isinstance(model, bytes):
                 model = ir.from_proto(onnx.ModelProto.FromString(model))
             loaded = models.load(model) if isinstance(model, Path) else model
-            self._wide = Reference(widened(loaded, self._unusual), custom_op_libraries=self._libraries)
+            self._wide = Reference(widen_outputs(loaded, self._unusual), custom_op_libraries=self._libraries)
         found = self._wide.run(sample).values()
         pairs = zip(self.output_names, found, strict=True)
-        return {name: narrowed(value, self._unusual.get(name)) for name, value in pairs}
+        return {name: narrow(value, self._unusual.get(name)) for name, value in pairs}
 
     def _load(self, model: ir.Model | Path | bytes, libraries: Sequence[Path]) -> Any:
         options = _options(libraries)
@@ -195,11 +195,11 @@ def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
     if error.newest_ir_version is not None:
         model.ir_version = error.newest_ir_version
         return model
-    return emulate_bfloat16(model) if has_bfloat16(model) else with_random_kernels(model)
+    return emulate_bfloat16(model) if has_bfloat16(model) else downgrade_random_operators(model)
 
 
 def _options(libraries: Sequence[Path]) -> Any:
-    """Those of a session, which serve for one attempt: weights that were given to them stay."""
+    """Session options for one attempt: weights that were added to them stay in them."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _SILENT
@@ -213,16 +213,16 @@ def _options(libraries: Sequence[Path]) -> Any:
 
 
 def _feed(value: Value, name: str) -> Any:
-    """What a session takes for a value; a sequence remains a list, and what is missing None."""
+    """A value as a session takes it; a sequence remains a list, a missing optional None."""
     if isinstance(value, list):
         return [_feed_array(item, name) for item in value]
     return None if value is None else _feed_array(value, name)
 
 
 def _feed_array(array: Array, name: str) -> Any:
-    """What a session takes for an array: itself, or an OrtValue where numpy alone does not know the dtype.
+    """An array as a session takes it: itself, or an OrtValue where numpy does not know the dtype.
 
-    Such an OrtValue wraps memory as if it were contiguous, and packs nothing: both are seen to here.
+    An OrtValue requires contiguous memory, and sub-byte integers to be packed.
     """
     if array.dtype.kind in "OUST":
         return array.astype(object)

@@ -1,8 +1,8 @@
-"""How far numbers may be off, by what they were computed in.
+"""Tolerances of outputs.
 
-An element agrees when |actual − expected| ≤ atol + rtol·|expected|. What is right for an output depends on its dtype,
-on the size of its values, and on the precision that the device computes in, which the dtype of an output may not show:
-a model that MIGraphX runs in float16 still gives float32.
+An element agrees when |actual − expected| ≤ atol + rtol·|expected|. The tolerance of an output depends on its dtype, on
+the magnitude of its values, and on the precision that the device computes in, which the dtype may not show: a model
+that MIGraphX runs in float16 still returns float32.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an element may be off: |actual − expected| ≤ atol + rtol·|expected|.
+    """The largest error of an element: |actual − expected| ≤ atol + rtol·|expected|.
 
     Raises:
-        InputError: a part is negative or not finite.
+        InputError: ``rtol`` or ``atol`` is negative or not finite.
     """
 
     rtol: float
@@ -41,7 +41,7 @@ class Tolerance:
 
 EXACT = Tolerance(0.0, 0.0)
 ONE_STEP = Tolerance(0.0, 1.0)
-"""For integers that a quantizer made: halfway between two steps, either is right."""
+"""For outputs of a quantizer: halfway between two steps, either is correct."""
 
 DEFAULTS: dict[str, tuple[Tolerance, float]] = {
     "float64": (Tolerance(1e-9, 1e-10), 1e-14),
@@ -49,31 +49,30 @@ DEFAULTS: dict[str, tuple[Tolerance, float]] = {
     "float16": (Tolerance(1e-2, 1e-2), 1e-4),
     "bfloat16": (Tolerance(8e-2, 8e-2), 1e-3),
 }
-"""By dtype: the tolerance, and the least that its absolute part comes down to (see `default_tolerance`).
+"""By dtype: the tolerance, and the least value of its absolute part (see `default_tolerance`).
 
 They are meant for the same function computed in another order through a deep network. float32: errors of 1e-5 are
-usual behind a hundred layers, 1e-3 shows a wrong constant or a lower precision within. float64: anything computed in
-float32 on the way shows. float16 and bfloat16: ten times the rounding of one operation (2⁻¹⁰, 2⁻⁷).
+usual after a hundred layers, 1e-3 reveals a wrong constant or a lower precision inside. float64: reveals any value
+computed in float32. float16 and bfloat16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷).
 """
 
 PRESETS: dict[str, float | None] = {"float32": None, "fp16": 1e-2, "bf16": 8e-2, "int8": 5e-2, "fp8": 2e-1}
-"""By the precision that a model is computed in: the share of an element, and of an output's largest value, that an
-element may be off by; float32 is the default of each dtype.
+"""By the precision that a model is computed in: the largest error, as a share of the element and of the largest
+value of the output; None (float32) is the default of each dtype.
 
-Sums are as wrong as their largest terms, so that near 0 an error is a share of the largest value, not of the element.
-fp16 and bf16: ten times the rounding of one operation (2⁻¹⁰, 2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
-largest value, and six of them are what a network of some depth makes of it. fp8 (e4m3): three times the rounding of one
+The error of a sum scales with its largest terms, so near 0 it is a share of the largest value, not of the element.
+fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
+largest value, and a network of some depth accumulates six of them. fp8 (e4m3): three times the rounding error of one
 operand (2⁻⁴).
 """
 
 
 def default_tolerance(expected: Array) -> Tolerance:
-    """The tolerance for an output, from its dtype and, where its values are small, from the largest of them.
+    """The tolerance of an output, from its dtype and, where its values are small, from the largest of them.
 
-    Integers, bools and strings are exact. Floats of 8 bits and fewer may be off by one step of their grid. For other
+    Integers, bools and strings are exact. Floats of at most 8 bits may differ by one step of their grid. For other
     floats `DEFAULTS` holds, but atol is at most rtol times the largest finite value: else all of a softmax over a large
-    vocabulary would lie below atol, and zeros would pass for it. Below the dtype's floor of rounding noise atol does
-    not go.
+    vocabulary would lie below atol, and zeros would pass. atol is never less than the dtype's floor of rounding noise.
     """
     dtype = expected.dtype
     if dtype.name in DEFAULTS:
@@ -86,10 +85,10 @@ def default_tolerance(expected: Array) -> Tolerance:
 
 
 def preset_tolerance(expected: Array, preset: str) -> Tolerance:
-    """The tolerance for an output of a model that is computed in one of `PRESETS`.
+    """The tolerance of an output of a model that is computed in one of `PRESETS`.
 
-    It is never less than `default_tolerance`. With int8, integers of 8 bits may be off by as many steps as floats, of
-    which these are the values; other integers, bools and strings are exact.
+    It is never less than `default_tolerance`. With int8, integers of 8 bits may differ by as many steps as floats;
+    other integers, bools and strings are exact.
 
     Raises:
         InputError: there is no such preset.
@@ -107,34 +106,34 @@ def preset_tolerance(expected: Array, preset: str) -> Tolerance:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What was asked for; None is what holds anyway."""
+class PartialTolerance:
+    """A tolerance of which only one part may be given; None keeps the default."""
 
     rtol: float | None = None
     atol: float | None = None
 
     def of(self, tolerance: Tolerance) -> Tolerance:
-        """The tolerance with this part in its place."""
+        """A tolerance with the given parts replaced."""
         rtol = tolerance.rtol if self.rtol is None else self.rtol
         return Tolerance(rtol, tolerance.atol if self.atol is None else self.atol)
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """The tolerance of each output, the more special first: by name, for all floats, by precision, by dtype.
+    """The tolerances of outputs, by precedence: by name, of all floats, by precision, by dtype.
 
     Attributes:
-        preset: the precision that the model is computed in, of `PRESETS`; None goes by the dtypes.
-        general: for all outputs but those that are exact.
+        preset: the precision that the model is computed in, of `PRESETS`; None goes by dtype.
+        general: of all outputs but those that are exact.
         named: by output (or element of a sequence, ``s[0]``), whatever its dtype.
 
     Raises:
-        InputError: there is no such preset, or a part is no tolerance.
+        InputError: there is no such preset, or a tolerance is invalid.
     """
 
     preset: str | None = None
-    general: Part = Part()
-    named: Mapping[str, Part] = field(default_factory=dict)
+    general: PartialTolerance = PartialTolerance()
+    named: Mapping[str, PartialTolerance] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nothing = np.zeros(0, np.float32)
@@ -144,20 +143,20 @@ class Tolerances:
             preset_tolerance(nothing, self.preset)
 
     def of(self, name: str, expected: Array) -> Tolerance:
-        """The tolerance for one output."""
+        """The tolerance of one output."""
         default = default_tolerance(expected) if self.preset is None else preset_tolerance(expected, self.preset)
         tolerance = self.general.of(default) if is_float(expected.dtype) else default
         return self.named[name].of(tolerance) if name in self.named else tolerance
 
     def at_least(self, preset: str) -> Tolerances:
-        """The same where nothing was said of a precision, for what is computed in this one."""
+        """These tolerances, with the preset of a precision unless they have one."""
         return self if self.preset is not None else replace(self, preset=preset)
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse a tolerance for what is not there.
+        """Check that tolerances name existing outputs.
 
         Raises:
-            InputError: it names none of ``names``.
+            InputError: one names none of ``names``.
         """
         known = list(names)
         for name in self.named:
@@ -167,11 +166,11 @@ class Tolerances:
                 raise InputError(what, where=f"output {name!r}", hint=hint)
 
 
-def parse_tolerance(text: str) -> tuple[str, Part]:
-    """Read ``NAME:rtol=1e-3,atol=1e-4``; one of the parts may be left out.
+def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
+    """Parse ``NAME:rtol=1e-3,atol=1e-4``; one of the parts may be left out.
 
     Raises:
-        InputError: it is not of this form.
+        InputError: ``text`` is not of this form.
     """
     name, colon, parts = text.rpartition(":")  # names may have colons of their own
     found: dict[str, float] = {}
@@ -185,11 +184,11 @@ def parse_tolerance(text: str) -> tuple[str, Part]:
             what = f"{text!r} is not NAME:rtol=NUMBER,atol=NUMBER"
             raise InputError(what, where="--tol", hint="for example --tol logits:rtol=1e-3,atol=1e-4")
         found[key] = value
-    return name, Part(**found)
+    return name, PartialTolerance(**found)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype, of numpy or ml_dtypes, is one of floats."""
+    """Whether a dtype of numpy or ml_dtypes is a float."""
     return "float" in dtype.name
 
 

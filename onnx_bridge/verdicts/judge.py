@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.reference.compare import DEFAULTS, Tolerance, compare, default_tolerance
+from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.tolerances import DEFAULTS, Tolerance, default_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, widened
 from passes.core.base import Status, Verdict
 from passes.target.probes import Probe

@@ -19,7 +19,7 @@ from onnx_bridge.parity.check import _fusion_note
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.report import Leg
 from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.tolerances import Part, Tolerance
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
@@ -178,16 +178,16 @@ class TestTolerances:
         assert [leg.passed for leg in self.check(bundle).legs] == [False, False]
         # passes compute in the dtypes of the model, whatever MIGraphX does
         assert [leg.passed for leg in self.check(bundle, tolerance="fp16").legs] == [False, True]
-        assert self.check(bundle, tolerances={"y": Part(atol=1.0)}).passed
+        assert self.check(bundle, tolerances={"y": PartialTolerance(atol=1.0)}).passed
         assert self.check(bundle, tolerances={"y": Tolerance(0.1, 0.1)}).passed
         assert self.check(bundle, rtol=0.1, atol=0.1).passed
-        assert not self.check(bundle, rtol=0.1, atol=0.1, tolerances={"y": Part(0.0, 0.0)}).passed
+        assert not self.check(bundle, rtol=0.1, atol=0.1, tolerances={"y": PartialTolerance(0.0, 0.0)}).passed
 
     def test_of_what_is_not_there(self, bundle: Path) -> None:
         for layers in (False, True):
             with pytest.raises(InputError, match="output 'yy'.*there is no such output"):
-                self.check(bundle, tolerances={"yy": Part(1.0)}, layers=layers)
-        report = self.check(bundle, rtol=1.0, atol=9.0, tolerances={"b": Part(0.0, 0.0)}, layers=True)
+                self.check(bundle, tolerances={"yy": PartialTolerance(1.0)}, layers=layers)
+        report = self.check(bundle, rtol=1.0, atol=9.0, tolerances={"b": PartialTolerance(0.0, 0.0)}, layers=True)
         assert report.passed
         assert report.layers.first.tensor == "b"
 

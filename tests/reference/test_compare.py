@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference import metrics as measures
-from onnx_bridge.reference.compare import OutputComparison, Tolerance, compare, default_tolerance
+from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.tolerances import Tolerance, default_tolerance
 
 NUMPY = [
     "bool",

@@ -1,4 +1,4 @@
-"""ULPs, ranks and shares are what a plain computation says."""
+"""ULPs, top-k agreement and shares are what a plain computation says."""
 
 from __future__ import annotations
 

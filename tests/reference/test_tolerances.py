@@ -11,7 +11,7 @@ from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import (
     EXACT,
     PRESETS,
-    Part,
+    PartialTolerance,
     Tolerance,
     Tolerances,
     default_tolerance,
@@ -68,7 +68,9 @@ def test_int8_lets_steps_through() -> None:
 
 
 def test_the_more_special_goes_first() -> None:
-    tolerances = Tolerances("fp16", Part(rtol=0.5), {"a": Part(atol=3.0), "n": Part(0.0, 1.0)})
+    tolerances = Tolerances(
+        "fp16", PartialTolerance(rtol=0.5), {"a": PartialTolerance(atol=3.0), "n": PartialTolerance(0.0, 1.0)}
+    )
     assert tolerances.of("b", X) == Tolerance(0.5, 0.1)
     assert tolerances.of("a", X) == Tolerance(0.5, 3.0)
     assert tolerances.of("m", np.arange(3)) == EXACT
@@ -81,12 +83,12 @@ def test_the_more_special_goes_first() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "part"),
     [
-        ("y:rtol=1e-3,atol=1e-4", "y", Part(1e-3, 1e-4)),
-        ("y:atol=0", "y", Part(None, 0.0)),
-        ("scope/y:0:atol=1, rtol=2", "scope/y:0", Part(2.0, 1.0)),
+        ("y:rtol=1e-3,atol=1e-4", "y", PartialTolerance(1e-3, 1e-4)),
+        ("y:atol=0", "y", PartialTolerance(None, 0.0)),
+        ("scope/y:0:atol=1, rtol=2", "scope/y:0", PartialTolerance(2.0, 1.0)),
     ],
 )
-def test_tolerances_as_text(text: str, name: str, part: Part) -> None:
+def test_tolerances_as_text(text: str, name: str, part: PartialTolerance) -> None:
     assert parse_tolerance(text) == (name, part)
 
 
@@ -102,6 +104,6 @@ def test_tolerances_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="no such tolerance.*did you mean fp16"):
         Tolerances("fp61")
     with pytest.raises(InputError, match="cannot be rtol -1"):
-        Tolerances(general=Part(rtol=-1))
+        Tolerances(general=PartialTolerance(rtol=-1))
     with pytest.raises(InputError, match="output 'logit': .*did you mean logits"):
-        compare({"logits": X}, {"logits": X}, Tolerances(named={"logit": Part(1.0)}))
+        compare({"logits": X}, {"logits": X}, Tolerances(named={"logit": PartialTolerance(1.0)}))

@@ -19,7 +19,7 @@ from onnx_bridge.parity.layers.segments import Segment, SegmentedModel
 from onnx_bridge.parity.layers.subject import OriginalModel
 from onnx_bridge.reference.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import ONE_STEP, Part, Tolerances
+from onnx_bridge.reference.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from passes.analysis import zero_point_shifts
 from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
@@ -170,7 +170,7 @@ class Walk:
         value = next(value for value in node.outputs if value.name == name)
         small = value.dtype is not None and value.dtype.is_integer() and value.dtype.bitwidth <= 8
         if small and is_quantizer(node) and name not in self.tolerances.named:
-            return Tolerances(named={name: Part(ONE_STEP.rtol, ONE_STEP.atol)})
+            return Tolerances(named={name: PartialTolerance(ONE_STEP.rtol, ONE_STEP.atol)})
         return self.tolerances
 
     def _feeds(self, nodes: Sequence[ir.Node], values: Mapping[str, Value]) -> Values:
