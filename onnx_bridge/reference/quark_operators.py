@@ -55,7 +55,7 @@ def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
         return dequantize(x, *_broadcast_parameters(node, x, inputs))
     block = name in ("BFPQuantizeDequantize", "BFPFixNeuron")
     if not block and name not in ("MXQuantizeDequantize", "MXFixNeuron"):
-        what = f"ONNX Runtime needs AMD Quark's library for {name}, which is not installed, and there is no emulation of it"
+        what = f"ONNX Runtime needs AMD Quark's library for {name}: it is not installed, and there is no emulation"
         raise InputError(what, where=f"{name} {node.name}", hint="install amd-quark and a C++ compiler")
     if x.size == 1:
         return x
