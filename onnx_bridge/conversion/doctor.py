@@ -23,7 +23,7 @@ from passes.core import graphs
 from passes.core.base import Status
 from passes.core.graphs import Scope
 from passes.core.pipeline import Step
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -248,7 +248,7 @@ def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, tuple[str
 
 def _unasked(probe: Probe) -> tuple[str, str]:
     """What is known of a probe that was not put to the runtime."""
-    return "unknown" if probe.chance is None else Status.WRONG.value, str(probe.problem)
+    return "unknown" if probe.randomness is None else Status.WRONG.value, str(probe.problem)
 
 
 class _Fates:

@@ -41,9 +41,9 @@ from passes.analysis.structural_inputs import structural_inputs
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Status
 from passes.core.graphs import Scope, name_nodes
-from passes.target.judge import Finding, Judge
+from passes.target.judge import Failure, Judge
 from passes.target.partition import Partition, Plan, Side, boundary, can_cross, extract, is_constant, needed, plan
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 Timed = Callable[[Phase], contextlib.AbstractContextManager[None]]
 
@@ -191,15 +191,15 @@ def judged(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, str]:
     judge = Judge(target, Scope(model, model.graph))
     alive = needed(model.graph)
     nodes = [node for node in model.graph if node in alive and not is_constant(node)]
-    alone = judge.alone(nodes)
+    alone = judge.failing_nodes(nodes)
     reasons = {node: _why(each) for node, each in alone.items() if not _may_try(each.probe)}
-    for each in judge.together(alive - alone.keys()):
+    for each in judge.failing_clusters(alive - alone.keys()):
         if reasons.keys().isdisjoint(each.nodes):
             reasons[each.nodes[0]] = _why(each)  # what comes first is the small part
     return {node: reasons[node] for node in nodes if node in reasons}
 
 
-def _why(found: Finding) -> str:
+def _why(found: Failure) -> str:
     """A finding for the user."""
     if found.probe.problem is not None:
         return found.probe.problem
@@ -209,7 +209,7 @@ def _why(found: Finding) -> str:
 
 def _may_try(probe: Probe) -> bool:
     """Whether shapes alone keep a probe from being asked."""
-    if probe.problem is None or probe.chance is not None:
+    if probe.problem is None or probe.randomness is not None:
         return False
     values = (*probe.inputs, *probe.outputs)
     tensors = all(value.type is None or isinstance(value.type, ir.TensorType) for value in values)

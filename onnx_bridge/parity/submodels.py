@@ -21,8 +21,8 @@ from onnx_bridge.parity.cuts import can_feed_array, dependents, estimated_bytes,
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.analysis.quantization import is_quantizer
+from passes.target.dependencies import fixed_values
 from passes.target.partition import boundary, extract, is_constant, needed
-from passes.target.probes import fixed_values
 
 _CACHE_BYTES = 1 << 30
 """All values are cached where they are estimated to take no more; else they are computed again for each submodel."""

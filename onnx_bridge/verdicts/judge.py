@@ -19,7 +19,7 @@ from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import DEFAULTS, Tolerance, default_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, widened
 from passes.core.base import Status, Verdict
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))
 Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]

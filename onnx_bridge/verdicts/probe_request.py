@@ -18,7 +18,7 @@ from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.verdicts.probe_samples import samples
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
 from passes.core.graphs import subgraphs
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 TARGET = "ref"
 
@@ -106,7 +106,7 @@ def prepare(
 
 def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: ReferenceWorker, by_onnx: bool) -> bool:
     """Expect the outputs of what the probe replaces, for samples that suit that; False without a reference for it."""
-    original, places = request.probe.instead_of, request.probe.full_places
+    original, places = request.probe.replaces, request.probe.full_input_indices
     if original is None or original.problem is not None or places is None:
         return False
     if not (_is_cheap(original) and _is_determined(original)):

@@ -30,7 +30,7 @@ from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from passes.core.base import Status, Verdict
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 _BATCH = 64
 SECONDS = 10.0
@@ -39,7 +39,9 @@ _MEMORY = 4 << 30
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are sent to confirm a failure."""
 _KEY_MODULES = (
-    "passes.target.probes",
+    "passes.target.dependencies",
+    "passes.target.probe",
+    "passes.target.probe_writer",
     "passes.analysis.randomness",
     "passes.analysis.cost",
     "onnx_bridge.verdicts.probe_request",
@@ -155,7 +157,7 @@ class ProbedRuntime:
         probe = request.probe
         if judgement.verdict.status is not Status.OK and not request.whole and probe.data_bytes <= _WHOLE_BYTES:
             (judgement,) = self._send([prepare(probe, reference, run=run, full=True)], alone=True)
-        if judgement.verdict.status is Status.WRONG and probe.instead_of is not None and run:
+        if judgement.verdict.status is Status.WRONG and probe.replaces is not None and run:
             # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
             (second,) = self._send([prepare(probe, reference, run=run, by_onnx=True)], alone=True)
             judgement = second if second.verdict.status is Status.OK else judgement

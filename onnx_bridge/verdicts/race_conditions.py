@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.core import graphs
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 _MENDED = (2, 16)
 """The first version whose threads sort in memory of their own."""

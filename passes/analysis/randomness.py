@@ -1,8 +1,8 @@
-"""Chance: which nodes draw new numbers each time they run.
+"""Which nodes are random: they draw new numbers each time they run.
 
 A compiler makes constants of such numbers. MIGraphX draws those of RandomNormal and RandomUniform while it parses,
-folds those of Multinomial while it compiles for a GPU, and reads every Dropout as Identity; then all runs of a program
-give the same, and no verdict on a single run shows it.
+folds Multinomial while it compiles for a GPU, and reads every Dropout as Identity. Then all runs of a program give the
+same numbers, which no verdict on a single run shows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ RANDOM = frozenset(
     ("", name)
     for name in ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
-"""Operators that always draw."""
-DRAWS = "draws new numbers in each run, and a compiled program would draw them once: freeze-random makes them constants"
-"""What is to be said of a node that draws."""
+"""Operators that are always random."""
+RANDOM_REASON = (
+    "draws new numbers in each run, and a compiled program would draw them once: freeze-random makes them constants"
+)
+"""The predicate of messages about a random node."""
 FUSED_DROPOUTS = {"BiasDropout": (3, 3, 4), "BitmaskBiasDropout": (3, 3, 4), "BitmaskDropout": (1, 1, 2)}
-"""com.microsoft's forms of Dropout: how many terms they add up, and where they take the ratio and the training mode."""
+"""com.microsoft's forms of Dropout: how many terms they add, and which inputs are the ratio and the training mode."""
 
 
 def is_random(node: ir.Node, scope: Scope) -> bool:
-    """Whether a node draws numbers, or may draw them; nodes in its subgraphs are not looked at."""
+    """Whether a node draws random numbers, or may do so; nodes in its subgraphs are not considered."""
     if (node.domain, node.op_type) in RANDOM:
         return True
     if node.domain == "com.microsoft" and node.op_type in FUSED_DROPOUTS:
@@ -36,9 +38,9 @@ def is_random(node: ir.Node, scope: Scope) -> bool:
     return opset >= 12 and _may_drop(node, scope, 1, 2)
 
 
-def _may_drop(node: ir.Node, scope: Scope, *places: int) -> bool:
-    """Whether a Dropout with these inputs for ratio and mode may be in training mode, and drop something then."""
-    ratio, training = (node.inputs[index] if index < len(node.inputs) else None for index in places)
+def _may_drop(node: ir.Node, scope: Scope, *indices: int) -> bool:
+    """Whether a Dropout may be in training mode with a ratio other than 0, which are the inputs ``indices``."""
+    ratio, training = (node.inputs[index] if index < len(node.inputs) else None for index in indices)
     return training is not None and not _is_zero(training, scope) and not (ratio is not None and _is_zero(ratio, scope))
 
 

@@ -93,7 +93,7 @@ class Target(Protocol):
         """The verdict on each probe, in their order, in one call.
 
         Args:
-            probes: each a `passes.target.probes.Probe` without a ``problem``.
+            probes: each a `passes.target.probe.Probe` without a ``problem``.
             run: also compile them and, where that is cheap, compare what they compute with the reference.
         """
 

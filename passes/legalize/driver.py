@@ -30,7 +30,7 @@ from passes.core.inference import infer_after
 from passes.core.rewrite import NodeContext
 from passes.legalize import rules
 from passes.target.judge import RULE, Judge
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 _MAX_ROUNDS = 4
 """How often all nodes are judged: committed nodes can form a new group that is wrong only together."""
@@ -95,7 +95,7 @@ class _Legalizer:
     def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
         before = len(self.result.rewrites)
-        failing = self.judge.alone(nodes)
+        failing = self.judge.failing_nodes(nodes)
         sound = {node for node in nodes if node not in failing}
         for node, finding in failing.items():
             # a rewrite may have made shapes or constants of later nodes known
@@ -109,7 +109,7 @@ class _Legalizer:
 
     def _legalize_groups(self, sound: set[ir.Node]) -> Iterator[Skip]:
         """Legalize groups of nodes that pass alone and fail together, by rewriting the last node of each."""
-        for group in self.judge.together(sound):
+        for group in self.judge.failing_clusters(sound):
             if all(node.graph is not None for node in group.nodes) and self.context.budget.left != 0:
                 yield from self._legalize_node(group.nodes[-1], group.verdict)
 
@@ -135,7 +135,7 @@ class _Legalizer:
 
     def _failing_verdict(self, node: ir.Node) -> Verdict | None:
         """The verdict on a node that fails; None if it passes."""
-        found = self.judge.alone([node])
+        found = self.judge.failing_nodes([node])
         return found[node].verdict if found else None
 
     def _find_replacement(self, node: ir.Node, chain: RuleChain) -> _Replacement | Skip:
@@ -168,7 +168,7 @@ class _Legalizer:
         """Legalize the nodes of a proposal, then probe it as a whole; why it fails, None if it passes."""
         proposal = replacement.proposal
         original = self._original_probe(proposal)
-        is_random_original = original.chance is not None
+        is_random_original = original.randomness is not None
         proposal.prune()
         unresolved = self._legalize_proposal(replacement, chain, keep_random=is_random_original)
         new_nodes = set(proposal.nodes)
@@ -178,8 +178,8 @@ class _Legalizer:
         if is_random_original:  # random results differ from run to run and cannot be compared
             problem = unresolved or _shared_seed(proposal.nodes)
             return None if problem is None else f"its replacement of {node.op_type} fails; {problem}"
-        instead_of = original if len(new) == len(original.outputs) else None
-        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, new, instead_of=instead_of))
+        replaces = original if len(new) == len(original.outputs) else None
+        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, new, replaces=replaces))
         if verdict.status is Status.OK:
             return None
         problem = "" if unresolved is None else f"; {unresolved}"
@@ -198,7 +198,7 @@ class _Legalizer:
             still pass in the context of the proposal.
         """
         proposal, unresolved = replacement.proposal, None
-        for node, finding in self.judge.alone(list(proposal.nodes)).items():
+        for node, finding in self.judge.failing_nodes(list(proposal.nodes)).items():
             if keep_random and is_random(node, self.scope):
                 continue
             if _has_subgraphs(node):

@@ -1,1 +1,1 @@
-"""What the runtime makes of a graph: probes, suspects, and the partition into device and host."""
+"""What the runtime makes of a graph: probes, clusters of nodes, and the partition into device and host."""

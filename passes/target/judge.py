@@ -1,11 +1,10 @@
-"""What a runtime makes of the nodes of a model: alone, with what shields them, and with their neighbours.
+"""Asks a runtime about the nodes of a model: each alone, with the other nodes of a rewrite, and in fusion clusters.
 
-A legalization rule may shield an operator from what the runtime gets wrong: indices are made positive before ScatterND.
-Judged alone the operator still fails; with all that the rule made of one node, which is its *unit*, it does not. The
-reverse are neighbours that are right alone and wrong together (``suspects.py``).
+A legalization rule may protect an operator from what the runtime gets wrong: it makes indices positive before
+ScatterND. Alone the operator still fails; together with all nodes that the rule made for the same source nodes, its
+*rule group*, it does not. The reverse are clusters whose nodes are right alone and wrong together (`fusion_clusters`).
 
-The probe of a node is kept with the node, and serves as long as nothing changes that it was made of: whoever asks next,
-another round of legalization or the cutting into stages, need not cut it out and sign it again.
+The probe of a node is cached in its ``meta``, and stays valid as long as what it was made of does not change.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ import onnx_ir as ir
 from passes.core import graphs
 from passes.core.base import Status, Target, Verdict
 from passes.core.graphs import Scope
-from passes.target.probes import Probe
-from passes.target.suspects import suspects
+from passes.target.fusion_clusters import fusion_clusters
+from passes.target.probe import Probe
 
 RULE = "legalize/"
-"""How the name of a pass begins that stands for a legalization rule."""
-_KEPT = "onnx_bridge.probe"
-"""The key of a node's probe among its transient notes, with what it was made of."""
+"""The prefix of the pass name of a legalization rule."""
+_CACHED = "onnx_bridge.probe"
+"""The key of a node's probe in its ``meta``, together with the state that it was made of."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Nodes that the runtime does not run right, in topological order: one, or several together."""
+class Failure:
+    """Nodes on which the runtime fails, in topological order: one node, or a cluster."""
 
     nodes: tuple[ir.Node, ...]
     probe: Probe
@@ -38,33 +37,33 @@ class Finding:
 
 @dataclass
 class Judge:
-    """Asks a runtime about nodes, which are in the main graph or in a subgraph, or proposed."""
+    """Asks a runtime about nodes of the main graph, of subgraphs, or of proposals."""
 
     target: Target
     scope: Scope
 
-    def alone(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
-        """What is wrong with each node by itself; without those that run with their unit, as far as it is given."""
+    def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Failure]:
+        """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
         asked = [node for node in nodes if graphs.constant_of(node) is None]
         found = self._ask([((node,), self._probe(node)) for node in asked])
-        for each in found:  # it is asked about anew next time: more may be known of what leads to it
-            each.nodes[0].meta.pop(_KEPT, None)
-        return {each.nodes[0]: each for each in self._unshielded(found, asked)}
+        for each in found:  # next time it is probed anew: more may be known of its inputs by then
+            each.nodes[0].meta.pop(_CACHED, None)
+        return {each.nodes[0]: each for each in self._failing_in_group(found, asked)}
 
-    def together(self, sound: Collection[ir.Node]) -> list[Finding]:
-        """The groups of nodes that are wrong together though each is sound; without those that their unit shields."""
-        groups = [group for group in suspects(self.scope) if all(node in sound for node in group)]
-        found = self._ask([(group, Probe.of(group, self.scope)) for group in groups])
-        return self._unshielded(found, [node for node in self.scope.graph if node in sound] if found else [])
+    def failing_clusters(self, sound: Collection[ir.Node]) -> list[Failure]:
+        """The clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
+        clusters = [each for each in fusion_clusters(self.scope) if all(node in sound for node in each)]
+        found = self._ask([(each, Probe.of(each, self.scope)) for each in clusters])
+        return self._failing_in_group(found, [node for node in self.scope.graph if node in sound] if found else [])
 
     def ask(self, probe: Probe) -> Verdict:
-        """The verdict on a probe; a refusal where there is no asking."""
+        """The verdict on a probe: a rejection if it cannot be given to a runtime."""
         if probe.problem is not None:
             return Verdict(Status.REJECTED, probe.problem)
         return self.target.verdicts([probe])[0]
 
-    def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Finding]:
-        """Those that fail."""
+    def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Failure]:
+        """The failures among some probes."""
         possible = [(nodes, probe) for nodes, probe in probes if probe.problem is None]
         verdicts = self.target.verdicts([probe for _, probe in possible]) if possible else []
         known = {nodes: verdict for (nodes, _), verdict in zip(possible, verdicts, strict=True)}
@@ -72,38 +71,41 @@ class Judge:
         for nodes, probe in probes:
             verdict = known.get(nodes) or Verdict(Status.REJECTED, str(probe.problem))
             if verdict.status is not Status.OK:
-                found.append(Finding(nodes, probe, verdict))
+                found.append(Failure(nodes, probe, verdict))
         return found
 
-    def _unshielded(self, found: list[Finding], nodes: Iterable[ir.Node]) -> list[Finding]:
-        """Without those that lie within a unit that runs."""
+    def _failing_in_group(self, found: list[Failure], nodes: Iterable[ir.Node]) -> list[Failure]:
+        """The failures that do not lie within a rule group that passes."""
         if not found:
             return found
-        unit_of = units(nodes)
+        group_of = rule_groups(nodes)
         inside = {
-            each.nodes: unit for each in found if (unit := unit_of.get(each.nodes[0])) and set(unit) >= set(each.nodes)
+            each.nodes: group
+            for each in found
+            if (group := group_of.get(each.nodes[0])) and set(group) >= set(each.nodes)
         }
-        whole = [(unit, Probe.of(unit, self.scope)) for unit in dict.fromkeys(inside.values())]
-        failed = {each.nodes for each in self._ask(whole)}
+        groups = [(group, Probe.of(group, self.scope)) for group in dict.fromkeys(inside.values())]
+        failed = {each.nodes for each in self._ask(groups)}
         return [each for each in found if each.nodes not in inside or inside[each.nodes] in failed]
 
     def _probe(self, node: ir.Node) -> Probe:
-        """The probe of a node, the kept one if it still holds."""
+        """The probe of a node: the cached one if it is still valid."""
         if node.graph is None:
             return Probe.of([node], self.scope)
         state = _state(node, self.scope)
-        kept = node.meta.get(_KEPT)
-        if kept is not None and kept[0] == state and kept[1].nodes == (node,):  # a clone has its original's notes
-            probe: Probe = kept[1]
+        cached = node.meta.get(_CACHED)
+        # a clone has the meta of its original
+        if cached is not None and cached[0] == state and cached[1].nodes == (node,):
+            probe: Probe = cached[1]
             return probe
         probe = Probe.of([node], self.scope)
         if probe.is_local:
-            node.meta[_KEPT] = state, probe
+            node.meta[_CACHED] = state, probe
         return probe
 
 
 def _state(node: ir.Node, scope: Scope) -> Hashable:
-    """What the probe of a node is made of, where that is the node and its operands alone."""
+    """What the probe of a node is made of, if that is the node and its operands only."""
     operands = tuple([value if value is None else (value, *_known(value, scope)) for value in node.inputs])
     results = tuple([(value.name == "", _is_used(value), *_known(value, scope)) for value in node.outputs])
     return operands, results, tuple(node.attributes.values()), tuple(scope.opset_imports.items())
@@ -121,11 +123,11 @@ def _is_used(value: ir.Value) -> bool:
     return value.is_graph_output() or bool(value.uses())
 
 
-def units(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
-    """For each of the nodes that a rule made, in order, those that it made with it of the same nodes of the source."""
-    groups: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
+def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
+    """For each node that a rule made, all nodes that it made for the same source nodes, in order; if several."""
+    by_origin: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
     for node in nodes:
         maker = node.metadata_props.get(graphs.PASS, "")
         if maker.startswith(RULE):
-            groups.setdefault((maker, node.metadata_props.get(graphs.ORIGIN, ""), node.graph), []).append(node)
-    return {node: tuple(group) for group in groups.values() for node in group if len(group) > 1}
+            by_origin.setdefault((maker, node.metadata_props.get(graphs.ORIGIN, ""), node.graph), []).append(node)
+    return {node: tuple(group) for group in by_origin.values() for node in group if len(group) > 1}

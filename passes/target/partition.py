@@ -1,4 +1,4 @@
-"""Cut a model into partitions, which run one after another: on the device, and on the host what the device cannot run.
+"""Partition a model: pieces that run one after another, on the device, or on the host if the device cannot run them.
 
     x ─ Conv ─ Relu ─ NonZero ─ Gather ─►        device: Conv, Relu  →  host: NonZero, Gather
 
@@ -6,14 +6,14 @@ The partitions alternate between the sides. So a node's earliest partition follo
 one if they are on its side, else the next one. This gives the fewest partitions, for a first partition on either side;
 the better of the two is taken. It never gives a cycle.
 
-Three things bring nodes to the host that the device could run:
+Some nodes go to the host although the device could run them:
 
-- what reaches the device from the host must be a tensor of numbers and have a fixed shape: so a data-dependent shape
-  keeps all that follows on the host, until a shape is fixed again;
-- an island, the part of a device partition that fits into no other and hardly works (a hundredth of the work on the
-  device, at most ten million multiply-adds: about what it costs to hand tensors over), where without it there are fewer
-  partitions;
-- a node with subgraphs goes as a whole, and what it captures are operands like others.
+- What the device takes from the host must be a numeric tensor of static shape. So all that follows a data-dependent
+  shape stays on the host, until a shape is static again.
+- An island: nodes of a device partition that fit into no other partition, and whose work is small (at most a hundredth
+  of the work on the device, and ten million multiply-adds, about the cost of transferring tensors), if there are fewer
+  partitions without it.
+- A node with subgraphs is placed as a whole; the values that it captures are operands like its inputs.
 
 Constants belong to every partition that uses them.
 """
@@ -42,7 +42,7 @@ class Side(enum.Enum):
 
     @property
     def other(self) -> Side:
-        """The one that it is not."""
+        """The opposite side."""
         return Side.HOST if self is Side.DEVICE else Side.DEVICE
 
 
@@ -53,8 +53,8 @@ class Partition:
     Attributes:
         side: where.
         nodes: in topological order, without constants.
-        inputs: what it takes from the caller and from partitions before, in the order of first use.
-        outputs: what it gives to later partitions and to the caller.
+        inputs: the values from the caller and from earlier partitions, in the order of first use.
+        outputs: the values for later partitions and the caller.
     """
 
     side: Side
@@ -65,10 +65,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Plan:
-    """A model in partitions.
+    """The partitions of a model.
 
     Attributes:
-        partitions: in the order in which they run; no two in a row are on the same side.
+        partitions: in execution order; two in a row are on different sides.
         reasons: why each node on the host is there.
         work: the estimated work of each node.
     """
@@ -79,23 +79,23 @@ class Plan:
 
     @property
     def wholly_on_device(self) -> bool:
-        """Whether nothing is left to the host; so it is for a model without nodes."""
+        """Whether no partition is on the host, as in a model without nodes."""
         return all(partition.side is Side.DEVICE for partition in self.partitions)
 
 
 def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
-    """Cut a model into as few partitions as possible.
+    """Partition a model into as few pieces as possible.
 
-    Outputs of the model that are constants or inputs go through the device only where that is all that there is.
+    Outputs of the model that are constants or inputs pass through the device only if there is nothing else to compute.
 
     Args:
         model: its nodes in topological order; functions are opaque.
         reasons: nodes of the main graph that the device cannot run, and why.
-        made_only: whether the device shall give nothing but what nodes make.
+        made_only: whether all outputs of the device must be results of nodes.
     """
     graph = model.graph
     planner = _Planner(graph)
-    hosted = planner.closed(reasons)
+    hosted = planner.with_followers(reasons)
     while (fewer := planner.without_an_island(hosted)) is not None:
         hosted = fewer
     order = {node: index for index, node in enumerate(planner.operands)}
@@ -110,10 +110,10 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
 
 
 def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> ir.Model:
-    """The part of a model that computes some of its values from others, as a model of its own.
+    """Extract the part of a model that computes some values from others, as a model of its own.
 
     Args:
-        model: stays as it is; the part shares its tensors.
+        model: is not changed; the part shares its tensors.
         inputs: names of values of the main graph.
         outputs: likewise.
 
@@ -141,7 +141,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     for value, twin in zip(given, part.inputs, strict=True):
         twin.const_value = None
         twin.meta.clear()
-        if value in made:  # by a node that is kept for another of its outputs
+        if value in made:  # by a node that another of its outputs needs
             other = next(each for node in part for each in node.outputs if each.name == value.name and each is not twin)
             other.name = f"{value.name}/unused"
             other.replace_all_uses_with(twin, replace_graph_outputs=True)
@@ -159,7 +159,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
 
 
 def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
-    """The nodes of a graph that make some values of others, in order."""
+    """The nodes of a graph that compute the values ``wanted`` from those ``given``, in order."""
     found: set[ir.Node] = set()
     pending = [value.producer() for value in wanted if value not in given]
     while pending:
@@ -184,7 +184,7 @@ def _called(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
 
 
 def can_cross(value: ir.Value) -> bool:
-    """Whether a value may go to the device: a tensor of numbers of a fixed shape."""
+    """Whether the device can take a value: a numeric tensor of static shape."""
     return (
         isinstance(value.type, ir.TensorType)
         and value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
@@ -195,28 +195,28 @@ def can_cross(value: ir.Value) -> bool:
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Whether a node is a constant, which belongs to every partition that uses it."""
+    """Whether a node is a Constant, which belongs to every partition that uses it."""
     return node.op_type == "Constant" and node.domain == ""
 
 
 def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) -> Iterator[Partition]:
-    """One partition on the device, which gives what the model does, in its order, but for what cannot go there."""
+    """One device partition with the outputs of the model in their order, without those that cannot be on the device."""
     unmade = [value for value in graph.outputs if value.producer() is None or _is_constant(value)]
-    aside = [value for value in unmade if made_only or not can_cross(value)]
-    if aside:
-        yield Partition(Side.HOST, (), tuple(value for value in aside if not _is_constant(value)), tuple(aside))
-    outputs = tuple(value for value in graph.outputs if value not in aside)
+    bypassing = [value for value in unmade if made_only or not can_cross(value)]
+    if bypassing:
+        yield Partition(Side.HOST, (), tuple(value for value in bypassing if not _is_constant(value)), tuple(bypassing))
+    outputs = tuple(value for value in graph.outputs if value not in bypassing)
     if nodes or outputs:
         taken = {*boundary(graph, nodes)[0], *outputs}
         yield Partition(Side.DEVICE, nodes, tuple(value for value in graph.inputs if value in taken), outputs)
 
 
 class _Planner:
-    """What stays the same while sides are weighed.
+    """What is independent of the sides of nodes.
 
     Attributes:
-        operands: of each node that outputs depend on: what it and its subgraphs use, without constants.
-        work: of each node.
+        operands: of each node that outputs depend on: the values that it and its subgraphs use, without constants.
+        work: the estimated work of each node.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
@@ -233,8 +233,8 @@ class _Planner:
                 self._users[producer].append(node)
         self.work = {node: estimate(node) for node in self.operands}
 
-    def closed(self, reasons: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
-        """The nodes on the host, with those that must follow: what they take from the host cannot go to the device."""
+    def with_followers(self, reasons: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
+        """The nodes on the host, with those that must be there too, since the device cannot take their inputs."""
         hosted = {node: reason for node, reason in reasons.items() if node in self.operands}
         for node, operands in self.operands.items():
             if node in hosted:
@@ -242,12 +242,12 @@ class _Planner:
             for value in operands:
                 producer = value.producer()
                 if (producer is None or producer in hosted) and not can_cross(value):
-                    hosted[node] = f"its input {value.name} {_what_it_is(value)}"
+                    hosted[node] = f"its input {value.name} {_why_not_on_device(value)}"
                     break
         return hosted
 
     def without_an_island(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
-        """The nodes on the host, with one island of the device; None where that makes no fewer partitions."""
+        """The nodes on the host, with one island of the device added; None if that gives no fewer partitions."""
         levels, first = self._best(hosted)
         latest = self._latest(levels, hosted)
         total = sum(work for node, work in self.work.items() if node not in hosted)
@@ -260,8 +260,8 @@ class _Planner:
         for nodes in sorted(partitions.values(), key=lambda nodes: sum(self.work[node] for node in nodes)):
             if sum(self.work[node] for node in nodes) > limit:
                 return None
-            fewer = self.closed(
-                {**hosted, **dict.fromkeys(nodes, "an island that is not worth a partition of its own")}
+            fewer = self.with_followers(
+                {**hosted, **dict.fromkeys(nodes, "too little work for a partition of its own")}
             )
             if _cost(*self._best(fewer))[1] < before:
                 return fewer
@@ -282,18 +282,18 @@ class _Planner:
             inputs = dict.fromkeys(value for node in nodes for value in self.operands[node] if value not in made)
             outputs = [value for value in made if value in results or used_at.get(value, set()) - {level}]
             side = first if level % 2 == 0 else first.other
-            if side is Side.HOST:  # which can give the caller what no node makes
+            if side is Side.HOST:  # which can return constants
                 outputs += constants
                 constants = []
             yield Partition(side, nodes, tuple(inputs), tuple(outputs))
 
     def _best(self, hosted: Mapping[ir.Node, str]) -> tuple[dict[ir.Node, int], Side]:
-        """The levels with the fewer partitions on the device, then in all, of those that begin on either side."""
+        """The levels with the fewest partitions on the device, then in all, with a first partition on either side."""
         both = [(self._levels(hosted, first), first) for first in (Side.HOST, Side.DEVICE)]
         return min(both, key=lambda each: _cost(*each))
 
     def _levels(self, hosted: Mapping[ir.Node, str], first: Side) -> dict[ir.Node, int]:
-        """The earliest partition of each node; even ones are on the ``first`` side."""
+        """The earliest partition of each node; those of even index are on the side ``first``."""
         levels: dict[ir.Node, int] = {}
         for node in self.operands:
             earliest = max((levels[producer] for producer in self._producers(node)), default=0)
@@ -318,7 +318,7 @@ class _Planner:
 
 
 def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
-    """The partitions on the device, and all."""
+    """The numbers of partitions on the device and in all."""
     used = set(levels.values())
     return sum((level % 2 == 0) == (first is Side.DEVICE) for level in used), len(used)
 
@@ -337,7 +337,7 @@ def needed(graph: ir.Graph) -> set[ir.Node]:
 
 
 def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:
-    """What nodes of a graph take from outside, without constants, and what the outside takes from them."""
+    """The inputs of some nodes of a graph, without constants, and their outputs that are used elsewhere."""
     inside = set(nodes)
     made = {value: None for node in graph if node in inside for value in node.outputs}
     taken = dict.fromkeys(value for node in graph if node in inside for value in _uses(node) if not _is_constant(value))
@@ -346,7 +346,7 @@ def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value],
 
 
 def _uses(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a node and its subgraphs take from their graph."""
+    """The values that a node and its subgraphs use."""
     yield from (value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None)
 
 
@@ -355,12 +355,12 @@ def _is_constant(value: ir.Value) -> bool:
     return value.is_initializer() or (producer is not None and is_constant(producer))
 
 
-def _what_it_is(value: ir.Value) -> str:
+def _why_not_on_device(value: ir.Value) -> str:
     if value.type is None:
         return "has no known type"
     if not isinstance(value.type, ir.TensorType):
-        return f"is no tensor but {value.type}"
+        return f"is not a tensor but {value.type}"
     if value.dtype == ir.DataType.STRING:
         return "holds strings"
     producer = value.producer()
-    return f"has no fixed shape{'' if producer is None else f' as {producer.op_type} {producer.name} makes it'}"
+    return f"has no static shape{'' if producer is None else f': {producer.op_type} {producer.name} computes it'}"

@@ -24,7 +24,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 from tests.passes.helpers import mentioned
 from tests.passes.rewriting import model
 

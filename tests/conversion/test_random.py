@@ -18,7 +18,7 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import inference
 from passes.core.base import Status
 from passes.core.graphs import Scope
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 X = {"x": np.full((4, 32), 0.5, np.float32)}
 TRAINING = "half = Constant<value = float {0.5}>() yes = Constant<value = bool {1}>()"

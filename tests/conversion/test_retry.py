@@ -37,7 +37,7 @@ from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 
 CRASH = WorkerCrashed("compile", returncode=-signal.SIGSEGV)
 

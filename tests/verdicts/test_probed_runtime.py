@@ -24,7 +24,8 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import graphs, inference
 from passes.core.base import Status, Target, Verdict
 from passes.core.graphs import Scope
-from passes.target.probes import Probe, suspects
+from passes.target.fusion_clusters import fusion_clusters
+from passes.target.probe import Probe
 from tests.passes.helpers import sealed, tiny, weigh
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])
@@ -127,7 +128,7 @@ class TestNodes:
 
     def test_what_cannot_be_asked_is_rejected_for_that(self, target: Target) -> None:
         verdict = said(target, last("(string[2] x) => (y) { y = Identity(x) }"))
-        assert verdict == Verdict(Status.REJECTED, "x is of strings")
+        assert verdict == Verdict(Status.REJECTED, "x holds strings")
 
     def test_an_operator_that_only_onnx_itself_can_evaluate(self, target: Target) -> None:
         probe = last("(int16[3,4] x) => (z) { z = Relu(x) }")
@@ -156,7 +157,7 @@ class TestWrongNumbers:
             value=np.float32(value),
             w=np.ones((1, 1, 3, 3), np.float32),
         )
-        (group,) = suspects(scope)
+        (group,) = fusion_clusters(scope)
         *alone, together = target.verdicts([*(Probe.of([node], scope) for node in group), Probe.of(group, scope)])
         assert [verdict.status for verdict in alone] == [Status.OK, Status.OK]
         assert together.status is (Status.WRONG if value else Status.OK)
@@ -169,7 +170,7 @@ class TestWrongNumbers:
             none=np.zeros(0, np.float32),
             scales=np.array([1, 1, 2, 2], np.float32),
         )
-        (group,) = suspects(scope)
+        (group,) = fusion_clusters(scope)
         *alone, together = target.verdicts([*(Probe.of([node], scope) for node in group), Probe.of(group, scope)])
         assert {verdict.status for verdict in alone} == {Status.OK}
         assert together.status is Status.WRONG

@@ -13,7 +13,7 @@ from onnx_bridge.verdicts.race_conditions import race_condition
 from passes.core import inference
 from passes.core.base import Status
 from passes.core.graphs import Scope
-from passes.target.probes import Probe
+from passes.target.probe import Probe
 from tests.passes.helpers import tiny
 
 _LOOP = (

@@ -19,9 +19,10 @@ from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.parity.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
 from passes.analysis import zero_point_shifts
 from passes.analysis.quantization import is_quantizer
+from passes.analysis.randomness import RANDOM
 from passes.core import graphs
+from passes.target.dependencies import fixed_values
 from passes.target.partition import Plan, Side, extract, is_constant, needed
-from passes.target.probes import RANDOM, fixed_values
 
 COPIES = 4
 """How many copies of a segment's values exist at a time: of the original, the reference, in context, in isolation."""

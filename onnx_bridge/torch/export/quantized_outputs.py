@@ -15,7 +15,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.reference.tolerances import Tolerance, preset_tolerance
 from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
-from passes.target.probes import fixed_values
+from passes.target.dependencies import fixed_values
 
 
 def tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:

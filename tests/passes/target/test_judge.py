@@ -10,8 +10,8 @@ import onnx_ir as ir
 from passes.core import graphs, inference
 from passes.core.base import Status, Verdict
 from passes.core.graphs import Scope
-from passes.target.judge import Judge, units
-from passes.target.probes import Probe
+from passes.target.judge import Judge, rule_groups
+from passes.target.probe import Probe
 from tests.passes.rewriting import model
 
 CHAIN = "(float[2] x) => (float[2] y) { a = Neg(x) b = Abs(a) c = Exp(b) d = Neg(c) y = Abs(d) }"
@@ -44,44 +44,44 @@ def stamp(nodes: Sequence[ir.Node]) -> None:
     graphs.stamp(nodes, "legalize/one-rule", nodes[:1])
 
 
-class TestUnits:
+class TestRuleGroups:
     def test_what_a_rule_made_of_one_node(self) -> None:
         first, second, other, third, fourth = nodes = list(scope_of(CHAIN).graph)
         stamp([first, second])
         stamp([third])
         graphs.stamp([fourth], "fold-constants", [fourth])
-        found = units(nodes)
+        found = rule_groups(nodes)
         assert found == {first: (first, second), second: (first, second)}
         assert other not in found and third not in found
 
-    def test_other_nodes_of_the_same_rule_are_another_unit(self) -> None:
+    def test_other_nodes_of_the_same_rule_are_another_group(self) -> None:
         nodes = list(scope_of(CHAIN).graph)
         stamp(nodes[:2])
         stamp(nodes[2:])
-        assert set(units(nodes).values()) == {tuple(nodes[:2]), tuple(nodes[2:])}
+        assert set(rule_groups(nodes).values()) == {tuple(nodes[:2]), tuple(nodes[2:])}
 
 
-class TestAlone:
+class TestFailingNodes:
     def test_a_node_that_is_rejected(self) -> None:
         scope = scope_of(CHAIN)
-        found = Judge(Picky(("Exp",)), scope).alone(scope.graph)
+        found = Judge(Picky(("Exp",)), scope).failing_nodes(scope.graph)
         (exp,) = (node for node in scope.graph if node.op_type == "Exp")
         assert list(found) == [exp] and found[exp].verdict == Verdict(Status.REJECTED, "no")
 
-    def test_a_unit_shields_its_nodes(self) -> None:
+    def test_a_node_that_passes_within_its_group(self) -> None:
         scope = scope_of(CHAIN)
         stamp(list(scope.graph)[1:3])
-        assert not Judge(Picky(("Exp",)), scope).alone(scope.graph)
-        assert Judge(Picky(("Exp",), ("Abs", "Exp")), scope).alone(scope.graph)
+        assert not Judge(Picky(("Exp",)), scope).failing_nodes(scope.graph)
+        assert Judge(Picky(("Exp",), ("Abs", "Exp")), scope).failing_nodes(scope.graph)
 
     def test_what_cannot_be_asked(self) -> None:
         scope = scope_of("(string[2] x) => (string[2] y) { y = Identity(x) }")
         runtime = Picky()
-        (finding,) = Judge(runtime, scope).alone(scope.graph).values()
-        assert finding.verdict == Verdict(Status.REJECTED, "x is of strings") and not runtime.asked
+        (finding,) = Judge(runtime, scope).failing_nodes(scope.graph).values()
+        assert finding.verdict == Verdict(Status.REJECTED, "x holds strings") and not runtime.asked
 
 
-class TestTogether:
+class TestFailingClusters:
     TEXT = "(float[1,1,4,4] x) => (y) { r = Relu(x) p = Pad(r, pads) y = Conv(p, w) }"
     WHERE = {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": np.ones((1, 1, 3, 3), np.float32)}
 
@@ -89,27 +89,27 @@ class TestTogether:
         scope = scope_of(self.TEXT, **self.WHERE)
         _, pad, conv = nodes = list(scope.graph)
         judge = Judge(Picky(("Pad", "Conv")), scope)
-        assert not judge.alone(nodes)
-        assert [finding.nodes for finding in judge.together(set(nodes))] == [(pad, conv)]
-        assert not judge.together({pad})
+        assert not judge.failing_nodes(nodes)
+        assert [finding.nodes for finding in judge.failing_clusters(set(nodes))] == [(pad, conv)]
+        assert not judge.failing_clusters({pad})
 
-    def test_a_unit_shields_those_that_lie_within_it(self) -> None:
+    def test_a_cluster_that_passes_within_its_group(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
         nodes = list(scope.graph)
         stamp(nodes)
-        assert not Judge(Picky(("Pad", "Conv")), scope).together(set(nodes))
+        assert not Judge(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
 
     def test_a_unit_does_not_shield_what_reaches_beyond_it(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
         nodes = list(scope.graph)
         stamp(nodes[:2])
-        assert Judge(Picky(("Pad", "Conv")), scope).together(set(nodes))
+        assert Judge(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
 
 
 class TestKept:
     def asked(self, scope: Scope) -> list[Probe]:
         runtime = Picky(("Exp",))
-        Judge(runtime, Scope(scope.model, scope.graph)).alone(scope.graph)
+        Judge(runtime, Scope(scope.model, scope.graph)).failing_nodes(scope.graph)
         return runtime.asked
 
     def test_probes_of_nodes_that_stay_as_they_are(self) -> None:

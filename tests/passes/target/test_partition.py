@@ -142,7 +142,7 @@ def test_reasons() -> None:
     )
     assert {node.op_type: reason for node, reason in planned(source).reasons.items()} == {
         "NonZero": "no NonZero",
-        "Cast": "its input i has no fixed shape as NonZero find makes it",
+        "Cast": "its input i has no static shape: NonZero find computes it",
     }
 
 

@@ -15,7 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from passes.core import graphs, inference
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.target.probes import Probe, suspects
+from passes.target.fusion_clusters import fusion_clusters
+from passes.target.probe import Probe
 from tests.passes.helpers import sealed, tiny, weigh
 
 
@@ -249,10 +250,10 @@ class TestProblems:
         [
             ("(float[n,3] x) => (y) { y = Relu(x) }", r"the shape of x is not fixed: \[n,3\]"),
             ("(float[] x) => (y) { y = Relu(x) }", "the shape of x is not known"),
-            ("(string[2] x) => (y) { y = Identity(x) }", "x is of strings"),
-            ("(seq(float[2]) x) => (y) { y = SequenceLength(x) }", "x is no tensor but Sequence"),
-            ("(float[2] x) => (y) { y = SequenceConstruct(x) }", "y is no tensor but Sequence"),
-            ("(float[2] x) => (y) { y = Cast<to=8>(x) }", "y is of strings"),
+            ("(string[2] x) => (y) { y = Identity(x) }", "x holds strings"),
+            ("(seq(float[2]) x) => (y) { y = SequenceLength(x) }", "x is not a tensor but Sequence"),
+            ("(float[2] x) => (y) { y = SequenceConstruct(x) }", "y is not a tensor but Sequence"),
+            ("(float[2] x) => (y) { y = Cast<to=8>(x) }", "y holds strings"),
         ],
     )
     def test_what_cannot_be_asked(self, text: str, words: str) -> None:
@@ -295,7 +296,7 @@ class TestWork:
 
 class TestSuspects:
     def groups(self, text: str, **constants: Any) -> list[list[str]]:
-        return [[node.op_type for node in group] for group in suspects(scope_of(text, **constants))]
+        return [[node.op_type for node in group] for group in fusion_clusters(scope_of(text, **constants))]
 
     def test_a_pad_before_a_convolution_or_a_pooling(self) -> None:
         pads = np.array([0, 0, 1, 1, 0, 0, 1, 1])
@@ -334,14 +335,14 @@ def test_places_are_those_of_the_inputs_that_there_are() -> None:
         s=np.float32(0.1),
     )
     whole = Probe.of(list(scope.graph)[1:], scope)
-    part = Probe([scope.graph[2]], scope, whole.outputs, instead_of=whole)
-    again = Probe(whole.nodes, scope, whole.outputs, instead_of=whole)
+    part = Probe([scope.graph[2]], scope, whole.outputs, replaces=whole)
+    again = Probe(whole.nodes, scope, whole.outputs, replaces=whole)
     assert [value.name for value in again.inputs] == ["x", "w", "b"]
-    assert again.places == [0, 1, 2]
-    assert again.full_places == [0, 1]
+    assert again.input_indices == [0, 1, 2]
+    assert again.full_input_indices == [0, 1]
     assert len(again.to_proto(full=True).graph.input) == 2
-    assert part.full_places is None  # it takes what the other makes
-    assert whole.full_places is None
+    assert part.full_input_indices is None  # it takes what the other makes
+    assert whole.full_input_indices is None
 
 
 def test_what_a_large_constant_is_made_of_is_told_apart() -> None:

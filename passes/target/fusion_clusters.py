@@ -1,0 +1,87 @@
+"""Clusters of nodes that a compiler may fuse wrongly: each node alone is right, but the cluster computes wrong numbers.
+
+No probe of a single node shows this:
+
+    Conv(Pad(x))      the compiler takes the pads of Pad for those of Conv, whatever their value and axes
+    Resize(view(x))   it reads elements in memory order, but Transpose, Slice and others only change the view, and most
+                      operators keep the layout of their inputs: Resize(Relu(Conv(Transpose(x))))
+
+Skips: neighbours that only targets with more fusions than ``ref`` fuse, which probes could not show either; a Transpose
+and a Resize that are more than `_MAX_DISTANCE` nodes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from passes.core.graphs import Scope
+
+_PADDED = frozenset(
+    ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]
+    + [f"{scope}{kind}Pool" for scope in ("", "Global") for kind in ("Max", "Average", "Lp")]
+)
+_VIEWS = frozenset(["Expand", "Identity", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"])
+_AFTER_VIEWS = frozenset(["Resize", "Upsample"])
+_STANDARD_LAYOUT = frozenset(
+    ["DepthToSpace", "Einsum", "Flatten", "Gather", "Gemm", "MatMul", "Reshape", "Resize", "SpaceToDepth", "Upsample"]
+)
+"""Operators whose results have the standard layout, whatever that of their inputs."""
+_MAX_VIEWS = 4
+"""How many views in a row are followed."""
+_MAX_DISTANCE = 16
+"""How many nodes apart a Transpose and a Resize may be."""
+
+
+def fusion_clusters(scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
+    """The clusters of a scope, each in topological order, so that the last node consumes the others' results."""
+    for node in scope.nodes():
+        if node.op_type in _PADDED:
+            producer = _data_producer(node)
+            if producer is not None and producer.op_type == "Pad":
+                yield producer, node
+        elif node.op_type in _AFTER_VIEWS:
+            cluster = _path_from_transpose(node)
+            while (
+                len(cluster) <= _MAX_VIEWS
+                and (producer := _data_producer(cluster[0])) is not None
+                and producer.op_type in _VIEWS
+            ):
+                cluster.insert(0, producer)
+            if len(cluster) > 1:
+                yield tuple(cluster)
+
+
+def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
+    """A shortest path to a node from a Transpose whose layout may reach it; the node alone if there is none."""
+    successors: dict[ir.Node, ir.Node | None] = {node: None}
+    pending = [node]
+    for _ in range(_MAX_DISTANCE):
+        reached = {
+            producer: each for each in pending for producer in _producers(each, node) if producer not in successors
+        }
+        successors |= reached
+        found = next((producer for producer in reached if producer.op_type == "Transpose"), None)
+        if found is not None:
+            path, step = [found], successors[found]
+            while step is not None:
+                path.append(step)
+                step = successors[step]
+            return path
+        pending = [producer for producer in reached if producer.op_type not in _STANDARD_LAYOUT]
+    return [node]
+
+
+def _producers(node: ir.Node, last: ir.Node) -> list[ir.Node]:
+    """The producers of a node's inputs, in the same graph; of the last node, that of its data."""
+    values = node.inputs[:1] if node is last else node.inputs
+    producers = [value.producer() for value in values if value is not None]
+    return [each for each in producers if each is not None and each.graph is node.graph and each.op_type != "Constant"]
+
+
+def _data_producer(node: ir.Node) -> ir.Node | None:
+    """The producer of a node's first input, in the same graph."""
+    value = node.inputs[0] if node.inputs else None
+    producer = value.producer() if value is not None else None
+    return producer if producer is not None and producer.graph is node.graph else None
