@@ -1,7 +1,7 @@
-"""Attributes on their way back from graphsurgeon.
+"""Convert attributes from graphsurgeon.
 
-A script writes them as plain Python values, which do not always tell their type: an empty list, or a whole number where
-the operator takes a float. There the attribute that was there before decides, then the operator's definition.
+A script writes them as plain Python values, whose type may be ambiguous: an empty list, or an integer where the
+operator takes a float. Then the previous attribute decides, or else the operator's schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from passes.core.errors import InputError
-from passes.surgeon.values import Loaded, TensorValues, data_type, tensor_of
+from passes.surgeon.tensors import ArraySources, TensorValues, data_type, tensor_of
 
 _LISTS = {
     ir.AttributeType.FLOATS,
@@ -28,12 +28,12 @@ _Kind = ir.AttributeType
 
 
 def unchanged(value: Any, shown: Any, attribute: ir.Attr) -> bool:
-    """Whether a script left an attribute's value as it was shown.
+    """Whether a script left the value of an attribute as it was shown.
 
     Args:
-        value: what it is now.
-        shown: what it was.
-        attribute: the model's, which the value stands for.
+        value: the value now.
+        shown: the value as it was shown.
+        attribute: the attribute of the model.
     """
     if isinstance(value, gs.Constant):
         return (
@@ -56,7 +56,7 @@ def attribute_of(
     before: ir.Attr | None,
     *,
     opset: int,
-    loaded: Loaded,
+    sources: ArraySources,
     graph_of: Callable[[gs.Graph], ir.Graph],
 ) -> ir.Attr:
     """The attribute that a script wrote.
@@ -64,21 +64,21 @@ def attribute_of(
     Args:
         name: its name.
         value: what the script wrote.
-        node: where it wrote it.
-        before: the attribute of this name that the node had.
-        opset: the version of the node's operators.
-        loaded: what was read.
-        graph_of: turns subgraphs into graphs.
+        node: the node that has it.
+        before: the previous attribute of this name.
+        opset: the version of the node's domain.
+        sources: the arrays that were read.
+        graph_of: converts subgraphs.
 
     Raises:
-        InputError: the value is nothing that an attribute can be, or does not tell its type.
+        InputError: the value has no type that an attribute can have, or an ambiguous one.
     """
     if isinstance(value, gs.Node.AttributeRef):
         return ir.RefAttr(name, value.name, _Kind(convert_to_onnx_attr_type(value.type)))
     if isinstance(value, gs.Graph):
         return ir.AttrGraph(name, graph_of(value))
     if isinstance(value, gs.Constant):
-        return ir.AttrTensor(name, tensor_of(value, loaded))
+        return ir.AttrTensor(name, tensor_of(value, sources))
     if isinstance(value, onnx.TensorProto):
         return ir.AttrTensor(name, ir.serde.deserialize_tensor(value))
     if isinstance(value, np.ndarray):
@@ -88,13 +88,13 @@ def attribute_of(
     wanted = before.type if before is not None else _declared(name, node, opset)
     if isinstance(value, list | tuple):
         kind = _list_kind(value, wanted)
-        values = [tensor_of(each, loaded) for each in value] if kind == _Kind.TENSORS else list(value)
+        values = [tensor_of(each, sources) for each in value] if kind == _Kind.TENSORS else list(value)
         found = None if kind is None else ir.Attr(name, kind, _plain(values, kind))
     else:
         kind = _kind(value, wanted)
         found = None if kind is None else ir.Attr(name, kind, _plain([value], kind)[0])
     if found is None:
-        raise InputError(f"the attribute {name}={value!r} of {node.name} ({node.op}) has no type that ONNX knows")
+        raise InputError(f"the attribute {name}={value!r} of {node.name} ({node.op}) has no ONNX attribute type")
     return found
 
 
@@ -131,7 +131,7 @@ def _list_kind(value: list[Any] | tuple[Any, ...], wanted: ir.AttributeType | No
 
 
 def _plain(values: list[Any], kind: ir.AttributeType) -> list[Any]:
-    """Values as Python's own types; bytes are str where they are UTF-8."""
+    """Values as built-in Python types; bytes become str where they are UTF-8."""
     if kind in (_Kind.FLOAT, _Kind.FLOATS):
         return [float(each) for each in values]
     if kind in (_Kind.INT, _Kind.INTS):

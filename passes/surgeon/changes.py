@@ -1,4 +1,4 @@
-"""What a script changed in a model, and what follows: who made what, and what is no longer known."""
+"""What a script changed in a model, and the consequences: origins of new nodes, and invalidated types and shapes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Changes:
     """What a script changed.
 
     Attributes:
-        made: new nodes, and old ones that do something else now: each with the one that it was, or None.
-        rewired: old nodes that do the same with other inputs or outputs, likewise.
-        kept: the nodes of the model that are still there.
-        values: constants and inputs that are not what they were.
+        made: nodes that are new (mapped to None) or compute something else (mapped to the previous node).
+        rewired: nodes with other inputs or outputs, mapped to the previous node.
+        kept: the nodes of the model that still exist.
+        values: constants and inputs that have changed.
         declared: values whose dtype or shape the script set.
-        other: what else is not as it was.
-        was: the model's values, by those that stand for them now.
+        other: descriptions of other changes.
+        was: the previous values, by the values that stand for them now.
     """
 
     made: dict[ir.Node, ir.Node | None] = field(default_factory=dict)
@@ -35,21 +35,21 @@ class Changes:
     was: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def count(self) -> int:
-        """How many there are so far, without nodes that are gone."""
+        """The number of changes so far, without removed nodes."""
         return len(self.made) + len(self.rewired) + len(self.values) + len(self.declared) + len(self.other)
 
 
 def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], maker: str) -> None:
-    """Write into new nodes who made them, and which nodes that are gone they stand for.
+    """Record in new nodes the pass that made them, and the removed nodes that they replace.
 
-    A node stands for the one whose output it makes now, and for those before that one that are gone as well; a new node
-    before it stands for the same. One that was put between nodes that are still there stands for none.
+    A new node replaces the removed node whose output it now computes, and the removed nodes before that one. The new
+    nodes before it replace the same ones. A node inserted between existing nodes replaces none.
 
     Args:
-        nodes: all of a scope, in order.
+        nodes: all nodes of a scope, in order.
         changes: what the script changed.
-        removed: the nodes of the model that are gone.
-        maker: the pass.
+        removed: the removed nodes of the model.
+        maker: the name of the pass.
     """
     new = [node for node in nodes if node in changes.made]
     sources: dict[ir.Node, dict[ir.Node, None]] = {}
@@ -72,14 +72,14 @@ def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], mak
         graphs.stamp([node], maker, sources[node])
 
 
-def doubt(model: ir.Model, changes: Changes) -> tuple[int, str]:
-    """Infer anew what depends on what was changed.
+def invalidate(model: ir.Model, changes: Changes) -> tuple[int, str]:
+    """Infer again the types and shapes that depend on a change.
 
-    graphsurgeon leaves the types and shapes of all other tensors as they are, true or not. What inference cannot find
-    keeps them, but is marked as disputed, so that no pass relies on it.
+    graphsurgeon does not update the types and shapes of other tensors. Those that inference cannot determine are kept,
+    but marked as disputed, so that no pass relies on them.
 
     Returns:
-        How many values are disputed, and why inference failed, or nothing if it did not.
+        The number of disputed values, and why inference failed (empty if it did not).
     """
     touched = set(changes.values)
     _spread(model.graph, touched, changes)
@@ -103,7 +103,7 @@ def doubt(model: ir.Model, changes: Changes) -> tuple[int, str]:
 
 
 def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
-    """Add what depends on what was touched; whether there is anything of it in the graph."""
+    """Add all values that depend on ``touched``; whether the graph has any."""
     found = False
     for node in graph:
         hit = node in changes.made or node in changes.rewired or any(value in touched for value in node.inputs)

@@ -1,18 +1,17 @@
-"""Run a function of yours on the model as a graph of graphsurgeon.
+"""Run a user's function on the model as a graphsurgeon graph.
 
     surgeon{script=my.py:function}        where my.py has        def function(graph: gs.Graph) -> gs.Graph | None
 
-The function changes the graph, or returns another. Weights are read when it touches ``.values``. What it does not
-change is put back as it was, with all that graphsurgeon does not show: metadata, descriptions, quantization
-annotations, defaults of inputs, overloads, and attributes that it has no form for. Types and shapes that depend on what
-was changed are inferred anew. New nodes say that this pass made them, and from what.
+The function changes the graph in place, or returns another. Weights are read when it accesses ``.values``. What it does
+not change is restored exactly, including what graphsurgeon does not show: metadata, descriptions, quantization
+annotations, defaults of inputs, overloads, and attributes that it cannot represent. Types and shapes that depend on a
+change are inferred again. New nodes record this pass and the nodes that they replace.
 
-What the function computes is its own affair: nobody can say how far numbers move.
+The exactness is unknown, since the function may compute anything.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 import traceback
@@ -29,6 +28,14 @@ import passes
 from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.errors import BridgeError, InputError, nearest
 
+operate: Callable[..., Result] | None
+try:
+    from passes.surgeon.operation import operate
+except ModuleNotFoundError as error:  # graphsurgeon is an optional dependency
+    if error.name != "onnx_graphsurgeon":
+        raise
+    operate = None
+
 Operation = Callable[[Any], Any]
 """A function that takes a ``gs.Graph``, and returns one or None."""
 _O = TypeVar("_O", bound=Operation)
@@ -36,7 +43,7 @@ _O = TypeVar("_O", bound=Operation)
 
 @dataclass(frozen=True)
 class Surgeon(Pass):
-    """Run a function of yours on the model as a graph of graphsurgeon.
+    """Run a user's function on the model as a graphsurgeon graph.
 
     Attributes:
         script: a Python file and the name of a function in it, as in ``my.py:function``.
@@ -50,16 +57,16 @@ class Surgeon(Pass):
         """Load the script, and run its function as one rewrite.
 
         Raises:
-            InputError: there is no such function, it fails, or what it leaves is no valid graph; or graphsurgeon is not
+            InputError: there is no such function, it fails, or it leaves an invalid graph; or graphsurgeon is not
                 installed.
         """
         file, _, function = self.script.rpartition(":")
         if not file or not function:
             hint = "as in surgeon{script=my.py:function}"
-            raise InputError("it must be told a file and a function in it", where=self.name, hint=hint)
+            raise InputError("its option script must name a file and a function in it", where=self.name, hint=hint)
         path = Path(file)
         if not path.is_file():
-            raise InputError("there is no such file", where=file)
+            raise InputError("the file does not exist", where=file)
         with _importable(path.parent):
             module = _load(path)
             known = [name for name, each in vars(module).items() if callable(each)]
@@ -70,7 +77,7 @@ class Surgeon(Pass):
 
 @dataclass(frozen=True)
 class _Registered(Pass):
-    """What `surgeon_pass` makes of a function."""
+    """A pass made by `surgeon_pass`."""
 
     operation: ClassVar[Operation]
 
@@ -78,7 +85,7 @@ class _Registered(Pass):
         """Run the function as one rewrite.
 
         Raises:
-            InputError: it fails, or what it leaves is no valid graph; or graphsurgeon is not installed.
+            InputError: it fails, or leaves an invalid graph; or graphsurgeon is not installed.
         """
         return _operate(type(self).operation, model, context, self.name, self.name)
 
@@ -94,15 +101,15 @@ def surgeon_pass(*, name: str | None = None, exactness: Exactness = ...) -> Call
 def surgeon_pass(
     function: _O | None = None, /, *, name: str | None = None, exactness: Exactness = Exactness.QUANTIZATION_STEP
 ) -> _O | Callable[[_O], _O]:
-    """Make a function on a ``gs.Graph`` a pass that pipelines know by its name; use it as a decorator.
+    """Register a function on a ``gs.Graph`` as a pass; to be used as a decorator.
 
     Args:
-        function: takes the graph, changes it or returns another; the first line of its docstring describes the pass.
-        name: the pass's; default: the function's, with dashes.
-        exactness: how far numbers may move under it; default: as far as they may at all.
+        function: changes the graph in place or returns another; the first line of its docstring describes the pass.
+        name: the name of the pass; default: that of the function, with dashes.
+        exactness: of the pass.
 
     Returns:
-        The function, as it is.
+        The function itself.
 
     Raises:
         InputError: another pass, or a pipeline, has this name.
@@ -114,7 +121,7 @@ def surgeon_pass(
             "name": label,
             "exactness": exactness,
             "operation": staticmethod(operation),
-            "__doc__": operation.__doc__ or f"Run {operation.__name__} on the model as a graph of graphsurgeon.",
+            "__doc__": operation.__doc__ or f"Run {operation.__name__} on the model as a graphsurgeon graph.",
             "__module__": operation.__module__,
         }
         passes.register(dataclass(frozen=True)(type(operation.__name__, (_Registered,), fields)))
@@ -124,18 +131,17 @@ def surgeon_pass(
 
 
 def _operate(operation: Operation, model: ir.Model, context: Context, maker: str, where: str) -> Result:
-    try:
-        importlib.import_module("onnx_graphsurgeon")
-    except ImportError:
-        hint = "pip install onnx-bridge[surgeon]"
-        raise InputError("graphsurgeon is not installed", where=f"pass {maker}", hint=hint) from None
-    surgery = importlib.import_module("passes.surgeon.run_script")
-    result: Result = surgery.operate(_guarded(operation, where), model, context, maker=maker, where=where)
-    return result
+    if operate is None:
+        raise _not_installed(f"pass {maker}")
+    return operate(_guarded(operation, where), model, context, maker=maker, where=where)
+
+
+def _not_installed(where: str) -> InputError:
+    return InputError("graphsurgeon is not installed", where=where, hint="pip install onnx-bridge[surgeon]")
 
 
 def _guarded(operation: Operation, where: str) -> Operation:
-    """The operation, whose errors say where in the script they arose."""
+    """The operation, with errors that name the line of the script."""
 
     def run(graph: Any) -> Any:
         try:
@@ -153,7 +159,7 @@ def _guarded(operation: Operation, where: str) -> Operation:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """Let a script import what lies beside it, as if it were run."""
+    """Let a script import modules of its own folder."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -164,21 +170,20 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _load(path: Path) -> ModuleType:
-    """Load a script; once, as long as it does not change, since it may register passes."""
+    """Load a script, once while it does not change, since it may register passes."""
     state = path.stat()
     name = f"surgeon:{path.resolve()}:{state.st_mtime_ns}:{state.st_size}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError("is no Python file", where=str(path))
+        raise InputError("it is not a Python file", where=str(path))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         if isinstance(error, ModuleNotFoundError) and error.name == "onnx_graphsurgeon":
-            hint = "pip install onnx-bridge[surgeon]"
-            raise InputError("graphsurgeon is not installed", where=str(path), hint=hint) from None
-        raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error
+            raise _not_installed(str(path)) from None
+        raise InputError(f"it cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error
     return module

@@ -1,8 +1,8 @@
-"""The model that a script left in graphsurgeon's graph, with all that graphsurgeon did not show put back.
+"""Make a model of the graphsurgeon graph that a script left, and restore what graphsurgeon did not show.
 
-As for graphsurgeon, the name of a tensor says which it is. Unlike it, a tensor that two nodes make, or that none makes,
-is an error here; a constant of an outer graph is captured by subgraphs and not copied into each; nodes that a script
-disconnected and left behind are dropped; and the order of nodes need not be topological.
+As in graphsurgeon, tensors are identified by name. Unlike in graphsurgeon, a tensor that two nodes or none compute is
+an error, subgraphs capture constants of outer graphs instead of copying them, disconnected nodes are dropped, and the
+nodes may be in any order.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from passes.core.errors import InputError
 from passes.core.graphs import scopes
 from passes.surgeon.attributes import attribute_of, unchanged
 from passes.surgeon.changes import Changes
-from passes.surgeon.to_graphsurgeon import GraphTag, NodeTag, TensorTag, tag_of
-from passes.surgeon.values import Loaded, dimension, same_elements, same_type, tensor_of, type_of
+from passes.surgeon.tags import GraphTag, NodeTag, TensorTag, tag_of
+from passes.surgeon.tensors import ArraySources, dimension, same_elements, same_type, tensor_of, type_of
 
 Values = ChainMap[str, ir.Value]
 
 
 class Exporter:
-    """Makes graphs of the model of those of graphsurgeon; the model's own are not changed.
+    """Makes graphs of a model of graphsurgeon graphs; the graphs of the original model are not changed.
 
     Args:
-        model: the one that graphsurgeon's graph was made of.
-        loaded: what was read.
+        model: the model that was imported.
+        sources: the arrays that the script read.
 
     Attributes:
-        changes: what the script changed, as far as has been seen.
-        pairs: the graphs and subgraphs, and what they became.
-        nodes: the nodes, and what they became.
+        changes: what the script changed, in the graphs exported so far.
+        pairs: the exported graphs and subgraphs: graphsurgeon's, and the model's.
+        nodes: the exported nodes, likewise.
     """
 
-    def __init__(self, model: ir.Model, loaded: Loaded) -> None:
-        self.ir_version, self.loaded = model.ir_version, loaded
+    def __init__(self, model: ir.Model, sources: ArraySources) -> None:
+        self.ir_version, self.sources = model.ir_version, sources
         self.changes = Changes()
         self.pairs: list[tuple[gs.Graph, ir.Graph]] = []
         self.nodes: list[tuple[gs.Node, ir.Node]] = []
@@ -51,17 +51,17 @@ class Exporter:
         """The main graph, with its opset imports.
 
         Raises:
-            InputError: what the script left is no graph.
+            InputError: the script left an invalid graph.
         """
         made = self._graph(graph, ChainMap(), graph.opset)
         self._restore_defaults(graph, made)
         return self._finish(graph, made)
 
     def functions(self, graph: gs.Graph) -> list[ir.Function]:
-        """The functions; one that was not touched is the model's own.
+        """The functions; an unchanged one is the model's own.
 
         Raises:
-            InputError: what the script left is no function.
+            InputError: the script left an invalid function.
         """
         return [self._function(function) for function in graph.functions]
 
@@ -95,7 +95,7 @@ class Exporter:
         constants += [
             self._define_again(each, values) for each in _never_used(before) if each.name not in values.maps[0]
         ]
-        gs_nodes = [node for node in graph.nodes if len(node.outputs)]  # a node without was disconnected
+        gs_nodes = [node for node in graph.nodes if len(node.outputs)]  # nodes without outputs were disconnected
         outputs = [[self._output(node, each, values) for each in node.outputs] for node in gs_nodes]
         nodes = [self._node(*each, values, opset) for each in zip(gs_nodes, outputs, strict=True)]
         if in_function:
@@ -118,7 +118,7 @@ class Exporter:
         return made
 
     def _in_old_order(self, values: list[ir.Value], before: ir.Graph | None) -> list[ir.Value]:
-        """Initializers as they were ordered in the model, then new ones."""
+        """Initializers in the order of the model, then new ones."""
         old = list(before.initializers.values()) if before is not None else []
         places = {value: place for place, value in enumerate(old)}
         return sorted(values, key=lambda value: places.get(self.changes.was.get(value) or value, len(old)))
@@ -134,7 +134,7 @@ class Exporter:
         )
 
     def _own_constants(self, graph: gs.Graph, before: ir.Graph | None, values: Values) -> Iterator[gs.Constant]:
-        """The constants that a graph must define: those that it uses, and those of its own that its subgraphs use."""
+        """The constants that a graph must define: those that it uses, and its own that its subgraphs use."""
         seen: dict[str, gs.Constant] = {}
         for constant in _constants(graph, before):
             if not constant.name:
@@ -142,22 +142,21 @@ class Exporter:
             visible = values.get(constant.name)
             if visible is not None and visible is self._constants.get(id(constant)):
                 continue
-            if visible is not None and visible.const_value is tensor_of(constant, self.loaded):
+            if visible is not None and visible.const_value is tensor_of(constant, self.sources):
                 continue  # graphsurgeon copies the constants of outer graphs with a subgraph
             first = seen.setdefault(constant.name, constant)
             if first is constant:
                 yield constant
-            elif not same_elements(tensor_of(first, self.loaded), tensor_of(constant, self.loaded)):
-                raise InputError(f"two different constants are called {constant.name}")
+            elif not same_elements(tensor_of(first, self.sources), tensor_of(constant, self.sources)):
+                raise InputError(f"two different constants have the name {constant.name}")
 
     def _define(self, tensor: gs.Tensor, values: Values) -> ir.Value:
-        """An input, or a constant."""
         if tensor.name in values.maps[0]:
-            raise InputError(f"two inputs or constants are called {tensor.name}")
+            raise InputError(f"two inputs or constants have the name {tensor.name}")
         tag: TensorTag | None = tag_of(tensor)
         before = tag.value if tag is not None else None
         if isinstance(tensor, gs.Constant):
-            found = tensor_of(tensor, self.loaded)
+            found = tensor_of(tensor, self.sources)
             value = ir.Value(
                 name=tensor.name,
                 type=ir.TensorType(found.dtype),
@@ -176,7 +175,7 @@ class Exporter:
         return self._place(value, before, values)
 
     def _define_again(self, before: ir.Value, values: Values) -> ir.Value:
-        """A constant that nothing used, and that no script could see."""
+        """An unused constant, which scripts cannot see."""
         value = ir.Value(name=before.name, type=before.type, shape=before.shape, const_value=before.const_value)
         return self._place(value, before, values)
 
@@ -184,13 +183,13 @@ class Exporter:
         if tensor.is_empty():
             return ir.Value(name="")
         if tensor.name in values.maps[0]:
-            hint = "clear tensor.inputs of what it replaces"
-            raise InputError(f"tensor {tensor.name} is made by {node.name}, and by something else", hint=hint)
+            hint = "clear tensor.inputs of the tensor that it replaces"
+            raise InputError(f"tensor {tensor.name} is computed by {node.name} and by another node", hint=hint)
         tag: TensorTag | None = tag_of(tensor)
         return self._place(self._variable(tensor), tag.value if tag is not None else None, values)
 
     def _place(self, value: ir.Value, before: ir.Value | None, values: Values) -> ir.Value:
-        """Let a value be found by its name, with what was noted of the one that it was."""
+        """Register a value by its name, with the metadata of the value that it was."""
         values[str(value.name)] = value
         if before is not None:
             value.doc_string = before.doc_string
@@ -200,14 +199,14 @@ class Exporter:
             self._now[before] = value
             self.changes.was[value] = before
             if value.name != before.name:
-                self.changes.other.append(f"{before.name} is called {value.name}")
+                self.changes.other.append(f"{before.name} is renamed to {value.name}")
         return value
 
     def _variable(self, tensor: gs.Tensor) -> ir.Value:
-        """A value that is no constant, of the type and shape that it had, or that the script gave it."""
+        """A value that is not constant, with its previous type and shape, or those that the script set."""
         value = ir.Value(name=tensor.name)
         if isinstance(tensor, gs.Constant):
-            raise InputError(f"{tensor.name} is a constant, and the output of a node", hint="clear its inputs")
+            raise InputError(f"{tensor.name} is both a constant and the output of a node", hint="clear its inputs")
         tag: TensorTag | None = tag_of(tensor)
         shape = None if tensor.shape is None else tuple(tensor.shape)
         if tag is not None and tag.kind and same_type(tensor, tag.dtype, tag.kind):
@@ -284,16 +283,16 @@ class Exporter:
 
     def _input(self, node: gs.Node, tensor: gs.Tensor, values: Values) -> ir.Value:
         if tensor.name not in values:
-            what = f"nothing makes tensor {tensor.name}, which {node.name} ({node.op}) takes"
-            raise InputError(what, hint="make it an input of the graph or a constant, or append the node that makes it")
+            what = f"no node computes tensor {tensor.name}, which {node.name} ({node.op}) takes"
+            raise InputError(what, hint="make it a graph input or a constant, or append the node that computes it")
         return values[tensor.name]
 
     def _graph_output(self, tensor: gs.Tensor, values: Values) -> ir.Value:
         if tensor.name in values.maps[0]:
             return values[tensor.name]
         if tensor.name not in values:
-            raise InputError(f"nothing makes tensor {tensor.name}, which is an output of the graph")
-        return ir.Value(name=tensor.name)  # that of an outer graph by its name, as in the source
+            raise InputError(f"no node computes tensor {tensor.name}, which is a graph output")
+        return ir.Value(name=tensor.name)  # refers by name to a value of an outer graph, as in the source
 
     def _attribute(
         self, name: str, value: object, node: gs.Node, old: ir.Attr | None, values: Values, opset: int
@@ -304,12 +303,12 @@ class Exporter:
             node,
             old,
             opset=opset,
-            loaded=self.loaded,
+            sources=self.sources,
             graph_of=lambda graph: self._graph(graph, values, opset),
         )
 
     def _restore_defaults(self, graph: gs.Graph, made: ir.Graph) -> None:
-        """Put constants that callers may override back among the inputs, which graphsurgeon does not show."""
+        """Restore the default values of inputs, which graphsurgeon does not show."""
         tag: GraphTag | None = tag_of(graph)
         if tag is None:
             return
@@ -325,11 +324,13 @@ class Exporter:
             made.inputs.extend(value for value in made.initializers.values() if not value.is_graph_input())
 
     def _finish(self, graph: gs.Graph, made: ir.Graph) -> ir.Graph:
-        """Set opset imports, sort, and let notes on devices speak of the new values."""
+        """Set opset imports, sort, and update device configurations to the new values."""
         tag: GraphTag | None = tag_of(graph)
         imports = {each.domain: each.version for each in graph.import_domains or ()}
         standard = "ai.onnx" if "ai.onnx" in imports else ""
-        if tag is None or graph.opset != tag.opset or standard not in imports:  # graphsurgeon would forget graph.opset
+        if (
+            tag is None or graph.opset != tag.opset or standard not in imports
+        ):  # graphsurgeon ignores a changed graph.opset
             imports[standard] = graph.opset
         for node in ir.traversal.RecursiveGraphIterator(made):
             imports.setdefault(node.domain or standard, 1)
@@ -367,14 +368,14 @@ def _constants(graph: gs.Graph, before: ir.Graph | None) -> Iterator[gs.Constant
 
 
 def _never_used(graph: ir.Graph | None) -> Iterator[ir.Value]:
-    """The constants that nothing in a graph of the model used."""
+    """The unused constants of a graph of the model."""
     for value in graph.initializers.values() if graph is not None else ():
         if value.const_value is not None and not value.uses() and not value.is_graph_output():
             yield value
 
 
 def _constant_node(value: ir.Value) -> ir.Node:
-    """The node that makes a constant of a function."""
+    """The Constant node of a constant in a function."""
     assert value.const_value is not None
     attribute = ir.AttrTensor("value", value.const_value)
     value.const_value = None

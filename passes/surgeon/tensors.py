@@ -1,7 +1,7 @@
-"""Tensors on their way to graphsurgeon and back: read only when a script asks, and the same ones if it changes nothing.
+"""Convert tensors to graphsurgeon and back: read lazily, and the model's own tensors where a script changed nothing.
 
-graphsurgeon writes constants by way of a table that takes one float8 for another, and fails for the types of less than
-a byte; so none is written by it: what a script leaves in a `Constant` is turned into a tensor here.
+graphsurgeon's exporter confuses float8 types and fails for types smaller than a byte. So it writes no constants: what a
+script leaves in a `Constant` is converted to a tensor here.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from passes.core.errors import InputError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Loaded:
-    """Remembers which arrays were read from which tensors, as long as a script holds them."""
+class ArraySources:
+    """Records which tensor each array was read from, as long as the script holds the array."""
 
     def __init__(self) -> None:
         self._sources: dict[int, tuple[weakref.ref[Array], ir.TensorProtocol]] = {}
 
     def read(self, tensor: ir.TensorProtocol) -> Array:
-        """The elements in an array of its own, which a script may change; strings are str where they are UTF-8."""
+        """The elements as a new array, which the script may change; strings are str where they are UTF-8."""
         array = np.array(tensor.numpy())
         if tensor.dtype == ir.DataType.STRING:
             array = np.array([_decode(each) for each in array.ravel()], object).reshape(array.shape)
         self._sources[id(array)] = (weakref.ref(array), tensor)
         return array
 
-    def source(self, array: Array) -> ir.TensorProtocol | None:
-        """The tensor that an array was read from, if the array still has its elements."""
+    def find(self, array: Array) -> ir.TensorProtocol | None:
+        """The tensor that an array was read from, if the elements are unchanged."""
         reference, tensor = self._sources.get(id(array), (None, None))
         if reference is None or tensor is None or reference() is not array:
             return None
@@ -46,37 +46,37 @@ class Loaded:
 
 
 class TensorValues(LazyValues):  # type: ignore[misc]
-    """The elements of a tensor of the model, read when a script asks for ``.values``.
+    """The elements of a tensor of the model, read when a script accesses ``.values``.
 
     Attributes:
         source: the tensor.
     """
 
-    def __init__(self, source: ir.TensorProtocol, loaded: Loaded) -> None:
+    def __init__(self, source: ir.TensorProtocol, sources: ArraySources) -> None:
         self.source = source
         self.shape = list(source.shape.numpy())
         self.dtype = surgeon_dtype(source.dtype)
         self.nbytes = source.nbytes
-        self._loaded = loaded
+        self._sources = sources
 
     @property
     def tensor(self) -> onnx.TensorProto:
-        """The tensor as graphsurgeon's own exporter wants it, for scripts that call that."""
+        """The tensor in the form that graphsurgeon's own exporter takes, for scripts that call it."""
         return graphs.tensor_proto(self.source, self.source.name or "")
 
     def load(self) -> Array:
         """Read the elements."""
-        return self._loaded.read(self.source)
+        return self._sources.read(self.source)
 
     def __deepcopy__(self, memo: dict[int, object]) -> TensorValues:
         return self
 
 
-def tensor_of(constant: gs.Constant, loaded: Loaded) -> ir.TensorProtocol:
-    """The tensor that a script left in a constant: the model's own if nothing of it was changed.
+def tensor_of(constant: gs.Constant, sources: ArraySources) -> ir.TensorProtocol:
+    """The tensor that a script left in a constant: the model's own tensor if it is unchanged.
 
     Raises:
-        InputError: it has a dtype that ONNX does not have.
+        InputError: ONNX does not have its dtype.
     """
     values = constant._values
     wanted = data_type(constant._export_dtype) if constant._export_dtype is not None else None
@@ -86,10 +86,10 @@ def tensor_of(constant: gs.Constant, loaded: Loaded) -> ir.TensorProtocol:
         values = values.source.numpy()
     elif isinstance(values, SparseValues):
         values = values.load().astype(values.dtype)
-    elif isinstance(values, LazyValues):  # of a model that the script has read by itself
+    elif isinstance(values, LazyValues):  # of a model that the script has loaded itself
         values = np.asarray(onnx.numpy_helper.to_array(values.tensor))
     array = np.asarray(values)
-    source = loaded.source(array)
+    source = sources.find(array)
     if source is not None and wanted in (None, source.dtype):
         return source
     if array.dtype.kind in "OUS":
@@ -97,11 +97,11 @@ def tensor_of(constant: gs.Constant, loaded: Loaded) -> ir.TensorProtocol:
     try:
         return ir.Tensor(array.astype(wanted.numpy()) if wanted is not None else array)
     except TypeError:
-        raise InputError(f"constant {constant.name} is of {array.dtype}, which ONNX does not have") from None
+        raise InputError(f"constant {constant.name} has the dtype {array.dtype}, which ONNX does not have") from None
 
 
 def data_type(dtype: object) -> ir.DataType:
-    """A dtype of graphsurgeon, which is numpy's or the number of ONNX's.
+    """The ONNX dtype of a graphsurgeon dtype, which is a numpy dtype or an ONNX number.
 
     Raises:
         TypeError: ONNX does not have it.
@@ -130,7 +130,7 @@ def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
 
 
 def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
-    """Whether a tensor has the dtype and the kind of type that it was shown with.
+    """Whether a tensor still has the dtype and the kind of type that were shown.
 
     Raises:
         InputError: ONNX does not have its dtype.
@@ -141,20 +141,20 @@ def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
 
 
 def dimension(dim: object) -> int | str | None:
-    """A dimension that a script wrote; any number below zero means an unknown one.
+    """A dimension that a script wrote; a negative number means unknown.
 
     Raises:
-        InputError: it is none.
+        InputError: it is neither an integer, a name nor None.
     """
     if dim is None or isinstance(dim, str):
         return dim
     if isinstance(dim, int | np.integer):
         return int(dim) if dim >= 0 else None
-    raise InputError(f"{dim!r} is no dimension: there are whole numbers, names and None")
+    raise InputError(f"{dim!r} is not a dimension", hint="use an integer, a name or None")
 
 
 def _kind(tensor: gs.Variable) -> str:
-    kind: object = vars(tensor).get("type", "tensor_type")  # which is missing in what was a constant once
+    kind: object = vars(tensor).get("type", "tensor_type")  # missing in a variable that was a constant
     return str(kind)
 
 
@@ -162,17 +162,17 @@ def _dtype_of(tensor: gs.Variable) -> ir.DataType:
     try:
         return data_type(tensor.dtype)
     except (TypeError, ValueError):
-        raise InputError(f"tensor {tensor.name} is of {tensor.dtype!r}, which ONNX does not have") from None
+        raise InputError(f"tensor {tensor.name} has the dtype {tensor.dtype!r}, which ONNX does not have") from None
 
 
 def surgeon_dtype(dtype: ir.DataType) -> object:
-    """The dtype as graphsurgeon says it."""
+    """The dtype in graphsurgeon's form: a numpy dtype, or an ONNX number where numpy has none."""
     found = get_numpy_type(dtype.value)
     return dtype.value if found is None else found
 
 
 def same_elements(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether two tensors are the same to the bit."""
+    """Whether two tensors are bitwise equal."""
     same = one is other or (one.dtype, one.shape.numpy()) == (other.dtype, other.shape.numpy())
     return same and (one is other or _same_cells(one.numpy(), other.numpy()))
 

@@ -1,0 +1,103 @@
+"""Run a function on the graphsurgeon graph of a model, and apply what it changed as one rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+
+from passes.core import graphs
+from passes.core.base import Context, Result, Rewrite, Skip
+from passes.core.errors import InputError
+from passes.core.graphs import Scope
+from passes.surgeon.changes import Changes, invalidate, stamp
+from passes.surgeon.exporter import Exporter
+from passes.surgeon.importer import Importer
+from passes.surgeon.tags import GraphTag, tag_of
+from passes.surgeon.tensors import ArraySources
+
+
+def operate(
+    function: Callable[[gs.Graph], gs.Graph | None], model: ir.Model, context: Context, *, maker: str, where: str
+) -> Result:
+    """Run a function on a model, and apply its changes as one rewrite.
+
+    Args:
+        function: changes the main graph in place, or returns another.
+        model: its graph and functions are replaced if the function changed anything.
+        context: its budget is charged with one rewrite.
+        maker: the name of the pass.
+        where: how errors call the function.
+
+    Raises:
+        InputError: the function left an invalid graph.
+    """
+    result = Result(model)
+    for scope in graphs.scopes(model):
+        graphs.name_nodes(scope)
+    nodes = [node for scope in graphs.scopes(model) for node in scope.nodes()]
+    try:
+        after, changes = _run(function, model)
+    except InputError as error:
+        raise InputError(error.what, where=error.where or where, hint=error.hint) from error.__cause__
+    functions = after.functions.values()
+    unchanged = {node for each in functions for node in Scope(model, each.graph, each).nodes()}
+    removed = set(nodes) - changes.kept - unchanged
+    if not changes.count() and not removed:
+        return result
+
+    for scope in graphs.scopes(after):
+        stamp(list(scope.nodes()), changes, removed, maker)
+    disputed, failure = invalidate(after, changes)
+    unknown = next((value.name for value in after.graph.outputs if value.type is None), None)
+    if unknown is not None:
+        raise InputError(f"the dtype of the output {unknown} is unknown", where=where, hint="set it in the script")
+    if not context.budget.take():
+        return result
+    _commit(model, after)
+    if failure:
+        result.skips.append(Skip(f"ONNX's shape inference fails on the changed model: {failure}"))
+    elif disputed:
+        result.skips.append(Skip(f"the types or shapes of {disputed} values cannot be confirmed by inference"))
+    old = {*removed, *(each for each in changes.made.values() if each is not None), *changes.rewired.values()}
+    note = where + (f"; {len(changes.other)} other changes" if changes.other else "")
+    before = tuple(node.name or "" for node in nodes if node in old)
+    result.rewrites.append(Rewrite(before, tuple(node.name or "" for node in (*changes.made, *changes.rewired)), note))
+    return result
+
+
+def _run(function: Callable[[gs.Graph], gs.Graph | None], model: ir.Model) -> tuple[ir.Model, Changes]:
+    """The model that a function leaves, and what it changed."""
+    sources = ArraySources()
+    graph = Importer(model, sources).run()
+    shown: GraphTag = tag_of(graph)
+    returned = function(graph)
+    graph = graph if returned is None else returned
+    if not isinstance(graph, gs.Graph):
+        raise InputError(f"it returned {type(graph).__name__}, not a graphsurgeon graph or None")
+    exporter = Exporter(model, sources)
+    main, functions = exporter.graph(graph), exporter.functions(graph)
+    changes = exporter.changes
+    if [each.identifier() for each in functions] != list(model.functions):
+        changes.other.append("the list of functions")
+    producer = (graph.producer_name, graph.producer_version)
+    if (producer, graph.ir_version) != (shown.producer, shown.ir_version):
+        changes.other.append("producer or IR version")
+    name, version = producer if producer != shown.producer else (model.producer_name, model.producer_version)
+    after = ir.Model(
+        main,
+        ir_version=graph.ir_version or model.ir_version,
+        producer_name=name,
+        producer_version=version,
+        functions=functions,
+    )
+    return after, changes
+
+
+def _commit(model: ir.Model, after: ir.Model) -> None:
+    """Replace the contents of a model by those of another; metadata and description stay."""
+    model.graph, model.ir_version = after.graph, after.ir_version
+    model.producer_name, model.producer_version = after.producer_name, after.producer_version
+    model.functions.clear()
+    model.functions.update(after.functions)
