@@ -50,7 +50,7 @@ def bench(
     precisions: Sequence[str] = ("fp32",),
     engines: Sequence[str] = ("migraphx", "ort"),
     module: str | None = None,
-    inputs: files.Given | None = None,
+    inputs: files.SampleSource | None = None,
     iterations: int = 50,
     warmup: int = 3,
     seconds: float | None = None,
@@ -61,7 +61,7 @@ def bench(
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
-    calibration: files.Given | None = None,
+    calibration: files.SampleSource | None = None,
     keep_fp32: Sequence[str] = (),
     options: Mapping[str, bool | str] | None = None,
     timeout: float | None = None,
@@ -239,10 +239,10 @@ class _Given:
             raise InputError(f"it has no batch dimension: {has}", where=str(self.path), hint="leave out --batch")
         return found.pop()
 
-    def sample(self, inputs: files.Given | None, sizes: Mapping[str, int], seed: int) -> Sample:
+    def sample(self, inputs: files.SampleSource | None, sizes: Mapping[str, int], seed: int) -> Sample:
         specs = self.specs()
         if inputs is not None:
-            return files.given(inputs, specs, count=1)[0]
+            return files.load(inputs, specs, count=1)[0]
         symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
         known = {name: size for name, size in sizes.items() if name in symbols}
         return samplers.generate(specs, seed=seed, dims=known)[0]

@@ -100,8 +100,8 @@ def mixed_precision(
     model: str | os.PathLike[str] | ir.Model,
     precision: str = "fp16",
     *,
-    calibration: files.Given | None = None,
-    inputs: files.Given | None = None,
+    calibration: files.SampleSource | None = None,
+    inputs: files.SampleSource | None = None,
     tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -217,11 +217,11 @@ def _candidates(
     return names, _beyond(float_model, set(names), precision, samples(float_model))
 
 
-def _samples(model: ir.Model, inputs: files.Given | None, seed: int, count: int | None) -> list[samplers.Sample]:
+def _samples(model: ir.Model, inputs: files.SampleSource | None, seed: int, count: int | None) -> list[samplers.Sample]:
     initializers = set(model.graph.initializers)
     specs = [spec for spec in samplers.specs(model) if spec.name not in initializers]
     if inputs is not None:
-        return files.given(inputs, specs, count=count)
+        return files.load(inputs, specs, count=count)
     return samplers.generate(specs, seed=seed, samples=count or 1)
 
 

@@ -39,7 +39,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.analysis.quantization import is_quantized
 from passes.target.partition import Partition, Side
@@ -57,7 +57,7 @@ def convert(
     host: bool = True,
     cache: bool = True,
     precision: str = "fp32",
-    calibration: Given | None = None,
+    calibration: SampleSource | None = None,
     keep_fp32: Sequence[str] = (),
     options: Mapping[str, bool | str] | None = None,
     timeout: float | None = None,

@@ -34,7 +34,7 @@ from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.samples import files as input_files
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.calibration import Calibration, gather
+from onnx_bridge.samples.calibration import Calibration, load_calibration
 from passes.core.base import Pass
 from passes.core.pipeline import Pipeline
 from passes.target.partition import Partition, extract
@@ -75,7 +75,7 @@ class Precision:
 
     name: str = "fp32"
     keep: tuple[str, ...] = ()
-    calibration: input_files.Given | None = None
+    calibration: input_files.SampleSource | None = None
 
     def __post_init__(self) -> None:
         where = f"precision {self.name!r}"
@@ -140,7 +140,7 @@ class Precision:
     def _data(self, model: ir.Model) -> Calibration:
         _refuse_quantized(model, self.name)
         names = {str(value.name) for value in model.graph.inputs if not value.is_initializer()}
-        return gather(self.calibration, [spec for spec in samplers.specs(model) if spec.name in names])
+        return load_calibration(self.calibration, [spec for spec in samplers.specs(model) if spec.name in names])
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest and for keys."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 
 Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -55,7 +55,7 @@ class ConvertRequest:
     host: bool = True
     cache: bool = True
     precision: str = "fp32"
-    calibration: Path | Given | None = None
+    calibration: Path | SampleSource | None = None
     keep_fp32: tuple[str, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict)
     timeout: float | None = None

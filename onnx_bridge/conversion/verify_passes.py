@@ -40,7 +40,7 @@ class Verifier:
             (made,) = samplers.generate(specs, dims=dims)
             tensors = {name: each for name, each in made.items() if isinstance(each, np.ndarray)}
             wanted = {name: tuple(shapes.get(name, array.shape)) for name, array in tensors.items()}
-            specs, dims = samplers.fixed(specs, wanted)
+            specs, dims = samplers.with_shapes(specs, wanted)
         (self._sample,) = samplers.generate(specs, dims=dims)
         self._outputs = Reference(model).run(self._sample)
 

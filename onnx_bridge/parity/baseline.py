@@ -95,7 +95,7 @@ class Baseline:
             cleaning,
             device,
             bundle.manifest.passes,
-            [*notes, *reference.notes, *files.doubts(samples)],
+            [*notes, *reference.notes, *files.find_non_finite(samples)],
         )
 
     @classmethod
@@ -202,10 +202,10 @@ def _original(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
 def _samples(bundle: Bundle, original: Path, request: CheckRequest) -> list[Sample]:
     """Samples in the shapes of the bundle; the roles of inputs are derived from the original."""
     if request.inputs is not None:
-        return files.given(request.inputs, bundle.specs, count=request.samples)
+        return files.load(request.inputs, bundle.specs, count=request.samples)
     shapes = {each.name: each.shape for each in bundle.inputs if each.shape is not None}
     names = {each.name for each in bundle.inputs}
     wanted = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
-    specs, dims = samplers.fixed(wanted, shapes)
+    specs, dims = samplers.with_shapes(wanted, shapes)
     count = 1 if request.samples is None else request.samples
     return samplers.generate(specs, seed=request.seed, samples=count, dims=dims)

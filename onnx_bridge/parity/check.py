@@ -35,7 +35,7 @@ from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, run_until_failure
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 from passes.analysis.quantization import is_quantized
 
 AS_GPU = "MIGraphX ref, as a GPU computes quantization"
@@ -46,7 +46,7 @@ def check(
     model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
     *,
     reference: str | os.PathLike[str] | None = None,
-    inputs: Given | None = None,
+    inputs: SampleSource | None = None,
     seed: int = 0,
     samples: int | None = None,
     rtol: float | None = None,

@@ -16,7 +16,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 
 ModelSource = str | os.PathLike[str] | ir.Model
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
@@ -39,7 +39,7 @@ class ParityRequest:
         conversion: how the model is converted, if it is no bundle; and the limits of MIGraphX's steps.
     """
 
-    inputs: Path | Given | None = None
+    inputs: Path | SampleSource | None = None
     seed: int = 0
     samples: int | None = None
     rtol: float | None = None

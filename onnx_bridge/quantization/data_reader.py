@@ -9,15 +9,15 @@ import numpy as np
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.quantization.schemes import Scheme
-from onnx_bridge.samples.calibration import Calibration, gather
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.calibration import Calibration, load_calibration
+from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 
 Tell = Callable[[str], None]
 
 
 def calibration_for(
-    scheme: Scheme, given: Given | None, specs: Sequence[TensorSpec], own: Sequence[Sample] = ()
+    scheme: Scheme, given: SampleSource | None, specs: Sequence[TensorSpec], own: Sequence[Sample] = ()
 ) -> Calibration:
     """The samples to calibrate on, and to compare on.
 
@@ -31,7 +31,7 @@ def calibration_for(
         InputError: none are given, and the scheme measures ranges; or they do not suit the model.
     """
     if given is not None:
-        return gather(given, specs)
+        return load_calibration(given, specs)
     if own:
         many = f"{len(own)} sample{'s' * (len(own) != 1)}"
         note = f"calibrated on the arguments alone ({many}): give data as the model will see it"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from onnx_bridge.quantization.quantized import Quantized
-    from onnx_bridge.samples.files import Given
+    from onnx_bridge.samples.files import SampleSource
 
 
 class Export:
@@ -30,7 +30,7 @@ class Export:
         *,
         scheme: str = "int8",
         mode: Literal["fx", "eager"] = "fx",
-        calibration: Given | None = None,
+        calibration: SampleSource | None = None,
         per_channel: bool = False,
         exclude: Sequence[str] = (),
         train: Callable[[torch.nn.Module], object] | None = None,

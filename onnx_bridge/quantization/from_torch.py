@@ -36,7 +36,7 @@ from onnx_bridge.quantization.schemes import BLOCK, Scheme, scheme_of
 from onnx_bridge.quantization.torch_modes import AsOriginal, Frozen, Quantizer, uncompiled
 from onnx_bridge.quantization.torch_specs import Mode
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.torch.export.calls import Call, Flat, check_devices, eager, settled
 from onnx_bridge.torch.export.exporters import Dims, Refused, attempt
@@ -61,7 +61,7 @@ def quark(
     *,
     scheme: str = "int8",
     mode: Mode = "fx",
-    calibration: Given | None = None,
+    calibration: SampleSource | None = None,
     per_channel: bool = False,
     exclude: Sequence[str] = (),
     train: Callable[[nn.Module], object] | None = None,

@@ -24,7 +24,7 @@ from onnx_bridge.quantization.prepare import prepared
 from onnx_bridge.quantization.quantized import Quantized
 from onnx_bridge.quantization.schemes import QUANTIZERS, Scheme, scheme_of
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, specs
 from passes.analysis.quantization import is_quantized
 
@@ -37,7 +37,7 @@ def quantize(
     *,
     with_: str = "quark",
     scheme: str = "int8",
-    calibration: Given | None = None,
+    calibration: SampleSource | None = None,
     per_channel: bool = False,
     exclude: Sequence[str] = (),
     args: Sequence[str] = (),
@@ -103,7 +103,7 @@ def _from_graph(
     path: Path | None,
     with_: str,
     scheme: Scheme,
-    calibration: Given | None,
+    calibration: SampleSource | None,
     per_channel: bool,
     exclude: Sequence[str],
     own: Sequence[Sample],

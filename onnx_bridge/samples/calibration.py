@@ -1,13 +1,13 @@
 """Calibration data: the samples on which the ranges of an int8 or fp8 program are measured.
 
-They come as whatever `onnx_bridge.samples.files` reads (``.npz``, folders of ``.pb``, Polygraphy's ``.json``, loader
-scripts, arrays in memory), and beyond that as
+The formats are those of `onnx_bridge.samples.files` (``.npz``, folders of ``.pb``, Polygraphy's ``.json``, loader
+scripts, arrays in memory), and
 
 - an ``.npy``, for a model with one input: one sample, or several along the first axis, or one longer batch;
 - a folder of images, for a model with one input of images, ``[N, C, H, W]`` or ``[N, H, W, C]`` of 1 or 3 channels.
-  Pillow reads them. How they are resized and normalised, a file ``images.toml`` in the folder declares (`ImageRules`).
+  Pillow reads them. A file ``images.toml`` in the folder declares how they are preprocessed (`ImageRules`).
 
-Without any, seeded samples are made up: ranges are then those of noise, which is said.
+Without any, seeded random samples are generated, with a note that the ranges are those of noise.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 
 RULES = "images.toml"
-"""The file in a folder of images that declares what is done with them."""
+"""The file in a folder of images that declares their preprocessing."""
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_MADE_UP = 8
-"""How many samples are made up where none are given."""
+_GENERATED = 8
+"""The number of samples that are generated if none are given."""
 
 
 @dataclass(frozen=True)
 class ImageRules:
-    """What is done with an image: resized, cut to the centre, scaled, normalised.
+    """The preprocessing of images: resize, center crop, scale, normalize.
 
     Pixels are (value · scale − mean) / std, by channel; the defaults are those of the ImageNet models of torchvision.
 
     Attributes:
-        resize: what the shorter side becomes, as a multiple of the input's; the centre is cut out of that. 0 stretches
-            the image to the input's size instead.
+        resize: the size of the shorter side, as a multiple of the input's, before the center crop. 0 stretches the
+            image to the input's size instead.
         channels: ``rgb`` or ``bgr``; an input of one channel takes the luminance.
-        scale: what pixel values, 0 to 255, are multiplied with.
-        mean: one number, or one a channel.
+        scale: the factor of pixel values, 0 to 255.
+        mean: one number, or one for each channel.
         std: likewise.
     """
 
@@ -57,10 +57,10 @@ class ImageRules:
 
     @classmethod
     def read(cls, path: Path) -> ImageRules:
-        """Those that a file declares; the rest as by default.
+        """The rules that a file declares, with the defaults for the others.
 
         Raises:
-            InputError: it is no TOML, or declares what there is not.
+            InputError: it is not TOML, or a rule is unknown or invalid.
         """
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -87,9 +87,9 @@ class Calibration:
     """Samples, and where they come from.
 
     Attributes:
-        samples: arrays by input name; at least one sample.
+        samples: at least one.
         source: where they come from, in words.
-        notes: what the user should know, in sentences.
+        notes: sentences for the user.
     """
 
     samples: tuple[Sample, ...]
@@ -97,22 +97,22 @@ class Calibration:
     notes: tuple[str, ...] = ()
 
 
-def gather(given: files.Given | None, specs: Sequence[TensorSpec]) -> Calibration:
-    """Samples for a model.
+def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpec]) -> Calibration:
+    """Load the calibration data of a model.
 
     Args:
-        given: where they are; None makes some up.
-        specs: what the model takes, in fixed shapes.
+        given: the samples, or where to read them from; None generates some.
+        specs: of the model, with fixed shapes.
 
     Raises:
-        InputError: there are none, they do not fit the model, or nothing can be measured on them: they hold NaN or Inf,
-            or an input is 0 in all of them.
+        InputError: there are none, they do not fit the model, or have no range: they contain NaN or Inf, or an input is
+            0 in all of them.
     """
     if given is None:
-        made = tuple(generate(specs, seed=0, samples=_MADE_UP))
+        made = tuple(generate(specs, seed=0, samples=_GENERATED))
         note = (
-            f"calibrated on {_MADE_UP} made-up samples (seed 0): their ranges are not those of real data; "
-            "--calibration takes some"
+            f"calibrated on {_GENERATED} generated samples (seed 0), whose ranges are not those of real data; "
+            "give real data with --calibration"
         )
         return Calibration(made, "seeded samples", (note,))
     notes: tuple[str, ...] = ()
@@ -123,10 +123,10 @@ def gather(given: files.Given | None, specs: Sequence[TensorSpec]) -> Calibratio
     elif path is not None and path.is_dir() and (images := _images(path)):
         rules = ImageRules.read(path / RULES) if (path / RULES).exists() else ImageRules()
         samples = _from_images(images, rules, specs)
-        said = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(rules).items())
-        notes = (f"calibrated on {len(images)} images: {said}",)
+        listed = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(rules).items())
+        notes = (f"calibrated on {len(images)} images: {listed}",)
     else:
-        samples = files.given(given, specs)
+        samples = files.load(given, specs)
     _check(samples, where)
     return Calibration(tuple(samples), where, notes)
 
@@ -134,8 +134,8 @@ def gather(given: files.Given | None, specs: Sequence[TensorSpec]) -> Calibratio
 def _check(samples: Sequence[Sample], where: str) -> None:
     if not samples:
         raise InputError("there are no samples to calibrate on", where=where)
-    if doubts := files.doubts(samples):
-        raise InputError(f"nothing can be measured on such data: {doubts[0]}", where=where)
+    if warnings := files.find_non_finite(samples):
+        raise InputError(f"no range can be measured: {warnings[0]}", where=where)
     arrays: dict[str, list[Array]] = {}
     for sample in samples:
         for name, array in flat(sample).items():
@@ -155,7 +155,7 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"it cannot be read: {error}", where=str(path)) from None
     if not isinstance(array, np.ndarray):
-        raise InputError("it is no .npy", where=str(path))
+        raise InputError("it is not an .npy", where=str(path))
     shape = spec.shape or ()
     if array.ndim == len(shape) + 1:
         pieces = list(array)
@@ -163,7 +163,7 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
         pieces = [array[start : start + batch] for start in range(0, array.shape[0] - batch + 1, batch)]
     else:
         pieces = [array]
-    return files.given([{spec.name: piece} for piece in pieces], specs)
+    return files.load([{spec.name: piece} for piece in pieces], specs)
 
 
 def _images(folder: Path) -> list[Path]:
@@ -171,14 +171,14 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[TensorSpec]) -> list[Sample]:
-    """The images in batches of the model's; of the last ones, what does not fill a batch is filled with the first."""
+    """The images in batches of the model's size; the last batch is filled up with the first images."""
     folder = str(images[0].parent)
     shape = specs[0].shape or () if len(specs) == 1 else ()
-    open_batch = bool(shape) and not isinstance(shape[0], int)  # then the images come one by one
+    open_batch = bool(shape) and not isinstance(shape[0], int)  # then one image a batch
     sizes = [each for each in ((1, *shape[1:]) if open_batch else shape) if isinstance(each, int)]
     first = len(sizes) == 4 and sizes[1] in (1, 3)
     if len(sizes) != 4 or not (first or sizes[3] in (1, 3)) or "float" not in specs[0].dtype.name:
-        what = "the model takes no images: one input of floats, [N, C, H, W] or [N, H, W, C], of 1 or 3 channels"
+        what = "the model does not take images: it needs one float input, [N, C, H, W] or [N, H, W, C], C = 1 or 3"
         raise InputError(what, where=folder, hint="give arrays as an .npz")
     batch, channels = sizes[0], sizes[1] if first else sizes[3]
     height, width = sizes[2:] if first else sizes[1:3]
@@ -201,7 +201,7 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
         with Image.open(path) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
     except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"it is no image: {error}", where=str(path)) from None
+        raise InputError(f"it is not an image: {error}", where=str(path)) from None
     size = width, height
     if rules.resize:
         factor = max(rules.resize * width / image.width, rules.resize * height / image.height)

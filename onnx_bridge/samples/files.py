@@ -1,16 +1,15 @@
-"""Samples that users have: in files of the usual formats, from scripts, from Python.
+"""Samples given by the user: files of the usual formats, scripts, Python objects.
 
-- ``.npz``: arrays by input name. When every array has one dimension more than its input, the first axis of all of them
-  counts samples. The arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional that is not there has no value.
+- ``.npz``: arrays by input name. If every array has one dimension more than its input, the first axis enumerates
+  samples. The arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; a missing optional is empty.
 - a folder with ``input_0.pb``, ``input_1.pb``, … (serialized TensorProto, SequenceProto or OptionalProto): one sample,
   inputs by position. Or a folder with ``test_data_set_0``, … of such folders, as ONNX test suites have them.
-- ``.json``, or a folder of such: what Polygraphy writes with ``--save-inputs``, which is a list of dicts, each array
-  being a base64 of numpy's ``.npy``. Polygraphy itself is not needed.
+- ``.json``, or a folder of such: what Polygraphy writes with ``--save-inputs``, a list of dicts in which each array is
+  a base64-encoded ``.npy``. Polygraphy itself is not needed.
 - ``script.py`` or ``script.py:function``: a Polygraphy data loader script. Its function, by default ``load_data``,
-  takes nothing and gives dicts of arrays, one a sample. It is run in this process.
+  takes no arguments and returns or yields dicts of arrays, one a sample. It runs in this process.
 
-Dtypes that numpy does not know come back from files as raw bytes: they are taken for the input's dtype where the size
-of an element is the same.
+numpy loads dtypes that it does not know as raw bytes; they are viewed as the dtype of the input if the size matches.
 """
 
 from __future__ import annotations
@@ -39,45 +38,47 @@ from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
 
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
-Given = str | os.PathLike[str] | Samples | Callable[[], Samples]
-"""What samples may be given as: a file, folder or script; one sample; several; or a function that gives either."""
+SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]
+"""A file, folder or script; one sample; several; or a function that returns either."""
 
-_MOST = 10_000
-"""A loader that gives more samples than this is taken for one that never ends."""
+_MAX_SAMPLES = 10_000
+"""A loader that yields more samples is taken to be endless."""
 _FORMATS = "an .npz, a folder of input_*.pb, Polygraphy's .json, or a loader script: file.py or file.py:function"
-_Found = Iterable[tuple[str, Mapping[str, Any]]]
-"""Samples as they were found, each with what it is called in messages."""
+_Unvalidated = Iterable[tuple[str, Mapping[str, Any]]]
+"""Samples, each with its origin for messages."""
 
 
-def given(source: Given, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
-    """Samples from whatever a user has, validated.
+def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
+    """Load and validate samples.
 
     Args:
-        source: where they are.
+        source: the samples, or where to read them from.
         model: the model, or its `inputs.specs`.
-        count: how many of them, from the first; None is all.
+        count: how many to take; None is all.
 
     Raises:
-        InputError: they cannot be read, are too few, or one does not fit the model.
+        InputError: they cannot be read, are too few, or do not fit the model.
     """
     if isinstance(source, (str, os.PathLike)):
         return read(Path(source), model, count=count)
     if callable(source):
-        return _taken(_from_function(source, "the function"), "the function", model, count)
+        return _validate_all(_from_function(source, "the function"), "the function", model, count)
     found = [source] if isinstance(source, Mapping) else source
-    return _taken(((f"sample {index}", each) for index, each in enumerate(found)), "what was given", model, count)
+    return _validate_all(
+        ((f"sample {index}", each) for index, each in enumerate(found)), "what was given", model, count
+    )
 
 
 def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
-    """Samples from a file, a folder or a script, validated; the formats are above.
+    """Read and validate samples from a file, folder or script, in the formats of this module.
 
     Args:
-        path: where they are; for a function of a script, ``script.py:function``.
+        path: of the file, folder or script; for a function of a script, ``script.py:function``.
         model: the model, or its `inputs.specs`.
-        count: how many of them, from the first; None is all.
+        count: how many to take; None is all.
 
     Raises:
-        InputError: nothing of the above, broken, too few samples, or one that does not fit the model.
+        InputError: the format is unknown, the file is damaged, or the samples are too few or do not fit the model.
     """
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
     script, colon, function = str(path).rpartition(":")
@@ -87,7 +88,7 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
         function = "load_data"
     if not path.exists():
         raise InputError("there is no such file or folder", where=str(path), hint=f"inputs come as {_FORMATS}")
-    found: _Found
+    found: _Unvalidated
     if path.is_dir():
         found = _from_folder(path, wanted)
     elif path.suffix == ".npz":
@@ -97,12 +98,12 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
     elif path.suffix == ".py":
         found = _from_script(path, function)
     else:
-        raise InputError("this is no file of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
-    return _taken(found, str(path), wanted, count)
+        raise InputError("this is not a known format of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
+    return _validate_all(found, str(path), wanted, count)
 
 
-def doubts(samples: Sequence[Sample]) -> list[str]:
-    """What makes samples prove little, in sentences: NaN or Inf, which go through a model and hide errors."""
+def find_non_finite(samples: Sequence[Sample]) -> list[str]:
+    """Warnings, in sentences, about NaN and Inf in samples, which propagate through a model and hide errors."""
     found = []
     for index, sample in enumerate(samples):
         for name, array in flat(sample).items():
@@ -113,14 +114,16 @@ def doubts(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
-def _taken(found: _Found, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None) -> list[Sample]:
+def _validate_all(
+    found: _Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
+) -> list[Sample]:
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
-    # also one that never ends may be asked for a few
+    # an endless loader is fine if a count is given
     samples = [
-        _validated(each, wanted, origin) for origin, each in islice(found, _MOST + 1 if count is None else count)
+        _validated(each, wanted, origin) for origin, each in islice(found, _MAX_SAMPLES + 1 if count is None else count)
     ]
-    if count is None and len(samples) > _MOST:
-        what = f"there are more than {_MOST} samples, and perhaps no end of them"
+    if count is None and len(samples) > _MAX_SAMPLES:
+        what = f"there are more than {_MAX_SAMPLES} samples, and the loader may be endless"
         raise InputError(what, where=source, hint="say how many with --samples")
     if not samples or len(samples) < (count or 0):
         have = f"there {'is' if len(samples) == 1 else 'are'} {len(samples) or 'no'} sample{'s' * (len(samples) != 1)}"
@@ -164,7 +167,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
         hint = "save strings as numpy.str_" if "pickle" in str(error) else "write it with numpy.savez"
         raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
     if others:
-        return [_gathered(arrays, others)]
+        return [_from_arrays(arrays, others)]
     if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in arrays.items()):
         return [dict(arrays)]
     counts = {name: len(array) for name, array in arrays.items()}
@@ -175,11 +178,11 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
 
 
 _ELEMENT = re.compile(r"\[\d+\]$")
-"""What follows the name of a sequence in that of one of its arrays."""
+"""The suffix of the name of an array in a sequence."""
 
 
-def _gathered(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> Sample:
-    """The values that arrays of a file stand for: lists for sequences, None for what is optional and not there."""
+def _from_arrays(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> Sample:
+    """Values from the arrays of a file: lists for sequences, None for missing optionals."""
     sample: Sample = dict(arrays)
     for spec in others:
         if spec.kind.sequence:
@@ -198,7 +201,7 @@ def _index(name: str) -> int:
 
 
 def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
-    """Give raw bytes, which is how numpy saves dtypes that it does not know, the dtype that they had."""
+    """View raw bytes, as which numpy saves dtypes that it does not know, as their dtype."""
     raw = array.dtype.type is np.void and array.dtype.names is None
     return array.view(dtype) if dtype is not None and raw and array.dtype.itemsize == dtype.itemsize else array
 
@@ -206,7 +209,7 @@ def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
 # --- folders
 
 
-def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> _Found:
+def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> _Unvalidated:
     if not any(folder.glob("input_*.pb")) and (files := sorted(folder.glob("*.json"))):
         return (each for file in files for each in _from_json(file, wanted))
     folders = sorted(folder.glob("test_data_set_*"), key=_number) or [folder]
@@ -262,7 +265,7 @@ _LEGACY = "__polygraphy_encoded_"
 _RESULTS = frozenset(("RunResults", "IterationResult"))
 
 
-def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Found:
+def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Unvalidated:
     try:
         found = json.loads(path.read_text(encoding="utf-8"), object_hook=_decoded)
     except InputError as error:
@@ -273,7 +276,7 @@ def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Found:
     samples = found if isinstance(found, list) else [found]  # a file of a folder has one sample
     if not all(isinstance(sample, dict) for sample in samples):
         hint = "Polygraphy writes such a file with --save-inputs"
-        raise InputError("it is no list of dicts of arrays", where=str(path), hint=hint)
+        raise InputError("it is not a list of dicts of arrays", where=str(path), hint=hint)
     dtypes = {spec.name: spec.dtype for spec in wanted}
     for index, sample in enumerate(samples):
         arrays = {
@@ -284,7 +287,7 @@ def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Found:
 
 
 def _decoded(values: dict[str, Any]) -> Any:
-    """What Polygraphy encoded as an object of JSON."""
+    """The value that Polygraphy encoded as a JSON object."""
     legacy = next((key.removeprefix(_LEGACY) for key in values if key.startswith(_LEGACY)), None)
     kind = values.get(_CLASS) or legacy
     if kind is None:
@@ -294,8 +297,8 @@ def _decoded(values: dict[str, Any]) -> Any:
     if kind in ("LazyArray", "LazyNumpyArray"):
         return values.get("values")
     if kind != "ndarray" or not isinstance(values.get("array"), str):
-        what = f"it holds a {'torch.Tensor' if kind == 'Tensor' else kind}, which is no array of numpy"
-        raise InputError(what, hint="let the data loader give numpy arrays")
+        what = f"it holds a {'torch.Tensor' if kind == 'Tensor' else kind}, which is not a numpy array"
+        raise InputError(what, hint="let the data loader return numpy arrays")
     text = values["array"]
     try:
         data = base64.b64decode(text, validate=True)
@@ -310,7 +313,7 @@ def _decoded(values: dict[str, Any]) -> Any:
 # --- scripts
 
 
-def _from_script(path: Path, name: str) -> _Found:
+def _from_script(path: Path, name: str) -> _Unvalidated:
     with _importable(path.parent):
         try:
             names = runpy.run_path(str(path), run_name="__onnx_bridge_loader__")
@@ -326,7 +329,7 @@ def _from_script(path: Path, name: str) -> _Found:
         yield from _from_function(function, str(path))
 
 
-def _from_function(function: Callable[[], Samples], source: str) -> _Found:
+def _from_function(function: Callable[[], Samples], source: str) -> _Unvalidated:
     try:
         found = function()
         samples = [found] if isinstance(found, Mapping) else found

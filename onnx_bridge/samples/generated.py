@@ -1,7 +1,7 @@
-"""Values that suit an input's role.
+"""Random values that suit the role of an input.
 
-They are made from the raw bits of a PCG64 generator, which numpy promises never to change, by integer arithmetic and
-exact scaling: the same seed gives the same bytes with every numpy and on every machine.
+They are computed from the raw bits of a PCG64 generator, whose stream numpy guarantees, by integer arithmetic and exact
+scaling: the same seed gives the same bytes with every version of numpy and on every machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnx_bridge.samples.roles import Between, Bound, Data, Dim, Fixed, Mask, Positions, Role, Uniform
+from onnx_bridge.samples.roles import Bound, Constant, Data, Dim, IntegerRange, Mask, Positions, Role, Uniform
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -22,40 +22,40 @@ Size = Callable[[Dim], int]
 _WORDS = ("amber", "brook", "cedar", "delta", "ember", "fjord", "grove", "haven")
 
 
-def draw(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any], size: Size) -> Array:
-    """Make one array.
+def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any], size: Size) -> Array:
+    """Generate one array.
 
-    Values of `Data`: floats are bell-shaped around 0 with variance 1 and stay within ±3.47, as normalised pixels and
-    activations do; integers of up to 8 bits take their whole range (pixels, quantized tensors), others 0 to 7; bools
-    are coins; strings are short words.
+    Values of `Data`: floats are approximately normal with mean 0 and variance 1, within ±3.47, like normalized pixels
+    and activations; integers of up to 8 bits cover their range (pixels, quantized tensors), others 0 to 7; bools are
+    uniform; strings are short words.
 
     Args:
-        role: what the values are for.
-        key: whole numbers, none negative, that the values depend on besides the other arguments.
-        shape: the array's shape.
-        dtype: the array's dtype; object for strings.
-        size: gives the size of a dimension that a role is bounded by.
+        role: of the input.
+        key: the seed: integers of zero or more.
+        shape: of the array.
+        dtype: of the array; object for strings.
+        size: returns the size of a dimension that bounds a role.
     """
     bits = np.random.PCG64(np.random.SeedSequence(key))
     match role:
-        case Between(low, highs):
+        case IntegerRange(low, highs):
             limits = _limits(dtype)
-            high = min([_high(highs, size), *([limits[1] + 1] if limits else [])])
-            values = _whole(bits, shape, low, max(high, low + 1))
+            high = min([_least(highs, size), *([limits[1] + 1] if limits else [])])
+            values = _integers(bits, shape, low, max(high, low + 1))
         case Positions(highs):
             steps = np.arange(shape[-1] if shape else 1)
-            wrap = _high(highs, size) if highs else len(steps)
+            wrap = _least(highs, size) if highs else len(steps)
             values = np.broadcast_to((steps % max(1, wrap)).reshape(shape[-1:]), shape)
         case Mask():
             steps = np.arange(shape[-1] if shape else 1)
             entries = shape[:1] if len(shape) > 1 else ()
-            valid = _whole(bits, entries, 1, max(2, len(steps) + 1))
+            valid = _integers(bits, entries, 1, max(2, len(steps) + 1))
             valid = valid.reshape(entries + (1,) * (len(shape) - len(entries)))
             values = np.broadcast_to(steps.reshape(shape[-1:]) < valid, shape)
         case Uniform(lowest, highest):
             unit = (_raw(bits, shape) >> np.uint64(11)) * 2.0**-53
             values = lowest + unit * (highest - lowest)
-        case Fixed(value, first):
+        case Constant(value, first):
             values = np.full(math.prod(shape), value)
             values[:1] = value if first is None else first
         case Data():
@@ -65,18 +65,18 @@ def draw(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any], size: S
 
 def _data(bits: np.random.PCG64, shape: Shape, dtype: np.dtype[Any]) -> Array:
     if dtype == np.dtype(object):
-        return np.array(_WORDS, dtype=object)[_whole(bits, shape, 0, len(_WORDS)).reshape(-1)]
+        return np.array(_WORDS, dtype=object)[_integers(bits, shape, 0, len(_WORDS)).reshape(-1)]
     if dtype == np.dtype(bool):
-        return _whole(bits, shape, 0, 2)
+        return _integers(bits, shape, 0, 2)
     if dtype == np.dtype(ml_dtypes.float8_e8m0fnu):  # powers of two without a sign
-        return 2.0 ** _whole(bits, (math.prod(shape),), -3, 4)
+        return 2.0 ** _integers(bits, (math.prod(shape),), -3, 4)
     if limits := _limits(dtype):
         small = limits[1] < 256
-        return _whole(bits, shape, limits[0] if small else 0, limits[1] + 1 if small else 8)
-    return _bell(bits, shape)
+        return _integers(bits, shape, limits[0] if small else 0, limits[1] + 1 if small else 8)
+    return _normal(bits, shape)
 
 
-def _high(highs: tuple[Bound, ...], size: Size) -> int:
+def _least(highs: tuple[Bound, ...], size: Size) -> int:
     return min(size(dim) + more for dim, more in highs)
 
 
@@ -90,16 +90,16 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
 
 
 def _raw(bits: np.random.PCG64, shape: Shape) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Random words, one for each element, flat."""
+    """Random 64-bit words, one an element, flat."""
     return np.asarray(bits.random_raw(math.prod(shape)), dtype=np.uint64)
 
 
-def _whole(bits: np.random.PCG64, shape: Shape, low: int, high: int) -> Array:
-    """Whole numbers of [low, high), int64."""
+def _integers(bits: np.random.PCG64, shape: Shape, low: int, high: int) -> Array:
+    """Integers in [low, high), int64."""
     return ((_raw(bits, shape) % np.uint64(high - low)).astype(np.int64) + low).reshape(shape)
 
 
-def _bell(bits: np.random.PCG64, shape: Shape) -> Array:
-    """The sum of four uniform numbers, mean 0 and variance 1: close to normal, and exact on every machine."""
+def _normal(bits: np.random.PCG64, shape: Shape) -> Array:
+    """Sums of four uniform integers, scaled to mean 0 and variance 1: nearly normal, and exact on every machine."""
     total = _raw(bits, shape).view(np.uint16).reshape(-1, 4).sum(axis=1, dtype=np.int64)
     return np.asarray((total - 2 * 0xFFFF) * (math.sqrt(3) / 2**16))

@@ -1,7 +1,7 @@
-"""What a model takes, and samples of it: generated to make sense, checked before they run.
+"""The inputs of a model, and samples for them: generated to suit their roles, validated before they run.
 
-A sample is a dict from input name to array (to a list of arrays for a sequence, to None for an optional without a
-value). Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
+A sample is a dict from input name to value: an array, a list of arrays for a sequence, None for an empty optional.
+Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.samples.generated import Array, draw
+from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
 
 __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
@@ -29,12 +29,11 @@ class TensorSpec:
 
     Attributes:
         name: its name.
-        dtype: numpy's, or one of ml_dtypes; object for strings. Of a sequence, that of its arrays.
-        shape: each dimension is a size, a symbol (or an expression of symbols), or None where unknown; None where
-            not even the number of dimensions is known. Of a sequence, that of its arrays, among which sizes that are
-            not fixed may differ.
-        role: what the model does with it, which decides the values that `generate` makes.
-        kind: a tensor, a sequence, or either optionally.
+        dtype: numpy's, or one of ml_dtypes; object for strings. For a sequence, that of its arrays.
+        shape: each dimension is a size, a symbol (or an expression of symbols), or None if unknown; None if the rank is
+            unknown. For a sequence, that of its arrays, whose open sizes may differ from each other.
+        role: what the model uses it for; determines the values that `generate` makes.
+        kind: a tensor, a sequence, or an optional of either.
     """
 
     name: str
@@ -45,7 +44,7 @@ class TensorSpec:
 
 
 def specs(model: ir.Model) -> list[TensorSpec]:
-    """The inputs that a model must be given, in order; inputs with an initializer have a default and are left out.
+    """The required inputs of a model, in order; inputs with an initializer have a default and are left out.
 
     Raises:
         InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
@@ -69,21 +68,20 @@ def specs(model: ir.Model) -> list[TensorSpec]:
 def generate(
     model: ir.Model | Sequence[TensorSpec], *, seed: int = 0, samples: int = 1, dims: Mapping[str, int] | None = None
 ) -> list[Sample]:
-    """Make samples whose values suit what the model does with them (see `onnx_bridge.samples.roles`).
+    """Generate samples whose values suit the roles of the inputs (`onnx_bridge.samples.roles`).
 
-    Each array depends on the seed, the number of its sample and the input's name alone. Sequences have two arrays, and
+    Each array depends only on the seed, the index of its sample and the name of the input. Sequences have two arrays,
     optionals a value.
 
     Args:
         model: the model, or its `specs`.
         seed: zero or more.
-        samples: how many.
-        dims: sizes by symbol. Symbols that are not given, and unknown dimensions, have size 1; the same symbol has the
-            same size everywhere.
+        samples: the number of samples.
+        dims: sizes by symbol; other symbols, and unknown dimensions, have size 1.
 
     Raises:
-        InputError: an input's number of dimensions is unknown, ``dims`` names a symbol that no input has, or an
-            expression of symbols has no whole size.
+        InputError: the rank of an input is unknown, ``dims`` names a symbol that no input has, or an expression of
+            symbols is not an integer for these sizes.
     """
     if seed < 0:
         raise InputError(f"the seed is {seed}", hint="use zero or more")
@@ -91,20 +89,22 @@ def generate(
     size = _sizes(wanted, dims or {})
     shapes = {spec.name: _shape(spec, size) for spec in wanted}
 
-    def made(spec: TensorSpec, sample: int) -> Value:
+    def value(spec: TensorSpec, sample: int) -> Value:
         def array(name: str) -> Array:
             key = [seed, sample, *name.encode()]
-            return draw(spec.role, key, shapes[spec.name], spec.dtype, lambda dim: size(dim) or 1)
+            return generate_array(spec.role, key, shapes[spec.name], spec.dtype, lambda dim: size(dim) or 1)
 
         return [array(f"{spec.name}[{index}]") for index in range(2)] if spec.kind.sequence else array(spec.name)
 
-    return [{spec.name: made(spec, sample) for spec in wanted} for sample in range(samples)]
+    return [{spec.name: value(spec, sample) for spec in wanted} for sample in range(samples)]
 
 
-def fixed(wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]) -> tuple[list[TensorSpec], dict[str, int]]:
+def with_shapes(
+    wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]
+) -> tuple[list[TensorSpec], dict[str, int]]:
     """The specs and the sizes of symbols with which `generate` makes samples of given shapes.
 
-    Symbols stay where they were, since the values of other inputs may depend on them; sequences stay wholly.
+    Symbols are kept, since the values of other inputs may depend on them; sequences are not changed.
     """
     sizes: dict[str, int] = {}
     fixed_specs = []
@@ -122,13 +122,13 @@ def fixed(wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]) -> 
 
 
 def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) -> Sample:
-    """The sample as arrays in the order of the model's inputs; nothing is cast, reshaped or left out silently.
+    """Validate a sample; its values in the order of the model's inputs. Nothing is cast, reshaped or dropped.
 
-    Strings of any numpy kind become object arrays of str; Python numbers and lists count as numpy reads them.
+    Strings of any numpy kind become object arrays of str; Python numbers and lists are converted by numpy.
 
     Raises:
-        InputError: an input is missing, unknown, of another dtype, or of a shape that does not fit, which includes two
-            sizes for one symbol.
+        InputError: an input is missing or unknown, has another dtype, or its shape does not fit, for example because a
+            symbol has two sizes.
     """
     wanted = _specs(model)
     names = [spec.name for spec in wanted]
@@ -185,19 +185,19 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 def _shape(spec: TensorSpec, size: Callable[[Dim], int | None]) -> tuple[int, ...]:
     where = f"input {spec.name!r}"
     if spec.shape is None:
-        what = "its number of dimensions is unknown, so no values can be made up"
+        what = "its rank is unknown, so no values can be generated"
         raise InputError(what, where=where, hint="give inputs from a file")
     sizes = []
     for dim in spec.shape:
         sizes.append(found := size(dim))
         if found is None:
-            what = f"its dimension {dim!r} is no whole number for these sizes of its symbols"
+            what = f"its dimension {dim!r} is not an integer for these sizes of its symbols"
             raise InputError(what, where=where, hint=f"choose other sizes for {', '.join(sorted(_symbols(dim)))}")
     return tuple(found for found in sizes if found is not None)
 
 
 def _symbols(dim: Dim) -> frozenset[str]:
-    """The symbols of a dimension; what is no expression (``batch size``) is one symbol."""
+    """The symbols of a dimension; text that is not an expression (``batch size``) is one symbol."""
     if not isinstance(dim, str):
         return frozenset()
     try:
@@ -207,7 +207,7 @@ def _symbols(dim: Dim) -> frozenset[str]:
 
 
 def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[Dim], int | None]:
-    """What gives the size of any dimension; None where an expression has no whole size, zero or more."""
+    """A function from dimension to size; None for an expression that is not an integer of zero or more."""
     known = {symbol for spec in wanted for dim in spec.shape or () for symbol in _symbols(dim)}
     for symbol, size in dims.items():
         if symbol not in known:
@@ -226,7 +226,7 @@ def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[D
 
 
 def _evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of a symbolic dimension; None where it is not a whole number."""
+    """The size of a symbolic dimension; None if it is not an integer."""
     if dim in sizes:
         return sizes[dim]
     value = ir.SymbolicDim(dim).evaluate(sizes)
@@ -236,8 +236,8 @@ def _evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
 def _typed(value: Any, spec: TensorSpec) -> Array:
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; what torch says of tensors elsewhere
-        what = f"cannot be taken for an array: {error}"
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors of torch on other devices
+        what = f"cannot be converted to an array: {error}"
         raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}") from error
     if spec.dtype == np.dtype(object) and array.dtype.kind in "OUST":
         texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
@@ -251,13 +251,13 @@ def _typed(value: Any, spec: TensorSpec) -> Array:
         hint = "give strings"
     else:
         package = "" if hasattr(np, spec.dtype.name) else "ml_dtypes."
-        hint = f"cast it where that loses nothing: astype({package}{spec.dtype.name})"
+        hint = f"cast it if no precision is lost: astype({package}{spec.dtype.name})"
     what = f"is {_dtype_name(array.dtype)}, the model takes {_dtype_name(spec.dtype)}"
     raise InputError(what, where=f"input {spec.name!r}", hint=hint)
 
 
 def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tuple[int, str]]) -> None:
-    """Check one shape; ``symbols`` collects the sizes of symbols, and the input that each was seen at."""
+    """Check one shape; ``symbols`` collects the sizes of symbols, each with the input that it comes from."""
     if spec.shape is None:
         return
     where = f"input {spec.name!r}"

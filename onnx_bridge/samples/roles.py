@@ -1,8 +1,8 @@
-"""What a model does with each of its inputs, read off its graph.
+"""The roles of a model's inputs: what values make sense for them, inferred from the graph.
 
-An input's role comes from the nodes that it reaches through operators which only carry values along (Cast, Reshape,
-Concat, …): an input that arrives at the indices of an embedding is a token id below the table's number of rows. Where
-the graph does not tell, the name does (masks, positions, lengths). Calls of model-local functions are not looked into.
+A role comes from the nodes that an input reaches through operators that only move values (Cast, Reshape, Concat, …): an
+input that reaches the indices of an embedding is a token id below the number of rows of its table. If the graph gives
+no evidence, the name is used (masks, positions, lengths). Calls of model-local functions are not followed.
 """
 
 from __future__ import annotations
@@ -19,69 +19,69 @@ import onnx_ir as ir
 Dim = int | str | None
 """A size, a symbol or expression of symbols, or unknown."""
 Bound = tuple[Dim, int]
-"""A dimension and what to add to it."""
+"""A dimension, and an offset to add to it."""
 
-_STEPS = 12
-"""How many carrying operators are followed; exporters put about five between token ids and their embedding."""
+_MAX_STEPS = 12
+"""How many moving operators are followed; exporters put about five between token ids and their embedding."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Values without a special meaning."""
+    """Values without constraints."""
 
 
 @dataclass(frozen=True)
-class Between:
-    """Whole numbers from ``low`` up to, not including, the smallest of ``highs``; ``low`` where that leaves none."""
+class IntegerRange:
+    """Integers from ``low`` to the smallest of ``highs``, exclusive; only ``low`` if that range is empty."""
 
     low: int
     highs: tuple[Bound, ...]
 
-    def narrowed(self, other: Between) -> Between:
-        """Both conditions, or this one alone where known sizes leave nothing between them."""
+    def narrowed(self, other: IntegerRange) -> IntegerRange:
+        """The intersection, or this range alone if the intersection is empty for known sizes."""
         low, highs = max(self.low, other.low), self.highs + other.highs
         known = [dim + more for dim, more in highs if isinstance(dim, int)]
-        return Between(low, highs) if not known or min(known) > low else self
+        return IntegerRange(low, highs) if not known or min(known) > low else self
 
 
 @dataclass(frozen=True)
 class Positions:
-    """0, 1, 2, … along the last axis, wrapped at the smallest of ``highs``."""
+    """0, 1, 2, … along the last axis, modulo the smallest of ``highs``."""
 
     highs: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Ones, then zeros along the last axis; how many ones is drawn for each entry of the first axis, at least one."""
+    """Ones, then zeros along the last axis; their number, at least one, is random for each entry of the first axis."""
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Floats from ``low`` up to ``high``."""
+    """Floats in [``low``, ``high``)."""
 
     low: float
     high: float
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """One value everywhere, except that the first element may be another."""
+class Constant:
+    """One value, except that the first element may be a different one."""
 
     value: int
     first: int | None = None
 
 
-Role = Data | Between | Positions | Mask | Uniform | Fixed
+Role = Data | IntegerRange | Positions | Mask | Uniform | Constant
 
 
 def roles(inputs: Sequence[ir.Value]) -> list[Role]:
-    """The role of each of a graph's inputs (tensors of known dtype), in order."""
+    """The roles of the inputs of a graph, which are tensors of known dtype, in order."""
     return [_role(value, inputs) for value in inputs]
 
 
 def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
-    """A value's dimensions; None where not even their number is known. Negative sizes count as unknown."""
+    """The dimensions of a value; None if its rank is unknown. Negative sizes are treated as unknown."""
     if value.const_value is not None:  # an initializer need not declare its shape
         return tuple(value.const_value.shape.numpy())
     if value.shape is None:
@@ -94,66 +94,66 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     name = (value.name or "").lower()
     dtype = value.dtype or ir.DataType.UNDEFINED
     found = [role for use in _uses(value) if (role := _EVIDENCE.get((use.node.op_type, use.index), _none)(use))]
-    whole = dtype.is_integer()
-    fixed: list[Role] = [role for role in found if isinstance(role, Fixed | Positions)]
-    betweens = [role for role in found if isinstance(role, Between)]
-    between = functools.reduce(Between.narrowed, betweens) if betweens else None
+    integer = dtype.is_integer()
+    fixed: list[Role] = [role for role in found if isinstance(role, Constant | Positions)]
+    betweens = [role for role in found if isinstance(role, IntegerRange)]
+    between = functools.reduce(IntegerRange.narrowed, betweens) if betweens else None
     if fixed:
         return fixed[0]
-    if whole and "position" in name:
+    if integer and "position" in name:
         return Positions(between.highs if between else ())
     if "mask" in name and not dtype.is_string():
         return Mask()
     if between:
         return between
-    if whole and any(isinstance(role, Mask) for role in found):
+    if integer and any(isinstance(role, Mask) for role in found):
         return Mask()
     ranges = [role for role in found if isinstance(role, Uniform)]
     if ranges and dtype.is_floating_point():
         return ranges[0]
-    if whole and re.search(r"(^|_)len(gth)?s?($|_)", name) and len(dims_of(value) or ()) <= 1:
+    if integer and re.search(r"(^|_)len(gth)?s?($|_)", name) and len(dims_of(value) or ()) <= 1:
         others = [dims for other in inputs if other is not value and len(dims := dims_of(other) or ()) >= 2]
-        return Between(1, ((others[0][1] if others else 1, 1),))
+        return IntegerRange(1, ((others[0][1] if others else 1, 1),))
     return Data()
 
 
 @dataclass(frozen=True)
 class _Use:
-    """A place where an input arrives: input number ``index`` of ``node`` is the input's values plus ``offset``.
+    """A use of a graph input: input ``index`` of ``node`` has the values of the graph input plus ``offset``.
 
     Attributes:
-        direct: nothing lies between.
-        whole: the input is of an integer dtype.
+        direct: no other node lies between.
+        integer: the dtype of the graph input is an integer.
     """
 
     node: ir.Node
     index: int
     offset: int
     direct: bool
-    whole: bool
+    integer: bool
 
 
-_CARRIES: dict[str, tuple[int, ...]] = {
+_MOVES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose"), (0,)),
     **dict.fromkeys(("Slice", "Expand", "Split", "Tile", "Gather", "GatherND", "GatherElements", "Clip"), (0,)),
     "Where": (1, 2),
     "Concat": tuple(range(64)),
 }
-"""Operators whose results are values of the inputs at these places."""
+"""Operators whose outputs consist of values of the inputs at these indices."""
 
 
 def _uses(value: ir.Value) -> Iterator[_Use]:
-    """Where a value arrives, nearest first."""
-    whole = value.dtype is not None and value.dtype.is_integer()
+    """The uses that the values reach, nearest first."""
+    integer = value.dtype is not None and value.dtype.is_integer()
     queue, seen = deque([(value, 0, 0)]), {value}
     while queue:
         current, offset, steps = queue.popleft()
         for node, index in current.uses():
             if node.domain not in ("", "ai.onnx", "com.microsoft"):
                 continue
-            yield _Use(node, index, offset, steps == 0, whole)
-            more = 0 if index in _CARRIES.get(node.op_type, ()) else _shift(node, index)
-            if more is None or steps == _STEPS:
+            yield _Use(node, index, offset, steps == 0, integer)
+            more = 0 if index in _MOVES.get(node.op_type, ()) else _shift(node, index)
+            if more is None or steps == _MAX_STEPS:
                 continue
             fresh = [output for output in node.outputs if output not in seen]
             seen.update(fresh)
@@ -161,7 +161,7 @@ def _uses(value: ir.Value) -> Iterator[_Use]:
 
 
 def _shift(node: ir.Node, index: int) -> int | None:
-    """What a node adds to its input number ``index`` where that is a constant whole number, else None."""
+    """The constant integer that a node adds to its input ``index``; None otherwise."""
     if (node.op_type, index) not in (("Add", 0), ("Add", 1), ("Sub", 0)):
         return None
     number = _constant(node.inputs[1 - index])
@@ -171,7 +171,7 @@ def _shift(node: ir.Node, index: int) -> int | None:
 
 
 def _constant(value: ir.Value | None) -> float | None:
-    """The number that a value always is, where it is a constant of one element."""
+    """The value of a constant of one element; None otherwise."""
     if value is None:
         return None
     tensor = value.const_value
@@ -190,7 +190,7 @@ def _constant(value: ir.Value | None) -> float | None:
 
 
 def _dims(node: ir.Node, index: int) -> tuple[Dim, ...]:
-    """The dimensions of a node's input; () where they are unknown."""
+    """The dimensions of an input of a node; () if they are unknown."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return ()
@@ -209,18 +209,18 @@ def _none(use: _Use) -> Role | None:
     return None
 
 
-def _below(*dims: Dim, use: _Use) -> Between:
+def _below(*dims: Dim, use: _Use) -> IntegerRange:
     """Indices into the given dimensions."""
-    return Between(max(0, -use.offset), tuple((dim, -use.offset) for dim in dims or (None,)))
+    return IntegerRange(max(0, -use.offset), tuple((dim, -use.offset) for dim in dims or (None,)))
 
 
 def _along(index: int, attribute: str, default: int) -> Callable[[_Use], Role]:
-    """Indices along the axis of input ``index`` that an attribute names."""
+    """Indices along the axis, given by an attribute, of input ``index``."""
     return lambda use: _below(_dim(use.node, index, use.node.attributes.get_int(attribute, default)), use=use)
 
 
 def _tuples(use: _Use) -> Role:
-    """Index tuples (GatherND, ScatterND): their last axis says how many leading axes they index."""
+    """Index tuples (GatherND, ScatterND): the size of their last axis is the number of leading axes that they index."""
     dims, depth = _dims(use.node, 0), _dim(use.node, 1, -1)
     start = use.node.attributes.get_int("batch_dims", 0)
     return _below(*(dims[start : start + depth] if isinstance(depth, int) else dims[start:]), use=use)
@@ -232,8 +232,8 @@ def _depth(use: _Use) -> Role:
 
 
 def _length(index: int, axis: int, attribute: str = "axis") -> Callable[[_Use], Role]:
-    """Counts from 1 up to the size of an axis of input ``index``."""
-    return lambda use: Between(1, ((_dim(use.node, index, use.node.attributes.get_int(attribute, axis)), 1),))
+    """Integers from 1 to the size of an axis of input ``index``."""
+    return lambda use: IntegerRange(1, ((_dim(use.node, index, use.node.attributes.get_int(attribute, axis)), 1),))
 
 
 def _mask(use: _Use) -> Role | None:
@@ -262,36 +262,36 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("OneHot", 0): _depth,
     ("SoftmaxCrossEntropyLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
     ("NegativeLogLikelihoodLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
-    ("OneHot", 1): _always(Between(2, ((8, 1),))),
+    ("OneHot", 1): _always(IntegerRange(2, ((8, 1),))),
     ("Cast", 0): _mask,
     ("Sub", 1): _mask,
-    ("Slice", 1): _always(Fixed(0)),
-    ("Slice", 2): lambda use: Between(1, tuple((dim, 1) for dim in _dims(use.node, 0) or (None,))),
+    ("Slice", 1): _always(Constant(0)),
+    ("Slice", 2): lambda use: IntegerRange(1, tuple((dim, 1) for dim in _dims(use.node, 0) or (None,))),
     ("Slice", 3): _always(Positions()),
-    ("Slice", 4): _always(Fixed(1)),
+    ("Slice", 4): _always(Constant(1)),
     ("Unsqueeze", 1): _always(Positions()),
     ("Pad", 3): _always(Positions()),
-    ("Reshape", 1): lambda use: Fixed(1, first=-1 if use.direct else None),
-    ("Expand", 1): _always(Fixed(1)),
-    ("Tile", 1): _always(Between(1, ((3, 0),))),
-    ("ConstantOfShape", 0): _always(Between(1, ((5, 0),))),
-    ("Pad", 1): _always(Between(0, ((3, 0),))),
-    ("Resize", 2): _always(Fixed(1)),
-    ("Upsample", 1): _always(Fixed(1)),
+    ("Reshape", 1): lambda use: Constant(1, first=-1 if use.direct else None),
+    ("Expand", 1): _always(Constant(1)),
+    ("Tile", 1): _always(IntegerRange(1, ((3, 0),))),
+    ("ConstantOfShape", 0): _always(IntegerRange(1, ((5, 0),))),
+    ("Pad", 1): _always(IntegerRange(0, ((3, 0),))),
+    ("Resize", 2): _always(Constant(1)),
+    ("Upsample", 1): _always(Constant(1)),
     **{(f"Reduce{kind}", 1): _always(Positions()) for kind in _REDUCTIONS},
     ("TopK", 1): _length(0, -1),
-    ("Range", 0): _always(Fixed(0)),
-    ("Range", 1): _always(Between(1, ((9, 0),))),
-    ("Range", 2): _always(Fixed(1)),
-    ("Loop", 0): _always(Between(1, ((4, 0),))),
-    ("Loop", 1): _always(Fixed(1)),
-    **{(op, 1): _always(Fixed(0)) for op in ("CumSum", "CumProd")},
-    ("Dropout", 2): _always(Fixed(0)),  # training: two runs would differ
-    ("Div", 1): lambda use: Between(1, ((8, 0),)) if use.whole else None,
-    ("Mod", 1): lambda use: Between(1, ((8, 0),)) if use.whole else None,
+    ("Range", 0): _always(Constant(0)),
+    ("Range", 1): _always(IntegerRange(1, ((9, 0),))),
+    ("Range", 2): _always(Constant(1)),
+    ("Loop", 0): _always(IntegerRange(1, ((4, 0),))),
+    ("Loop", 1): _always(Constant(1)),
+    **{(op, 1): _always(Constant(0)) for op in ("CumSum", "CumProd")},
+    ("Dropout", 2): _always(Constant(0)),  # training: two runs would differ
+    ("Div", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
+    ("Mod", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
     **{(op, 4): _length(0, 0, "") for op in ("LSTM", "GRU", "RNN")},
     ("ReverseSequence", 1): _length(0, 0, "time_axis"),
-    ("NonMaxSuppression", 2): _always(Between(1, ((9, 0),))),
+    ("NonMaxSuppression", 2): _always(IntegerRange(1, ((9, 0),))),
     **{("NonMaxSuppression", index): _always(Uniform(0.0, 1.0)) for index in (3, 4)},
     ("BatchNormalization", 4): _always(Uniform(0.5, 1.5)),  # a variance
     **{(op, 1): _always(Uniform(0.01, 0.1)) for op in ("QuantizeLinear", "DequantizeLinear")},  # a scale
@@ -299,4 +299,4 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     **{(op, 0): _always(Uniform(-0.9, 0.9)) for op in ("Acos", "Asin", "Atanh")},
     ("Acosh", 0): _always(Uniform(1.1, 3.0)),
 }
-"""What arriving at an operator's input says of values, where it says anything."""
+"""The role of a graph input that reaches this input of an operator, if that is evidence."""

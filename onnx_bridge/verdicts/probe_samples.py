@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.samples.generated import Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
-from onnx_bridge.samples.roles import Between, Data, Uniform
+from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
 _BEYOND = (np.inf, -np.inf, np.nan, 70000.0, -1e39)
@@ -84,7 +84,7 @@ def _is_scale(value: ir.Value) -> bool:
 
 def _edge(value: ir.Value, spec: TensorSpec, array: Array, opset: int) -> Array:
     match spec.role:
-        case Between():
+        case IntegerRange():
             for node, index in value.uses():
                 since = _INDEXED_SINCE.get((node.op_type, index))
                 extent = _extent(node, index) if since is not None and opset >= since else None

@@ -18,7 +18,7 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from onnx_bridge.samples.calibration import ImageRules, gather
+from onnx_bridge.samples.calibration import ImageRules, load_calibration
 from onnx_bridge.samples.inputs import TensorSpec
 from passes.target.partition import Partition, Side
 from tests.passes.rewriting import model
@@ -79,7 +79,7 @@ def test_what_stays_in_float32_is_told(cnn: Path, tmp_path: Path) -> None:
 
 def test_made_up_calibration_is_told(cnn: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="int8")
-    assert any("8 made-up samples" in note for note in bundle.manifest.notes)
+    assert any("8 generated samples" in note for note in bundle.manifest.notes)
     assert bundle.manifest.options["calibration"]["data"] == "seeded samples"
 
 
@@ -167,7 +167,7 @@ def test_int8_by_the_model_is_int8_by_migraphx(cnn: Path, tmp_path: Path) -> Non
     """With nothing of it kept, the model gets the very numbers that MIGraphX's quantizer makes."""
     sample = {"x": data(1)[0]}
     source = models.load(cnn)
-    calibration = gather([sample], [SPEC])
+    calibration = load_calibration([sample], [SPEC])
     whole = quantize_products(source, "int8", (), calibration)
     models.save(whole.model, tmp_path / "qdq.onnx")
     by_model = onnx_bridge.convert(tmp_path / "qdq.onnx", tmp_path / "a", target="ref", pipeline="none")
@@ -236,17 +236,17 @@ def test_npy_holds_one_sample_several_or_a_longer_batch(tmp_path: Path) -> None:
     counts = {}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
-        counts[name] = len(gather(tmp_path / f"{name}.npy", [SPEC]).samples)
+        counts[name] = len(load_calibration(tmp_path / f"{name}.npy", [SPEC]).samples)
     assert counts == {"one": 1, "several": 3, "batch": 5}
 
 
 def test_npy_is_for_one_input(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", data(1)[0])
     with pytest.raises(InputError, match="takes 2 inputs"):
-        gather(tmp_path / "x.npy", [SPEC, TensorSpec("z", np.dtype(np.float32), (1,))])
+        load_calibration(tmp_path / "x.npy", [SPEC, TensorSpec("z", np.dtype(np.float32), (1,))])
     (tmp_path / "broken.npy").write_bytes(b"no")
     with pytest.raises(InputError, match="cannot be read"):
-        gather(tmp_path / "broken.npy", [SPEC])
+        load_calibration(tmp_path / "broken.npy", [SPEC])
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_npy_is_for_one_input(tmp_path: Path) -> None:
     [
         ([], "no samples"),
         ([{"x": np.zeros((1, 3, 6, 6), np.float32)}], "0 in all of 1 samples"),
-        ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "nothing can be measured.*NaN"),
+        ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "no range can be measured.*NaN"),
         ([{"x": np.zeros((1, 3, 5, 6), np.float32)}], "its shape is"),
         ([{"y": np.zeros((1, 3, 6, 6), np.float32)}], "none of its arrays"),
     ],
 )
 def test_wrong_data_is_refused(samples: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        gather(samples, [SPEC])
+        load_calibration(samples, [SPEC])
 
 
 def picture(path: Path, size: tuple[int, int], colour: tuple[int, int, int]) -> None:
@@ -273,7 +273,7 @@ def picture(path: Path, size: tuple[int, int], colour: tuple[int, int, int]) -> 
 def test_images_are_resized_and_normalised_as_declared(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", (20, 10), (255, 0, 51))
     picture(tmp_path / "b.jpg", (7, 9), (10, 10, 10))
-    found = gather(tmp_path, [SPEC])
+    found = load_calibration(tmp_path, [SPEC])
     assert len(found.samples) == 2
     assert "2 images" in found.notes[0]
     array = found.samples[0]["x"]
@@ -284,7 +284,7 @@ def test_images_are_resized_and_normalised_as_declared(tmp_path: Path) -> None:
     ]
     np.testing.assert_allclose(array[0].mean(axis=(1, 2)), expected, rtol=1e-5)
     (tmp_path / "images.toml").write_text('channels = "bgr"\nscale = 1.0\nmean = 0\nstd = 2\nresize = 0\n')
-    array = gather(tmp_path, [SPEC]).samples[0]["x"]
+    array = load_calibration(tmp_path, [SPEC]).samples[0]["x"]
     assert isinstance(array, np.ndarray)
     np.testing.assert_allclose(array[0, :, 3, 3], [25.5, 0, 127.5])
 
@@ -297,7 +297,7 @@ def test_images_keep_their_proportions_and_fill_batches(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "wide.png")
     (tmp_path / "images.toml").write_text("resize = 1.0\nscale = 1\nmean = 0\nstd = 1\n")
     spec = TensorSpec("x", np.dtype(np.float32), (2, 10, 10, 1))
-    (sample,) = gather(tmp_path, [spec]).samples
+    (sample,) = load_calibration(tmp_path, [spec]).samples
     assert isinstance(sample["x"], np.ndarray)
     np.testing.assert_allclose(sample["x"], 200)
 
@@ -319,11 +319,11 @@ def test_wrong_rules_are_refused(tmp_path: Path, text: str, message: str) -> Non
 
 def test_images_need_a_model_of_images(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", (8, 8), (1, 2, 3))
-    with pytest.raises(InputError, match="the model takes no images"):
-        gather(tmp_path, [TensorSpec("x", np.dtype(np.float32), (1, 8))])
+    with pytest.raises(InputError, match="the model does not take images"):
+        load_calibration(tmp_path, [TensorSpec("x", np.dtype(np.float32), (1, 8))])
     (tmp_path / "a.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match="it is no image"):
-        gather(tmp_path, [SPEC])
+    with pytest.raises(InputError, match="it is not an image"):
+        load_calibration(tmp_path, [SPEC])
 
 
 # CompileOptions

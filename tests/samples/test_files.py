@@ -95,7 +95,7 @@ def test_files_that_are_no_inputs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         files.read(tmp_path / "no.npz", wanted)
     (tmp_path / "in.txt").write_text("1")
-    with pytest.raises(InputError, match=r"in\.txt: this is no file of inputs .inputs come as an \.npz"):
+    with pytest.raises(InputError, match=r"in\.txt: this is not a known format of inputs .inputs come as an \.npz"):
         files.read(tmp_path / "in.txt", wanted)
     with pytest.raises(InputError, match=r"has 0 input files \(none\)"):
         files.read(tmp_path, wanted)

@@ -374,7 +374,7 @@ def test_a_symbol_may_be_any_text() -> None:
     [
         ({"bach": 2}, "dimension 'bach': no input has such a dimension .*did you mean batch?"),
         ({"batch": -1}, "dimension 'batch': its size is -1"),
-        ({"batch": 3}, "'batch/2' is no whole number.*choose other sizes for batch"),
+        ({"batch": 3}, "'batch/2' is not an integer.*choose other sizes for batch"),
     ],
 )
 def test_dimensions_that_cannot_be(dims: dict[str, int], says: str) -> None:
@@ -383,7 +383,7 @@ def test_dimensions_that_cannot_be(dims: dict[str, int], says: str) -> None:
 
 
 def test_nothing_is_made_up_for_an_unknown_number_of_dimensions() -> None:
-    with pytest.raises(InputError, match="input 'x': its number of dimensions is unknown.*give inputs from a file"):
+    with pytest.raises(InputError, match="input 'x': its rank is unknown.*give inputs from a file"):
         inputs.generate([TensorSpec("x", np.dtype("f4"), None)])
     with pytest.raises(InputError, match="seed is -1"):
         inputs.generate([], seed=-1)

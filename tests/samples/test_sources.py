@@ -81,9 +81,9 @@ class TestPolygraphyJson:
         ("text", "says"),
         [
             ("{", "it cannot be read"),
-            ("[1, 2]", "it is no list of dicts of arrays"),
+            ("[1, 2]", "it is not a list of dicts of arrays"),
             ('{"x": {"array": "AAAA", "polygraphy_class": "ndarray"}}', "it cannot be read"),
-            ('[{"x": {"tensor": "", "polygraphy_class": "Tensor"}}]', r"torch\.Tensor.*give numpy arrays"),
+            ('[{"x": {"tensor": "", "polygraphy_class": "Tensor"}}]', r"torch\.Tensor.*return numpy arrays"),
             ('{"lst": [], "polygraphy_class": "RunResults"}', r"it holds results, not inputs.*--save-inputs"),
             ("[]", "there are no samples"),
         ],
@@ -127,8 +127,8 @@ def broken():
         same(files.read(Path(f"{script}:listed"), WANTED), 3)
         same(files.read(Path(f"{script}:endless"), WANTED, count=2), 2)
 
-    def test_a_loader_without_an_end(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(files, "_MOST", 20)
+    def test_an_endless_loader(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "_MAX_SAMPLES", 20)
         with pytest.raises(InputError, match=r"more than 20 samples.*--samples"):
             files.read(Path(f"{script}:endless"), WANTED)
 
@@ -153,12 +153,12 @@ class TestPython:
         def loader() -> Iterator[dict[str, Any]]:
             yield from (sample(index) for index in range(2))
 
-        same(files.given(loader, WANTED), 2)
-        same(files.given(loader(), WANTED), 2)
-        same(files.given([sample(0), sample(1)], WANTED), 2)
-        same(files.given(sample(0), WANTED), 1)
-        same(files.given(lambda: sample(0), WANTED), 1)
-        same(files.given(map(sample, itertools.count()), WANTED, count=4), 4)
+        same(files.load(loader, WANTED), 2)
+        same(files.load(loader(), WANTED), 2)
+        same(files.load([sample(0), sample(1)], WANTED), 2)
+        same(files.load(sample(0), WANTED), 1)
+        same(files.load(lambda: sample(0), WANTED), 1)
+        same(files.load(map(sample, itertools.count()), WANTED, count=4), 4)
 
     @pytest.mark.parametrize(
         ("given", "says"),
@@ -168,19 +168,19 @@ class TestPython:
             ([sample(0), {"x": sample(0)["x"]}], "sample 1, input 'i': is missing"),
             ([{**sample(0), "j": np.zeros(1)}], "input 'j'.*no such input"),
             ({"pixels": np.zeros(1)}, "the model takes x, i: are these the inputs of another model"),
-            ({"x": [[1], [2, 3]], "i": [1, 2]}, "input 'x': cannot be taken for an array"),
+            ({"x": [[1], [2, 3]], "i": [1, 2]}, "input 'x': cannot be converted to an array"),
         ],
     )
     def test_what_is_wrong_is_named(self, given: Any, says: str) -> None:
         with pytest.raises(InputError, match=says):
-            files.given(given, WANTED)
+            files.load(given, WANTED)
 
 
 def test_nan_and_inf_are_told(tmp_path: Path) -> None:
     x = np.array([[1, math.nan, math.inf], [0, math.nan, 0]], np.float32)
     samples = [sample(0), {**sample(1), "x": x}]
-    assert files.doubts(samples) == ["sample 1, input x: 3 of 6 elements are NaN or Inf"]
-    assert files.doubts([sample(0)]) == []
+    assert files.find_non_finite(samples) == ["sample 1, input x: 3 of 6 elements are NaN or Inf"]
+    assert files.find_non_finite([sample(0)]) == []
 
 
 def test_the_inputs_of_another_model_in_an_npz(tmp_path: Path) -> None:
@@ -191,4 +191,4 @@ def test_the_inputs_of_another_model_in_an_npz(tmp_path: Path) -> None:
 
 def test_a_single_input_by_a_wrong_name() -> None:
     with pytest.raises(InputError, match="none of its arrays .*did you mean pixel_values"):
-        files.given({"pixels_values": np.zeros(2)}, [TensorSpec("pixel_values", np.dtype("f8"), (2,))])
+        files.load({"pixels_values": np.zeros(2)}, [TensorSpec("pixel_values", np.dtype("f8"), (2,))])

@@ -31,14 +31,14 @@ from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.torch_factory import export_factory, is_factory
 from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
 from onnx_bridge.parity.symptom import SymptomKind
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 
 
 def bisect(
     model: ModelSource,
     *,
     reference: ModelSource | None = None,
-    inputs: Given | None = None,
+    inputs: SampleSource | None = None,
     outputs: ExpectedOutputs | None = None,
     seed: int = 0,
     samples: int | None = None,

@@ -260,14 +260,16 @@ class FaultLocalizer:
         if request.inputs is None:
             names = {spec.name for spec in specs}
             shapes = {spec.name: spec.shape for spec in specs if spec.shape is not None}
-            wanted, dims = samplers.fixed([each for each in samplers.specs(self.model) if each.name in names], shapes)
+            wanted, dims = samplers.with_shapes(
+                [each for each in samplers.specs(self.model) if each.name in names], shapes
+            )
             count = 1 if request.samples is None else request.samples
             found = samplers.generate(wanted, seed=request.seed, samples=count, dims=dims)
         else:
-            found = files.given(request.inputs, specs, count=request.samples)
+            found = files.load(request.inputs, specs, count=request.samples)
         if not found:
             raise InputError("there is no sample", where="inputs", hint="give one at least")
-        self.notes += files.doubts(found)
+        self.notes += files.find_non_finite(found)
         frozen = frozen_values(self.model, request.conversion.freeze)
         return [{**sample, **frozen} for sample in found]
 

@@ -27,7 +27,7 @@ from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, wr
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptom import Symptom
-from onnx_bridge.samples.files import Given
+from onnx_bridge.samples.files import SampleSource
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def reduce(
     model: ModelSource,
     out: str | os.PathLike[str],
     *,
-    inputs: Given | None = None,
+    inputs: SampleSource | None = None,
     seed: int = 0,
     samples: int | None = None,
     rtol: float | None = None,

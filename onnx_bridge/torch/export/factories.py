@@ -21,7 +21,7 @@ import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Between, Data, Mask, Positions, Role
+from onnx_bridge.samples.roles import Data, IntegerRange, Mask, Positions, Role
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -181,4 +181,4 @@ def _role(name: str, dtype: np.dtype[Any]) -> Role:
         return Mask()
     if dtype.kind not in "iu":
         return Data()
-    return Positions() if "position" in name else Between(0, ((_VOCABULARY, 0),))
+    return Positions() if "position" in name else IntegerRange(0, ((_VOCABULARY, 0),))

@@ -114,7 +114,9 @@ def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]
         tensors: values to go by.
         how: ``shuffled`` does not ask the graph: every value was given.
     """
-    wanted, sizes = samplers.fixed(samplers.specs(model), {name: tuple(each.shape) for name, each in tensors.items()})
+    wanted, sizes = samplers.with_shapes(
+        samplers.specs(model), {name: tuple(each.shape) for name, each in tensors.items()}
+    )
     known = [spec for spec in wanted if not isinstance(spec.role, Data)]
     drawn = samplers.generate(known, seed=1, dims=sizes)[0] if how == "roles" and known else {}
     generator = np.random.default_rng(1)
