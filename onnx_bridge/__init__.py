@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from onnx_bridge.parity.check import check
     from onnx_bridge.parity.reduce.reduce import reduce
     from onnx_bridge.parity.report import CheckReport
-    from onnx_bridge.quantization.export_verb import export
     from onnx_bridge.quantization.quantize import quantize
     from onnx_bridge.quantization.quantized import Quantized
-    from onnx_bridge.torch import lower
-    from onnx_bridge.torch.export.export import Exported
+    from onnx_bridge.torch.export.export import export
+    from onnx_bridge.torch.export.exported import Exported
+    from onnx_bridge.torch.lowering.lower import lower
 
 __all__ = [
     "AsGpu",
@@ -88,7 +88,7 @@ _HOMES = {
     "Buckets": "onnx_bridge.bundle.buckets",
     "Bundle": "onnx_bridge.bundle.bundle",
     "Diagnosis": "onnx_bridge.conversion.doctor",
-    "Exported": "onnx_bridge.torch.export.export",
+    "Exported": "onnx_bridge.torch.export.exported",
     "Forecast": "onnx_bridge.model.int8_forecast",
     "JobRequest": "onnx_bridge.batch.request",
     "Quantized": "onnx_bridge.quantization.quantized",
@@ -104,11 +104,11 @@ _HOMES = {
     "diff": "onnx_bridge.model.difference",
     "doctor": "onnx_bridge.conversion.doctor",
     "explain": "onnx_bridge.conversion.explain",
-    "export": "onnx_bridge.quantization.export_verb",
+    "export": "onnx_bridge.torch.export.export",
     "forecast": "onnx_bridge.model.int8_forecast",
     "inspect": "onnx_bridge.bundle.inspect",
     "load": "onnx_bridge.bundle.bundle",
-    "lower": "onnx_bridge.torch",
+    "lower": "onnx_bridge.torch.lowering.lower",
     "mixed_precision": "onnx_bridge.benchmark.mixed_precision",
     "quantize": "onnx_bridge.quantization.quantize",
     "pack": "onnx_bridge.bundle.pack",

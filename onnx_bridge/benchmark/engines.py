@@ -1,14 +1,14 @@
-"""What runs a model in a benchmark: an engine is opened, called, and closed.
+"""The engines that run a model in a benchmark.
 
-migraphx       a bundle, in MIGraphX's worker process, on ``ref`` or ``gpu``; takes a precision
+migraphx       a bundle, in MIGraphX's worker process, on ``ref`` or ``gpu``; has a precision
 ort            ONNX Runtime's CPU provider, with all its optimizations, as it is deployed
-ort-migraphx   ONNX Runtime with its MIGraphX provider, where that is installed
+ort-migraphx   ONNX Runtime with its MIGraphX provider, if that is installed
 ort-rocm       likewise its ROCm provider
-torch          the PyTorch module that a factory makes, eager, on the CPU
+torch          the PyTorch module that a factory returns, eager, on the CPU
 torch-compile  the same under ``torch.compile`` with its own backend, inductor, which needs a C++ compiler
 
-What is not installed here, or fails at its first call, is left out of a benchmark with the reason, unless nothing is
-left.
+An engine that is not installed, or fails at its first call, is left out of a benchmark with the reason, unless none
+remains.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,12 @@ from typing import Any
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.third_party import describe
 from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.torch.export import factories
 
 Call = Callable[[Mapping[str, Value]], object]
 
@@ -36,15 +43,39 @@ TORCH = ("torch", "torch-compile")
 ENGINES = ("migraphx", *PROVIDERS, *TORCH)
 
 
-@dataclass
-class Opened:
-    """An engine that is ready.
+@dataclass(frozen=True)
+class Start:
+    """What loading an engine and its first call took.
+
+    Attributes:
+        load: seconds until it could be called.
+        first: seconds of the first call.
+        memory: bytes that its process took at most, above what it had before.
+    """
+
+    load: float
+    first: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine after its first call.
 
     Attributes:
         call: runs a sample.
-        pid: the process that it runs in; None for this one.
-        close: lets go of it.
+        close: releases its resources.
+        start: what loading it took.
     """
+
+    call: Call
+    close: Callable[[], object]
+    start: Start
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """An engine that is loaded: its call, its process (None: this one), and how to release it."""
 
     call: Call
     pid: int | None = None
@@ -52,14 +83,14 @@ class Opened:
 
 
 class Unavailable(InputError):
-    """An engine cannot be had here; others can."""
+    """An engine cannot run on this machine; others can."""
 
 
 def check_names(names: tuple[str, ...], factory: str | None) -> None:
-    """Require that engines are known, and that there is a module for those that run one.
+    """Check that engines exist, and that there is a module for those that run one.
 
     Raises:
-        InputError: one is not.
+        InputError: an engine does not exist, or has no module.
     """
     if not names:
         raise InputError("there is nothing to measure: no engine is named", where="engines")
@@ -72,19 +103,77 @@ def check_names(names: tuple[str, ...], factory: str | None) -> None:
             raise InputError("it needs a factory of the module", where=where, hint=hint)
 
 
-def open_bundle(bundle: Bundle) -> Opened:
-    """A bundle, loaded."""
-    bundle.open()
-    return Opened(bundle, bundle.worker.pid if bundle.worker else None, bundle.close)
+def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | None, sample: Sample) -> Engine:
+    """Load an engine, and call it once.
 
+    MIGraphX's worker process may be shared with earlier engines, whose memory must not count: its peak is reset.
 
-def open_session(path: Path, engine: str) -> Opened:
-    """A model on ONNX Runtime.
+    Args:
+        engine: its name.
+        bundle: for ``migraphx``.
+        path: the model, for ONNX Runtime.
+        module: the factory, for PyTorch.
+        sample: the sample to call it with.
 
     Raises:
-        Unavailable: this build has not that provider.
-        InputError: it does not take the model.
+        Unavailable: the engine cannot run here.
+        InputError: the engine does not take the model, or the module fails.
     """
+    pid = None
+    if bundle is not None:
+        bundle.close()
+        pid = _worker_pid(bundle)
+    reset_peak_memory(pid)
+    before = resident_memory(pid)
+    started = time.perf_counter()
+    loaded = _load(engine, bundle, path, module, sample)
+    ready = time.perf_counter()
+    if engine in TORCH:
+        _call_module(engine, loaded, sample, str(module))
+    else:
+        loaded.call(sample)
+    done = time.perf_counter()
+    peak = max(0, resident_memory(loaded.pid, peak=True) - before)
+    return Engine(loaded.call, loaded.close, Start(ready - started, done - ready, peak))
+
+
+def _load(engine: str, bundle: Bundle | None, path: Path, module: str | None, sample: Sample) -> _Loaded:
+    if bundle is not None:
+        bundle.open()
+        return _Loaded(bundle, bundle.worker.pid if bundle.worker else None, bundle.close)
+    if engine in TORCH:
+        return _load_module(engine, str(module), list(sample))
+    return _load_session(path, engine)
+
+
+def _worker_pid(bundle: Bundle) -> int | None:
+    """The worker process that a bundle will be loaded into, started; None if it needs none."""
+    if not bundle.manifest.programs:
+        return None
+    worker = workers.shared(runtimes.find(), bundle.manifest.options.get("environment"))
+    worker.start()
+    return worker.pid
+
+
+def _call_module(engine: str, loaded: _Loaded, sample: Sample, factory: str) -> None:
+    """Call a module for the first time, when ``torch.compile`` compiles.
+
+    Raises:
+        Unavailable: it cannot be compiled here.
+        InputError: it cannot be called with the model's inputs.
+    """
+    try:
+        loaded.call(sample)
+    except Exception as error:  # raised by the user's module, or torch's compiler
+        what = describe(error)
+        if engine == "torch-compile":
+            raise Unavailable(f"torch.compile fails: {what}", where=factory, hint="omit torch-compile") from error
+        hint = "its forward must take the model's inputs, by these names or in this order"
+        raise InputError(f"the module fails: {what}", where=factory, hint=f"{hint}: {', '.join(sample)}") from error
+
+
+def _load_session(path: Path, engine: str) -> _Loaded:
+    """A model on ONNX Runtime."""
     import onnxruntime
 
     if PROVIDERS[engine] not in onnxruntime.get_available_providers():
@@ -94,36 +183,22 @@ def open_session(path: Path, engine: str) -> Opened:
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[engine]])
-    except Exception as error:  # its own classes
-        raise InputError(f"ONNX Runtime: {error}", where=str(path), hint=f"leave {engine} out") from error
-    return Opened(functools.partial(session.run, None))
+    except Exception as error:  # of its own types
+        raise InputError(f"ONNX Runtime: {error}", where=str(path), hint=f"omit {engine}") from error
+    return _Loaded(functools.partial(session.run, None))
 
 
-def open_module(engine: str, factory: str, names: list[str]) -> Opened:
-    """A PyTorch module, called with the inputs of the model by the names of its parameters, or else by position.
-
-    Args:
-        engine: ``torch`` or ``torch-compile``.
-        factory: as for the verb ``export`` (see `onnx_bridge.torch.export.factories`).
-        names: of the model's inputs, in order.
-
-    Raises:
-        Unavailable: there is no torch.
-        InputError: the factory fails.
-    """
+def _load_module(engine: str, factory: str, names: list[str]) -> _Loaded:
+    """A PyTorch module, called with the model's inputs by the names of its parameters, or else by position."""
     try:
         import torch
     except ImportError:
         what = "torch is not installed"
         raise Unavailable(what, where=f"engine {engine!r}", hint="pip install torch") from None
-    import inspect
-
-    from onnx_bridge.torch.export import factories
-
     module: Any = factories.load(factory)[0].eval()
     named = set(names) <= inspect.signature(module.forward).parameters.keys()
     if engine == "torch-compile":
-        torch.compiler.reset()  # or it would take what it compiled for another sample, with sizes left open
+        torch.compiler.reset()  # otherwise a program for another sample, with open sizes, may be used
         module = torch.compile(module, dynamic=False)
 
     def call(sample: Mapping[str, Any]) -> object:
@@ -131,11 +206,11 @@ def open_module(engine: str, factory: str, names: list[str]) -> Opened:
         with torch.inference_mode():
             return module(**tensors) if named else module(*tensors.values())
 
-    return Opened(call)
+    return _Loaded(call)
 
 
-def resident(pid: int | None, peak: bool = False) -> int:
-    """Bytes of memory that a process (None: this one) has, or had at most since `forget_peak`; 0 where unknown."""
+def resident_memory(pid: int | None, peak: bool = False) -> int:
+    """The resident memory of a process (None: this one) in bytes, or its peak since the last reset; 0 if unknown."""
     key = "VmHWM:" if peak else "VmRSS:"
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
@@ -144,7 +219,7 @@ def resident(pid: int | None, peak: bool = False) -> int:
     return 0
 
 
-def forget_peak(pid: int | None) -> None:
-    """Let the peak of a process's memory begin anew."""
+def reset_peak_memory(pid: int | None) -> None:
+    """Reset the peak of a process's resident memory."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid or 'self'}/clear_refs").write_text("5")

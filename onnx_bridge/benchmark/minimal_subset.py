@@ -1,8 +1,7 @@
 """A smallest subset with a property, by bisection.
 
-QuickXplain (Junker, 2004): where a property holds for a set and goes on to hold when elements are added, it finds a
-subset for which it holds and of which no element can be left out, with about k·log₂(n/k) + 2k questions for k of n
-elements. Of several such subsets it finds the one with the earlier elements.
+QuickXplain (Junker, 2004): for a monotonic property of sets it finds a subset that has the property, and from which no
+element can be removed, with about k·log₂(n/k) + 2k tests for k of n elements. Earlier elements are preferred.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def minimal(elements: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """The subset, in the order of the elements.
+def minimal_subset(elements: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
+    """A minimal subset with the property, in the order of the elements.
 
     Args:
-        elements: for all of which it holds.
-        holds: whether it holds for a subset; for none it may.
+        elements: all of them have the property.
+        holds: whether a subset has the property.
     """
     if holds([]):
         return []
@@ -27,7 +26,7 @@ def minimal(elements: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list
 
 
 def _explain(kept: list[T], grown: bool, elements: list[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """What of ``elements`` is needed beside ``kept``; ``grown`` says that this has not been asked about yet."""
+    """The elements that are needed beside ``kept``; ``grown`` says that ``kept`` has not been tested yet."""
     if grown and holds(kept):
         return []
     if len(elements) == 1:

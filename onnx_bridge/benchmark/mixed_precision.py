@@ -1,19 +1,17 @@
-"""Which nodes must stay in float32 for a model in fewer bits to agree with its reference.
+"""The API function `onnx_bridge.mixed_precision`: the nodes that must stay in float32 for a model to agree.
 
-In 16 bits it may be any node that can be computed in these; in int8 and fp8 it is the products, once MIGraphX's own
-quantizer, which keeps nothing, has failed. For 16 bits every activation is looked at first: a node that takes or gives
-values beyond the format's range is suspected before all others. Then bisection
-(`onnx_bridge.benchmark.minimal_subset`) converts,
-compiles, and compares with the reference, until the nodes that stay are as few as suffice: no single one of them can be
-left out. Their names are what ``--keep-fp32`` takes.
+In 16 bits any node that can be computed in the format may stay; in int8 and fp8 the products may. For 16 bits all
+activations are measured first: nodes with inputs or outputs outside the format's range are tried before all others.
+Then a bisection (`onnx_bridge.benchmark.minimal_subset`) converts, compiles and compares the model with some nodes in
+float32, until none of them can be computed in the lower precision. Their names are values of ``--keep-fp32``.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +19,20 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.benchmark.minimal_subset import minimal
+from onnx_bridge.benchmark.minimal_subset import minimal_subset
+from onnx_bridge.benchmark.request import MixedPrecisionRequest
+from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.clean import Cleaned, clean
-from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.quantized_products import products
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.check import check
+from onnx_bridge.parity import check
+from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples import files
@@ -42,18 +44,20 @@ from passes.target.partition import extract
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+Model = str | os.PathLike[str] | ir.Model
+
 _VALUES = 64
-"""Activations that are fetched in one run."""
+"""The number of activations that are fetched in one run."""
 
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """What must stay in float32.
+    """The nodes that must stay in float32.
 
     Attributes:
-        precision: the format.
-        nodes: their names, in the order of the graph; empty where the model agrees without.
-        candidates: of how many.
+        precision: what the others are computed in.
+        nodes: their names, in the order of the graph; empty if the model agrees without any.
+        candidates: the number of nodes that may stay in float32.
         trials: how often the model was converted and compared.
         out_of_range: the nodes with activations outside the format's range, each with the largest magnitude.
     """
@@ -66,11 +70,11 @@ class MixedPrecision:
 
     @property
     def option(self) -> str:
-        """What ``convert`` takes."""
+        """The options for ``convert``."""
         return " ".join([f"--precision {self.precision}", *(f"--keep-fp32 {name}" for name in self.nodes)])
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return {
             "precision": self.precision,
             "keep_fp32": list(self.nodes),
@@ -81,7 +85,7 @@ class MixedPrecision:
         }
 
     def render(self) -> RenderableType:
-        """In sentences."""
+        """The result in sentences."""
         lines = [
             f"{name}: values up to {size:.3g}, out of range of {self.precision}"
             for name, size in self.out_of_range.items()
@@ -97,7 +101,7 @@ class MixedPrecision:
 
 
 def mixed_precision(
-    model: str | os.PathLike[str] | ir.Model,
+    model: Model,
     precision: str = "fp16",
     *,
     calibration: files.SampleSource | None = None,
@@ -113,7 +117,7 @@ def mixed_precision(
     host: bool = True,
     timeout: float | None = None,
     memory: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> MixedPrecision:
     """Find the nodes that must stay in float32 for a model to agree with its reference in another precision.
 
@@ -121,8 +125,8 @@ def mixed_precision(
         model: an ONNX file, or a model in memory.
         precision: ``fp16``, ``bf16``, ``int8`` or ``fp8``.
         calibration: for int8 and fp8, as for `convert`.
-        inputs: samples to compare on, as for `check`; default: seeded ones.
-        tolerances: as for `check`; default: the preset of the precision.
+        inputs: samples to compare on, as for `check`; default: generated ones.
+        tolerances: as for `check`; default: those of the precision.
         rtol: likewise.
         atol: likewise.
         seed: likewise.
@@ -133,100 +137,133 @@ def mixed_precision(
         host: likewise.
         timeout: likewise.
         memory: likewise.
-        progress: told each trial as it begins.
+        progress: called with each trial as it begins.
 
     Raises:
-        InputError: an argument is wrong, or the model does not even agree with all of these nodes in float32.
+        InputError: an argument is wrong, or the model differs even with all of these nodes in float32.
         RuntimeFailure: MIGraphX failed.
     """
-    Precision(precision, (), calibration)
-    if precision == "fp32":
-        raise InputError("all is in float32", where="precision 'fp32'", hint="there are fp16, bf16, int8 and fp8")
-    tell = progress or (lambda _stage: None)
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        file = Path(folder) / "model.onnx"
+    conversion = ConvertRequest(
+        precision=precision,
+        calibration=calibration,
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        host=host,
+        timeout=timeout,
+        memory=memory,
+    )
+    request = MixedPrecisionRequest(
+        inputs=inputs,
+        tolerances={name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
+        rtol=rtol,
+        atol=atol,
+        seed=seed,
+        samples=samples,
+        conversion=conversion,
+    )
+    return run(model, request, progress)
+
+
+def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None = None) -> MixedPrecision:
+    """Search as a request says; errors are those of `mixed_precision`."""
+    precision = request.conversion.precision
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
+        folder = Path(temporary)
+        file = folder / "model.onnx"
         if isinstance(model, ir.Model):
             models.save(model, file)
         else:
             file = Path(model)
-        verdicts = ProbedRuntime(runtimes.find())
-        names, beyond = _candidates(
-            precision,
-            lambda specification: clean(file, pipeline=specification, dims=dims, default_dim=1, target=verdicts),
-            pipeline,
-            models.load(file),
-            lambda float_model: _samples(float_model, inputs, seed, samples),
-        )
-        asked: dict[frozenset[str], bool] = {}
-
-        def agrees(kept: Sequence[str]) -> bool:
-            key = frozenset(kept)
-            if key not in asked:
-                tell(f"trial {len(asked) + 1}: {len(kept)} of {len(names)} nodes in float32")
-                # with all products in float32 nothing is quantized
-                now = "fp32" if precision in BY_CALIBRATION and len(kept) == len(names) else precision
-                bundle = convert(
-                    file,
-                    Path(folder) / "bundle",
-                    target=target,
-                    pipeline=pipeline,
-                    dims=dims,
-                    host=host,
-                    precision=now,
-                    calibration=calibration if now in BY_CALIBRATION else None,
-                    keep_fp32=list(kept) if now != "fp32" else (),
-                    timeout=timeout,
-                    memory=memory,
-                )
-                report = check(
-                    bundle,
-                    reference=file,
-                    inputs=inputs,
-                    seed=seed,
-                    samples=samples,
-                    rtol=rtol,
-                    atol=atol,
-                    tolerances=tolerances,
-                )
-                report.raise_failure()
-                asked[key] = report.passed
-            return asked[key]
-
-        ordered = sorted(names, key=lambda name: name not in beyond)
-        if not agrees([]) and not agrees(ordered):
-            what = "the model differs from its reference with all of its nodes in float32, too"
+        names, out_of_range = _candidates(file, request)
+        trials = _Trials(file, request, folder / "bundle", len(names), progress or silent)
+        ordered = sorted(names, key=lambda name: name not in out_of_range)
+        if not trials.agrees([]) and not trials.agrees(ordered):
+            what = "the model differs from its reference even with all of its nodes in float32"
             raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
-        found = set(minimal(ordered, agrees))
-    return MixedPrecision(precision, tuple(name for name in names if name in found), len(names), len(asked), beyond)
+        found = set(minimal_subset(ordered, trials.agrees))
+    nodes = tuple(name for name in names if name in found)
+    return MixedPrecision(precision, nodes, len(names), len(trials.results), out_of_range)
 
 
-def _candidates(
-    precision: str,
-    cleaned: Callable[[str], Cleaned],
-    pipeline: str,
-    model: ir.Model,
-    samples: Callable[[ir.Model], Sequence[samplers.Sample]],
-) -> tuple[list[str], dict[str, float]]:
-    """The nodes that may stay in float32, and those whose activations are beyond the range of 16 bits."""
-    if precision in BY_CALIBRATION:
-        return [str(node.name) for node in products(cleaned(pipeline).model)], {}
-    steps = cleaned(Precision(precision).pipeline(pipeline, model)).steps
+@dataclass
+class _Trials:
+    """Converts a model with some nodes in float32, and compares it with its reference.
+
+    Attributes:
+        file: the model.
+        request: the precision, and how to compare.
+        out: the bundle to write.
+        candidates: the number of nodes that may stay in float32.
+        tell: called with each trial.
+        results: whether the model agrees, by the nodes that stay in float32.
+    """
+
+    file: Path
+    request: MixedPrecisionRequest
+    out: Path
+    candidates: int
+    tell: Progress
+    results: dict[frozenset[str], bool] = field(default_factory=dict)
+
+    def agrees(self, nodes: Sequence[str]) -> bool:
+        """Whether the model agrees with these nodes in float32."""
+        key = frozenset(nodes)
+        if key not in self.results:
+            self.tell(f"trial {len(self.results) + 1}: {len(nodes)} of {self.candidates} nodes in float32")
+            self.results[key] = self._agrees(nodes)
+        return self.results[key]
+
+    def _agrees(self, nodes: Sequence[str]) -> bool:
+        request, conversion = self.request, self.request.conversion
+        if conversion.precision in BY_CALIBRATION and len(nodes) == self.candidates:  # nothing is quantized
+            conversion = replace(conversion, precision="fp32", calibration=None)
+        else:
+            conversion = replace(conversion, keep_fp32=tuple(nodes))
+        comparison = CheckRequest(
+            reference=self.file,
+            inputs=request.inputs,
+            seed=request.seed,
+            samples=request.samples,
+            rtol=request.rtol,
+            atol=request.atol,
+            tolerances=request.tolerances,
+        )
+        report = check.run(convert.run(self.file, self.out, conversion), comparison)
+        report.raise_failure()
+        return report.passed
+
+
+def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], dict[str, float]]:
+    """The nodes that may stay in float32, and those of them with activations outside the range of 16 bits."""
+    conversion = request.conversion
+    target = ProbedRuntime(runtimes.find())
+
+    def cleaned(pipeline: str) -> Cleaned:
+        return clean(file, pipeline=pipeline, dims=conversion.dims, default_dim=1, target=target)
+
+    if conversion.precision in BY_CALIBRATION:
+        return [str(node.name) for node in products(cleaned(conversion.pipeline).model)], {}
+    precision = Precision(conversion.precision)
+    steps = cleaned(precision.pipeline(conversion.pipeline, models.load(file))).steps
     step = next(each for each in steps if each.name == "convert-precision")
     names = [each.before[0] for each in step.result.rewrites]
-    float_model = cleaned(pipeline).model
-    return names, _beyond(float_model, set(names), precision, samples(float_model))
+    float_model = cleaned(conversion.pipeline).model
+    return names, _out_of_range(float_model, set(names), conversion.precision, _samples(float_model, request))
 
 
-def _samples(model: ir.Model, inputs: files.SampleSource | None, seed: int, count: int | None) -> list[samplers.Sample]:
+def _samples(model: ir.Model, request: MixedPrecisionRequest) -> list[samplers.Sample]:
     initializers = set(model.graph.initializers)
     specs = [spec for spec in samplers.specs(model) if spec.name not in initializers]
-    if inputs is not None:
-        return files.load(inputs, specs, count=count)
-    return samplers.generate(specs, seed=seed, samples=count or 1)
+    if request.inputs is not None:
+        return files.load(request.inputs, specs, count=request.samples)
+    return samplers.generate(specs, seed=request.seed, samples=request.samples or 1)
 
 
-def _beyond(model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]) -> dict[str, float]:
-    """The nodes that take or give values beyond the range of a format, with the largest."""
+def _out_of_range(
+    model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]
+) -> dict[str, float]:
+    """The nodes with inputs or outputs outside the range of a format, each with the largest magnitude."""
     limits: Any = ml_dtypes.finfo(FORMATS[precision].numpy())  # type: ignore[no-untyped-call]
     limit = float(limits.max)
     values = {
@@ -241,16 +278,16 @@ def _beyond(model: ir.Model, names: set[str], precision: str, samples: Sequence[
     for start in range(0, len(wanted), _VALUES):
         part = Reference(extract(model, inputs, wanted[start : start + _VALUES]))
         for sample in samples:
-            found = part.run({name: sample[name] for name in part.input_names})
-            for name, array in flat(found).items():
+            outputs = part.run({name: sample[name] for name in part.input_names})
+            for name, array in flat(outputs).items():
                 largest[name] = max(largest.get(name, 0.0), _largest(array))
-    beyond: dict[str, float] = {}
+    found: dict[str, float] = {}
     for node in model.graph:
         around = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
         size = max((largest.get(name, 0.0) for name in around), default=0.0)
         if size > limit and node.name in names:
-            beyond[str(node.name)] = size
-    return beyond
+            found[str(node.name)] = size
+    return found
 
 
 def _largest(array: Array) -> float:

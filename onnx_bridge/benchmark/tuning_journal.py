@@ -1,4 +1,4 @@
-"""The journal of a search: what each trial found, one a line, so that a search goes on where another one ended."""
+"""The journal of a search: a line of JSON for each trial, from which an interrupted search continues."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from onnx_bridge.conversion.keys import key_of
 
 
 class Journal:
-    """Trials, one a line; those of another question are passed over.
+    """The results of a search.
 
     Args:
-        path: the file; made with its folder.
-        key: of the question.
-        resume: whether to read what is there, or to begin anew.
+        path: the file; created with its folder.
+        key: of the search; lines with another key are ignored.
+        resume: whether to read the file, or to replace it.
     """
 
     def __init__(self, path: Path, key: str, resume: bool) -> None:
         self._path, self._key = path, key
         self._trials: dict[str, Trial] = {}
-        self._kept: dict[str, tuple[str, ...]] = {}
+        self._float32_nodes: dict[str, tuple[str, ...]] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         if not resume:
             path.unlink(missing_ok=True)
         if not path.exists():
             return
         for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be half written
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be incomplete
                 values = json.loads(line)
                 if values["key"] != key:
                     continue
-                if "kept" in values:
-                    self._kept[key_of(values["candidate"])] = tuple(values["kept"])
+                if "float32_nodes" in values:
+                    self._float32_nodes[key_of(values["candidate"])] = tuple(values["float32_nodes"])
                 else:
                     trial = Trial.from_json(values["trial"])
                     self._trials[key_of(trial.candidate.to_json())] = trial
 
     def found(self, candidate: Candidate) -> Trial | None:
-        """What was found before."""
+        """The earlier trial of a candidate."""
         return self._trials.get(key_of(candidate.to_json()))
 
-    def kept(self, candidate: Candidate) -> tuple[str, ...] | None:
-        """What was found that a candidate must keep in float32."""
-        return self._kept.get(key_of(candidate.to_json()))
+    def float32_nodes(self, candidate: Candidate) -> tuple[str, ...] | None:
+        """The nodes that must stay in float32 for a candidate, as found by an earlier search."""
+        return self._float32_nodes.get(key_of(candidate.to_json()))
 
     def add(self, trial: Trial) -> None:
-        """Remember a trial."""
+        """Add a trial."""
         self._write({"trial": trial.to_json()})
 
-    def add_kept(self, candidate: Candidate, names: tuple[str, ...]) -> None:
-        """Remember what a candidate must keep."""
-        self._write({"candidate": candidate.to_json(), "kept": list(names)})
+    def add_float32_nodes(self, candidate: Candidate, names: tuple[str, ...]) -> None:
+        """Add the nodes that must stay in float32 for a candidate."""
+        self._write({"candidate": candidate.to_json(), "float32_nodes": list(names)})
 
     def _write(self, values: Mapping[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -65,6 +65,6 @@ class Journal:
             os.fsync(file.fileno())
 
     def _torn(self) -> bool:
-        """Whether the last line has no end."""
+        """Whether the last line is incomplete."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")

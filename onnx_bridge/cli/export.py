@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.torch.export import export as torch_export
+from onnx_bridge.torch.export import factories
 
 
 class Exporter(enum.Enum):
-    """Which of torch.onnx's exporters."""
+    """The exporters of torch.onnx."""
 
     auto = "auto"
     dynamo = "dynamo"
@@ -24,44 +25,35 @@ def export(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY", help="package.module:name or file.py:name; it gives a torch.nn.Module."
+            metavar="MODULE:FACTORY", help="package.module:name or file.py:name; it returns a torch.nn.Module."
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False)],
     args: Annotated[
         list[str] | None,
         typer.Option(
-            "--args", metavar="ARGS", help="file.py:function giving the arguments, or KEY=2x16:int64; repeatable."
+            "--args", metavar="ARGS", help="file.py:function returning the arguments, or KEY=2x16:int64; repeatable."
         ),
     ] = None,
     dynamic: Annotated[
         list[str] | None,
-        typer.Option("--dynamic", metavar="INPUT.AXIS=NAME", help="A size that stays open; repeatable."),
+        typer.Option("--dynamic", metavar="INPUT.AXIS=NAME", help="An open dimension; repeatable."),
     ] = None,
-    exporter: Annotated[Exporter, typer.Option(help="auto: TorchScript where dynamo fails.")] = Exporter.auto,
+    exporter: Annotated[Exporter, typer.Option(help="auto: TorchScript if dynamo fails.")] = Exporter.auto,
     opset: Annotated[int | None, typer.Option(min=7, help="Opset of the model; default: torch's own.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Export a PyTorch module to ONNX, and check it against PyTorch on two samples.
+    """Export a PyTorch module to ONNX, and compare it with PyTorch on two samples.
 
-    The factory gives the module, or the module and its arguments: (module, args) or (module, kwargs).
+    The factory returns the module, or the module and its arguments: (module, args) or (module, kwargs).
     """
-    import onnx_bridge
-    from onnx_bridge.torch.export import factories
-    from onnx_bridge.torch.export.export import require_torch
-
-    require_torch()
     with progress(as_json) as tell:
         if tell is not None:
             tell("make the module")
-        module, given = factories.load(factory)
-        chosen = factories.arguments(args or []) or given
-        if chosen is None:
-            what = "it gives a module without arguments to call it with"
-            raise InputError(what, where=factory, hint="say them with --args, or give (module, args)")
-        exported = onnx_bridge.export(
+        module, arguments = factories.load_with_arguments(factory, args or ())
+        exported = torch_export.export(
             module,
-            *chosen,
+            *arguments,
             dynamic=factories.dynamic(dynamic or []),
             exporter=exporter.value,
             opset=opset,

@@ -45,8 +45,8 @@ _VERBS = {
     "unpack": "bundle",
     "verify": "bundle",
     "bench": "bench",
-    "tune": "bench",
-    "mixed-precision": "bench",
+    "tune": "tune",
+    "mixed-precision": "mixed_precision",
 }
 """The module of `onnx_bridge.cli` that holds a verb, in the order of ``--help``.
 

@@ -84,6 +84,11 @@ Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Mos
 Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
 def dims(texts: list[str] | None) -> dict[str, int]:
     """Sizes by dimension, of ``NAME=SIZE``; raises InputError."""
     found = {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.quantization import quantize as quantization
+from onnx_bridge.torch.export import factories
 
 
 class Quantizer(enum.Enum):
-    """Who quantizes."""
+    """The quantizers."""
 
     quark = "quark"
     ort = "ort"
@@ -22,7 +24,7 @@ def quantize(
     src: Annotated[
         str,
         typer.Argument(
-            metavar="SRC", help="An ONNX file, or MODULE:FACTORY giving a torch.nn.Module.", show_default=False
+            metavar="SRC", help="An ONNX file, or MODULE:FACTORY returning a torch.nn.Module.", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False)],
@@ -36,7 +38,7 @@ def quantize(
         typer.Option(
             "--calibration",
             metavar="DATA",
-            help="What ranges are measured on: an .npz, .npy, folder of images or .pb, or loader script.",
+            help="Data to measure ranges on: an .npz, .npy, folder of images or .pb, or loader script.",
         ),
     ] = None,
     per_channel: Annotated[
@@ -52,19 +54,24 @@ def quantize(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Quantize a model, check that it runs, and say how far its outputs are from those in float."""
-    import onnx_bridge
-
+    """Quantize a model, run it, and measure how far its outputs are from those in float."""
     with progress(as_json) as tell:
-        quantized = onnx_bridge.quantize(
-            src,
+        model: Any = src
+        arguments: dict[str, Any] = {}
+        if factories.is_factory(src):
+            if tell is not None:
+                tell("make the module")
+            model, (positional, keywords) = factories.load_with_arguments(src, args or ())
+            arguments = {"args": positional, "kwargs": keywords}
+        quantized = quantization.quantize(
+            model,
             out,
+            **arguments,
             with_=with_.value,
             scheme=scheme,
             calibration=calibration,
             per_channel=per_channel,
             exclude=[name for text in exclude or () for name in text.split(",") if name],
-            args=args or (),
             progress=tell,
         )
     show(quantized, as_json)

@@ -1,1 +1,1 @@
-"""Making quantized models, with AMD Quark or ONNX Runtime's quantizer: the verb ``quantize``, and ``export.quark``."""
+"""Quantization of ONNX models and PyTorch modules, by AMD Quark or ONNX Runtime's quantizer."""

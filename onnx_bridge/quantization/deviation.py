@@ -15,21 +15,21 @@ from onnx_bridge.reference.tolerances import EXACT, is_float
 from onnx_bridge.samples.inputs import Sample
 
 MOST = 32
-"""The most samples that are compared."""
+"""The maximum number of samples that are compared."""
 
 Run = Callable[[Sample], Mapping[str, Value]]
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one output is from what it was in float.
+    """How far one output is from that of the float model.
 
     Attributes:
         name: of the output.
         max_abs: the largest |quantized − float|.
-        largest: the largest |float|, which that may be held against.
-        sqnr_db: signal to quantization noise, 10 · log₁₀(Σ float² / Σ (quantized − float)²); None where there is no
-            noise at all, and for a signal that is zero.
+        largest: the largest |float|.
+        sqnr_db: signal to quantization noise, 10 · log₁₀(Σ float² / Σ (quantized − float)²); None if there is no
+            noise, or the signal is zero.
     """
 
     name: str
@@ -42,13 +42,12 @@ def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tupl
     """Compare a quantized model with the original on the first of the samples.
 
     Args:
-        quantized: gives its outputs by name.
-        original: likewise, in the same order; outputs are compared by their places.
+        quantized: runs the quantized model; returns outputs by name.
+        original: runs the original, with outputs in the same order: they are compared by position.
         samples: at least one.
 
     Raises:
-        InputError: the quantized model gives NaN or Inf where the original does not, or other shapes; or either cannot
-            be run.
+        InputError: outputs are NaN or Inf only in the quantized model, or have other shapes; or a model cannot be run.
     """
     tallies: dict[str, Tally] = {}
     largest: dict[str, float] = {}
@@ -56,7 +55,9 @@ def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tupl
         found, expected = flat(quantized(sample)), flat(original(sample))
         for (name, array), (_, other) in zip(found.items(), expected.items(), strict=True):
             if array.shape != other.shape:
-                what = f"the quantized model gives {list(array.shape)}, the original {list(other.shape)}"
+                what = (
+                    f"its shape is {list(array.shape)} in the quantized model, and {list(other.shape)} in the original"
+                )
                 raise InputError(what, where=f"output {name!r}")
             if not is_float(other.dtype) and other.dtype.kind not in "iub":
                 continue
@@ -66,8 +67,8 @@ def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tupl
             largest[name] = max(largest.get(name, 0.0), _largest(other))
     for name, tally in tallies.items():
         if bad := sum(tally.one_sided.values()):
-            what = f"{bad} of {tally.seen} numbers are NaN or Inf in the quantized model alone"
-            raise InputError(what, where=f"output {name!r}", hint="calibrate on data that covers what the model sees")
+            what = f"{bad} of {tally.seen} numbers are NaN or Inf only in the quantized model"
+            raise InputError(what, where=f"output {name!r}", hint="calibrate on representative data")
     return tuple(_deviation(name, tally, largest[name]) for name, tally in tallies.items())
 
 

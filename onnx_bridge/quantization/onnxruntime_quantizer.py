@@ -7,10 +7,10 @@ from typing import Any
 import onnx
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.quantization.data_reader import Readings
+from onnx_bridge.core.third_party import describe, suppressed_output
+from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.quantization.schemes import BLOCK, Scheme
-from onnx_bridge.quantization.silence import silence, told
 
 _TYPES = {
     "int8": ("QInt8", "QInt8"),
@@ -18,45 +18,45 @@ _TYPES = {
     "int16": ("QInt16", "QInt8"),
     "fp8": ("QFLOAT8E4M3FN", "QFLOAT8E4M3FN"),
 }
-"""Dtypes of activations and weights, by scheme, as its QuantType has them."""
+"""The members of QuantType for activations and weights, by scheme."""
 
 
-def quantize(source: Source, scheme: Scheme, readings: Readings, *, per_channel: bool) -> tuple[str, ...]:
+def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
     """Quantize a file.
 
     Args:
-        source: what to read, and where to write.
-        scheme: one that it can do.
-        readings: the calibration data.
+        source: the file to read, and the one to write.
+        scheme: one that it supports.
+        reader: the calibration data.
         per_channel: whether weights get a scale for each output channel.
 
     Returns:
         What the user should know, in sentences.
 
     Raises:
-        InputError: it cannot, in its own words.
+        InputError: it fails, with its message.
     """
     softmax = _softmax(source) if scheme.name == "fp8" else []
     try:
-        with silence():
+        with suppressed_output():
             if scheme.name == "int4-weights":
-                _few_bits(source)
+                _four_bits(source)
             else:
-                _static(source, scheme, readings, per_channel, [*source.excluded, *softmax])
+                _static(source, scheme, reader, per_channel, [*source.excluded, *softmax])
     except InputError:
         raise
-    except Exception as error:  # it raises everything
-        raise InputError(f"ONNX Runtime's quantizer cannot do it: {told(error)}", where=scheme.name) from error
+    except Exception as error:  # of any type
+        raise InputError(f"ONNX Runtime's quantizer cannot do it: {describe(error)}", where=scheme.name) from error
     return ("Softmax stays in float: ONNX Runtime's quantizer has no float8 for it",) if softmax else ()
 
 
 def _softmax(source: Source) -> list[str]:
-    """The nodes for whose outputs it knows a range, but not the deviation that a scale of float8 is made from."""
+    """The Softmax nodes: the quantizer has fixed ranges for their outputs, but no float8 scale."""
     graph = onnx.load(source.path, load_external_data=False).graph
     return [node.name for node in graph.node if node.op_type == "Softmax"]
 
 
-def _static(source: Source, scheme: Scheme, readings: Readings, per_channel: bool, excluded: list[str]) -> None:
+def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_channel: bool, excluded: list[str]) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     activations, weights = (getattr(QuantType, each) for each in _TYPES[scheme.name])
@@ -64,7 +64,7 @@ def _static(source: Source, scheme: Scheme, readings: Readings, per_channel: boo
     quantize_static(
         source.path,
         source.target,
-        readings,
+        reader,
         quant_format=QuantFormat.QDQ,
         activation_type=activations,
         weight_type=weights,
@@ -76,7 +76,7 @@ def _static(source: Source, scheme: Scheme, readings: Readings, per_channel: boo
     )
 
 
-def _few_bits(source: Source) -> None:
+def _four_bits(source: Source) -> None:
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
     config = DefaultWeightOnlyQuantConfig(block_size=BLOCK, is_symmetric=True, bits=4)

@@ -1,8 +1,8 @@
-"""An ONNX model made ready for a quantizer, and what a quantizer made of it, taken back.
+"""ONNX models as files for a quantizer, and its result.
 
-Quantizers quantize around every operator that they know. What is folded before costs neither a step of quantization nor
-a kernel: a BatchNormalization goes into its convolution, constants are computed. Nodes get names, and functions are
-inlined, so that nodes can be excluded by name.
+Quantizers quantize every operator that they support. Operators that are folded before cost neither a quantization step
+nor a kernel: BatchNormalization is folded into its convolution, and constants are folded. Nodes get names, and
+functions are inlined, so that nodes can be excluded by name.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from passes.core import graphs
 
 _FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
 _LARGE = 1 << 30
-"""Bytes of weights beyond which quantizers are told to keep them in a file of their own: protobuf ends at 2 GiB."""
+"""Bytes of weights beyond which external data is used: protobuf files are limited to 2 GiB."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model in float, in a file of a folder that will be deleted.
+    """A model in float, in a temporary folder.
 
     Attributes:
         path: the file.
-        target: where a quantizer may write.
+        target: the file that the quantizer writes.
         excluded: the names of nodes that stay in float.
-        large: whether its weights are in a file of their own.
+        large: whether external data is used.
     """
 
     path: Path
@@ -44,13 +44,16 @@ class Source:
     large: bool
 
     def result(self, by: str) -> ir.Model:
-        """What a quantizer wrote; quantizers leave imports of operators that they may not have used.
+        """The quantizer's model, without opset imports that are not used.
+
+        Args:
+            by: the name of the quantizer.
 
         Raises:
-            InputError: it wrote nothing, or nothing that is quantized.
+            InputError: it wrote none.
         """
-        if not self.target.is_file():  # some failures are only logged
-            raise InputError(f"{by} gave no model, and no reason", where=str(self.path.name))
+        if not self.target.is_file():  # quantizers only log some failures
+            raise InputError(f"{by} wrote no model, and raised no error", where=str(self.path.name))
         model = models.load(self.target)
         used = {node.domain for graph in _graphs(model) for node in graph.all_nodes()}
         for domain in set(model.opset_imports) - used - {""}:
@@ -61,10 +64,10 @@ class Source:
 
 @contextmanager
 def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Source]:
-    """The file that a quantizer reads.
+    """Write the file that a quantizer reads.
 
     Args:
-        model: in float; left as it is.
+        model: in float; it is not changed.
         scheme: what it is quantized to.
         exclude: names of nodes, or of operators, that stay in float.
 
@@ -72,7 +75,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
         InputError: it is quantized already, or has no such node.
     """
     refuse_quantized(model)
-    model = model.clone()  # whose nodes get names
+    model = model.clone()  # whose nodes are named
     names = _excluded(model, exclude)
     opset = model.opset_imports.get("", 0)
     raised = f"convert-opset{{to={scheme.opset}}}," if opset < scheme.opset else ""
@@ -93,10 +96,10 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
 
 
 def refuse_quantized(model: ir.Model) -> None:
-    """Make sure that a model is in float.
+    """Check that a model is not quantized.
 
     Raises:
-        InputError: it is not; the error names the first node that quantizes.
+        InputError: it is; the error names the first quantized node.
     """
     if (node := quantized_node(model)) is not None:
         where, hint = f"{node.op_type} {node.name}".strip(), "quantize the original model, in float"
@@ -104,7 +107,7 @@ def refuse_quantized(model: ir.Model) -> None:
 
 
 def _excluded(model: ir.Model, wanted: Collection[str]) -> frozenset[str]:
-    """The names of the nodes that are meant."""
+    """The names of the excluded nodes."""
     for scope in graphs.scopes(model):
         graphs.name_nodes(scope)
     nodes = [node for graph in _graphs(model) for node in graph.all_nodes()]

@@ -1,14 +1,20 @@
-"""What quantizing gives: the model, and how far it is from the float model."""
+"""A quantized model, and how far it is from the float model."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.model import io as models
 from onnx_bridge.quantization.deviation import Deviation
+from onnx_bridge.quantization.schemes import Scheme
+from passes.analysis.quantization import is_quantized
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,20 +23,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantized:
-    """What `quantize` and ``export.quark`` made.
+    """A quantized model.
 
     Attributes:
         model: the quantized graph.
-        quantizer: what made it, in words.
-        scheme: the name of what it is quantized to.
+        quantizer: its name and version.
+        scheme: the name of the scheme.
         per_channel: whether weights have a scale for each output channel.
-        excluded: what stayed in float on the user's word.
-        calibration: where the samples come from.
-        samples: how many there are.
-        deviations: for each output, how far ONNX Runtime's numbers are from those of the float model.
-        notes: what the user should know besides, in sentences.
-        path: where it was written; None where it was not.
-        module: the quantized module, called like the original one; None for what was no module.
+        excluded: what the user excluded, and stayed in float.
+        calibration: the source of the samples.
+        samples: their number.
+        deviations: how far each output is from that of the float model, on ONNX Runtime.
+        notes: what the user should know, in sentences.
+        path: the file that was written, if any.
+        module: the quantized module, with the signature of the original one; None for ONNX models.
     """
 
     model: ir.Model
@@ -46,7 +52,7 @@ class Quantized:
     module: nn.Module | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return {
             "path": None if self.path is None else str(self.path),
             "quantizer": self.quantizer,
@@ -62,7 +68,7 @@ class Quantized:
         }
 
     def render(self) -> RenderableType:
-        """How far each output is from float, and how it was made, for rich."""
+        """How far each output is from float, and how it was quantized, for rich."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -82,3 +88,37 @@ class Quantized:
         lines += [f"note: {note}" for note in self.notes]
         lines.append(f"written to {self.path}" if self.path else "not written")
         return Group(table, *map(Text, lines))
+
+
+def versioned(name: str, package: str) -> str:
+    """The name of a quantizer with its version."""
+    return f"{name} {metadata.version(package)}"
+
+
+def require_quantized(model: ir.Model, scheme: Scheme) -> None:
+    """Check that a quantizer has quantized something.
+
+    Raises:
+        InputError: nothing was quantized.
+    """
+    if is_quantized(model):
+        return
+    if scheme.name == "int4-weights":
+        what, hint = "the model has no MatMul with a constant matrix, the only weights that are stored in 4 bits", None
+    else:
+        what = "nothing in the model was quantized"
+        hint = "it has no operator that the quantizer supports, or all are excluded"
+    raise InputError(what, where=scheme.name, hint=hint)
+
+
+def saved(model: ir.Model, path: Path | None, progress: Progress) -> ir.Model:
+    """The model, mapped from the file that it is written to, or held in memory if there is none."""
+    if path is not None:
+        progress("write")
+        models.save(model, path)
+        return models.load(path)
+    for value in model.graph.initializers.values():  # the files that these are mapped from will be deleted
+        if value.const_value is not None:
+            array = value.const_value.numpy().copy()
+            value.const_value = ir.tensor(array, dtype=value.const_value.dtype, name=value.name)
+    return model

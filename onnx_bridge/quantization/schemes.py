@@ -1,8 +1,8 @@
-"""What models can be quantized to, and which quantizer can do it in which of its ways.
+"""Quantization schemes, and which quantizers support them.
 
-A *scheme* says what numbers are stored as. A *route* is a way of a quantizer: Quark on an ONNX graph, Quark on a
-PyTorch module (as a graph of torch.export's, or layer by layer), and ONNX Runtime's own quantizer. What a route cannot
-do, this table knows, with the reason: users meet one sentence instead of a traceback.
+A *scheme* says what numbers are stored as. A *route* is a quantizer with its kind of input: Quark on an ONNX graph,
+Quark on a PyTorch module (as a graph of torch.export, or layer by layer), and ONNX Runtime's quantizer. This table has
+the reason why a route does not support a scheme.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _OTHERS: Mapping[Route, str] = {
     "eager": "Quark's eager mode, from a PyTorch module,",
     "ort": "ONNX Runtime's quantizer",
 }
-"""Who else is asked, in this order."""
-_INTEGERS_ONLY = "it quantizes to integers alone"
+"""The routes that are suggested instead, in this order."""
+_INTEGERS_ONLY = "it quantizes only to integers"
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Scheme:
     """What numbers are stored as.
 
     Attributes:
-        name: as users say it.
-        text: that, in words.
-        refusals: the routes that cannot, and why not.
-        calibrated: whether ranges of activations are measured, so that data is needed.
+        name: of the scheme.
+        text: its description.
+        refusals: why routes do not support it.
+        calibrated: whether ranges of activations are measured, which needs data.
         channels: whether weights may have a scale for each output channel.
-        opset: the least in which its operators exist; models of a lower one are converted.
+        opset: the lowest opset with its operators; models with a lower one are converted.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Scheme:
     opset: int = 13
 
     def check(self, route: Route, *, per_channel: bool) -> None:
-        """Make sure that a route can do it.
+        """Check that a route supports the scheme.
 
         Raises:
-            InputError: it cannot; the error says why, and who can.
+            InputError: it does not; the error says why, and which route does.
         """
         if (reason := self.refusals.get(route)) is not None:
             able = next((each for each in _OTHERS if each != route and each not in self.refusals), None)
@@ -77,14 +77,14 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme(
             "int8-pow2",
             "int8, symmetric, with scales that are powers of two",
-            {"ort": "its scales are any numbers, not powers of two"},
+            {"ort": "its scales are not powers of two"},
         ),
         Scheme("uint8", "activations in uint8 with zero points, weights in int8"),
         Scheme("int16", "activations in int16, symmetric, weights in int8"),
         Scheme(
             "fp8",
             "weights and activations in float8 (e4m3)",
-            {"quark": "it knows fp8 in blocks of a shared scale (MX) alone", "fx": _INTEGERS_ONLY},
+            {"quark": "it supports fp8 only in blocks with a shared scale (MX)", "fx": _INTEGERS_ONLY},
             channels=False,
             opset=19,
         ),
@@ -103,11 +103,11 @@ SCHEMES: Mapping[str, Scheme] = {
 """All schemes by name."""
 
 BLOCK = 32
-"""How many weights of 4 bits share a scale."""
+"""The number of 4-bit weights that share a scale."""
 
 
 def scheme_of(name: str) -> Scheme:
-    """A scheme by its name.
+    """The scheme with a name.
 
     Raises:
         InputError: there is none.

@@ -2,13 +2,13 @@
 
     torch.compile(model, backend="onnx_bridge", options={"strict": True})
 
-Each graph that dynamo finds is lowered when it is first called, with the very tensors of that call. Open sizes are
-padded to the next power of two, or to the given buckets, so that few sizes make few programs; for every new size that
-padding changes nothing is tried with the graph itself, and a size for which it would is taken as it is. A graph that
-cannot be lowered runs in PyTorch, as it would without the backend, and one warning says why.
+Each graph that dynamo finds is lowered when it is first called, with the tensors of that call. Open dimensions are
+padded to the next power of two, or to the given buckets, so that few programs serve many sizes. The graph itself is run
+to check that padding is harmless; a dimension whose padding changes an output is not padded. A graph that cannot be
+lowered runs in PyTorch, as without the backend, and one warning says why.
 
-Weights that are written into make new programs, by PyTorch's own count of writes. What it does not count, by way of
-``.data`` or of numpy, is not seen: call ``torch.compiler.reset()`` afterwards.
+In-place writes to weights make new programs, by PyTorch's version counters. Writes that these do not count, through
+``.data`` or NumPy, are not noticed: call ``torch.compiler.reset()`` after them.
 """
 
 from __future__ import annotations
@@ -34,30 +34,33 @@ from onnx_bridge.torch.compile_graphs import (
     Outcome,
     Repeated,
     Signature,
-    foresee,
     is_fake,
+    predict_outcome,
 )
+from onnx_bridge.torch.export.modules import write_count
+from onnx_bridge.torch.export.request import ExporterChoice
 from onnx_bridge.torch.lowering import padding
-from onnx_bridge.torch.lowering.build_programs import Options, make
 from onnx_bridge.torch.lowering.gradients import without_gradients
+from onnx_bridge.torch.lowering.program_cache import obtain_programs
 from onnx_bridge.torch.lowering.programs import Programs
+from onnx_bridge.torch.lowering.request import LowerRequest
 
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What ``options`` may say.
+    """The ``options`` of the backend.
 
     Attributes:
         strict: whether a graph that cannot be lowered is an error.
-        buckets: the sizes that open dimensions are padded to; None are the powers of two.
-        programs: how many programs a graph may have at most.
-        target: as for `onnx_bridge.torch.lower`, like all that follow.
+        buckets: the sizes that open dimensions are padded to; None means powers of two.
+        programs: the maximum number of programs of a graph.
+        target: as for `onnx_bridge.lower`, like all that follow.
         exporter: of torch.onnx.
         opset: of the ONNX model.
         host: whether nodes that MIGraphX cannot run may run on ONNX Runtime.
-        cache: whether programs are kept on disk, or the folder that they are kept in.
-        timeout: seconds.
-        memory: GiB.
+        cache: whether programs are cached on disk, or the cache folder.
+        timeout: limit in seconds.
+        memory: limit in GiB.
         runtime: which MIGraphX.
         in_process: whether programs run in this process, on tensors of the GPU.
     """
@@ -66,7 +69,7 @@ class BackendOptions:
     buckets: Sequence[int] | None = None
     programs: int = 8
     target: Literal["auto", "ref", "gpu"] = "auto"
-    exporter: Literal["auto", "dynamo", "torchscript"] = "auto"
+    exporter: ExporterChoice = "auto"
     opset: int | None = None
     host: bool = True
     cache: bool | str | os.PathLike[str] = True
@@ -77,7 +80,7 @@ class BackendOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> BackendOptions:
-        """From the argument of `torch.compile`.
+        """The options from the argument of `torch.compile`.
 
         Raises:
             InputError: there is no such option, or its value is wrong.
@@ -90,19 +93,28 @@ class BackendOptions:
         made = cls(**(options or {}))
         if made.buckets is not None and (not made.buckets or min(made.buckets) < 1):
             raise InputError(
-                f"its sizes are {list(made.buckets)}", where="option 'buckets'", hint="give some above zero"
+                f"its sizes are {list(made.buckets)}", where="option 'buckets'", hint="give positive sizes"
             )
         if made.programs < 1:
             raise InputError("a graph needs at least one program", where="option 'programs'")
         return made
 
-    def making(self) -> Options:
-        """The part that says how programs are made."""
-        same = {each.name for each in dataclasses.fields(Options)} - {"precision", "before"}
-        return Options(**{name: getattr(self, name) for name in same})
+    def request(self) -> LowerRequest:
+        """How graphs are lowered."""
+        return LowerRequest(
+            target=self.target,
+            exporter=self.exporter,
+            opset=self.opset,
+            host=self.host,
+            cache=self.cache,
+            timeout=self.timeout,
+            memory=self.memory,
+            runtime=self.runtime,
+            in_process=self.in_process,
+        )
 
     def bucket(self, size: int) -> int:
-        """What a size is padded to; sizes beyond all buckets stay."""
+        """The size that a size is padded to; sizes larger than all buckets are not padded."""
         if self.buckets is None:
             return 1 << max(size - 1, 0).bit_length() if size else 0
         return min((each for each in self.buckets if each >= size), default=size)
@@ -111,15 +123,15 @@ class BackendOptions:
 def compile_graph(
     graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
 ) -> Callable[..., Any]:
-    """What `torch.compile` calls for each graph.
+    """Compile a graph; `torch.compile` calls this for each.
 
     Args:
-        graph: of dynamo.
+        graph: from dynamo.
         example_inputs: not used: graphs are lowered with the tensors of their first call.
         options: see `BackendOptions`.
 
     Returns:
-        What is called in the graph's stead.
+        The function that is called instead of the graph.
 
     Raises:
         InputError: an option is wrong.
@@ -129,13 +141,13 @@ def compile_graph(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is done for arguments of certain shapes.
+    """How to run the graph for arguments of certain shapes.
 
     Attributes:
         outcome: what is returned.
-        programs: what computes it; None where nothing needs computing.
-        shapes: what each input is padded to, by position.
-        names: the outputs of the programs by the position of what they are.
+        programs: compute it; None if nothing is computed.
+        shapes: the shape that each input is padded to, by position.
+        names: the names of the programs' outputs, by the position of the returned value.
     """
 
     outcome: Outcome
@@ -144,143 +156,154 @@ class _Plan:
     names: Mapping[int, str]
 
 
-class CompiledGraph:
-    """A graph of dynamo, lowered when it is called.
+@dataclass(frozen=True)
+class _GraphCall:
+    """A call of a graph that is being lowered.
 
     Attributes:
-        reason: why it runs in PyTorch; None where it does not, or is not known to.
-        programs: those made so far.
+        args: all arguments.
+        given: the tensors among them that are not weights, by position.
+        outcome: what is returned.
+        wanted: the positions of the returned values that are computed.
+        sizes: of open dimensions.
+    """
+
+    args: Sequence[Any]
+    given: Mapping[int, torch.Tensor]
+    outcome: Outcome
+    wanted: Sequence[int]
+    sizes: dict[str, int]
+
+
+class CompiledGraph:
+    """A graph from dynamo, lowered when it is called.
+
+    Attributes:
+        reason: why it runs in PyTorch; None if it does not.
     """
 
     def __init__(self, graph: fx.GraphModule, options: BackendOptions) -> None:
         self._graph, self._options = graph, options
         self._signature = Signature.of(graph)
         self._lock = threading.RLock()
-        self._rigid: set[str] = set()
-        self._forget()
+        self._unpadded: set[str] = set()
+        self._reset()
         autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        self.reason = "autocast is on, which no ONNX graph knows" if autocast else None
+        self.reason = "autocast is on, which ONNX graphs do not have" if autocast else None
         if self.reason is not None:
-            self._give_up(InputError(self.reason))
+            self._fall_back(InputError(self.reason))
 
     def __call__(self, *given: Any) -> Any:
-        """What the graph returns.
+        """The result of the graph.
 
         Raises:
-            BridgeError: it cannot be lowered, and must be (``strict``).
+            BridgeError: it cannot be lowered, and ``strict`` is set.
         """
         if self.reason is not None or is_fake(given):
             return self._graph(*given)
         try:
-            args = self._signature.settled(given)
+            args = self._signature.with_numbers(given)
             with self._lock:
                 plan = self._plan(args)
             return self._run(plan, args)
         except BridgeError as error:
-            self._give_up(error)
-        except Exception as error:  # whatever a tracer raises, the graph itself may still run
-            self._give_up(InputError(f"{type(error).__name__}: {error}"), error)
+            self._fall_back(error)
+        except Exception as error:  # raised while tracing; PyTorch can still run the graph
+            self._fall_back(InputError(f"{type(error).__name__}: {error}"), error)
         return self._graph(*given)
 
     @property
     def programs(self) -> tuple[Programs, ...]:
-        """Those made so far."""
+        """The programs that were built so far."""
         return tuple(self._programs.values())
 
-    def _give_up(self, error: BridgeError, cause: Exception | None = None) -> None:
+    def _fall_back(self, error: BridgeError, cause: Exception | None = None) -> None:
         if self._options.strict:
             raise error from cause
         self.reason = str(error)
         nodes = sum(node.op in ("call_function", "call_method", "call_module") for node in self._graph.graph.nodes)
-        said = f"a graph of {nodes} operations runs in PyTorch, since it cannot be lowered: {self.reason}"
-        warnings.warn(f"onnx_bridge: {said}", stacklevel=3)
+        what = f"a graph of {nodes} operations runs in PyTorch, since it cannot be lowered: {self.reason}"
+        warnings.warn(f"onnx_bridge: {what}", stacklevel=3)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._plans: dict[Any, _Plan] = {}
         self._programs: dict[Any, Programs] = {}
         self._names: dict[Any, dict[int, str]] = {}
-        self._stamp: tuple[Any, ...] = ()
+        self._weights: tuple[Any, ...] = ()
 
     def _plan(self, args: Sequence[Any]) -> _Plan:
-        stamp = tuple((each.data_ptr(), _version(each)) for each in (args[index] for index in self._signature.owned))
-        if stamp != self._stamp:  # weights were written to, or are others
-            self._forget()
-            self._stamp = stamp
+        weights = tuple(
+            (each.data_ptr(), write_count(each)) for each in (args[index] for index in self._signature.owned)
+        )
+        if weights != self._weights:  # written to, or replaced
+            self._reset()
+            self._weights = weights
         free = [each for index, each in enumerate(args) if index not in self._signature.owned]
         key = tuple((each.dtype, each.shape, each.device) if isinstance(each, torch.Tensor) else each for each in free)
         if key not in self._plans:
-            # what is tried must not draw the random numbers that the graph itself may draw
+            # the trial runs must not advance the user's random state
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
-                self._plans[key] = self._made(args)
+                self._plans[key] = self._new_plan(args)
         return self._plans[key]
 
-    def _made(self, args: Sequence[Any]) -> _Plan:
+    def _new_plan(self, args: Sequence[Any]) -> _Plan:
         signature = self._signature
-        outcome = foresee(self._graph, args)
+        outcome = predict_outcome(self._graph, args)
         wanted = [index for index, each in enumerate(outcome.outputs) if isinstance(each, Computed)]
         if not wanted:
             return _Plan(outcome, None, {}, {})
         given = {i: args[i] for i in range(len(args)) if i not in signature.owned and isinstance(args[i], torch.Tensor)}
-        sizes = {s: int(given[i].shape[axis]) for i, axes in signature.open.items() for axis, s in axes.items()}
-        large = self._enlarged(args, given, outcome, wanted, sizes)
+        large = self._padded_sizes(_GraphCall(args, given, outcome, wanted, self._sizes(given)))
         shapes = {index: self._shape(index, each, large) for index, each in given.items()}
         constants = self._constants(args, large)
         key = tuple(shapes.items()), tuple(each.dtype for each in given.values()), tuple(constants.items())
         if key not in self._programs:
             if len(self._programs) >= self._options.programs:
-                what = f"it was called with so many sizes that it has {len(self._programs)} programs"
-                raise InputError(what, where="the graph", hint="raise the option 'programs', or mask what is padded")
+                what = f"it was called with too many sizes: it has {len(self._programs)} programs"
+                raise InputError(what, where="the graph", hint="raise the option 'programs', or mask padded dimensions")
             module = self._bound(args, constants, wanted)
             inputs = {signature.names[i]: padding.padded(each.detach(), shapes[i]).clone() for i, each in given.items()}
-            made = make(module, (), inputs, {}, {}, self._options.making(), lambda _stage: None)
-            self._programs[key] = made.programs
-            self._names[key] = dict(zip(wanted, (port.name for port in made.programs.entry.outputs), strict=True))
+            programs = obtain_programs(module, (), inputs, self._options.request()).programs
+            self._programs[key] = programs
+            self._names[key] = dict(zip(wanted, (port.name for port in programs.entry.outputs), strict=True))
         return _Plan(outcome, self._programs[key], shapes, self._names[key])
 
-    def _enlarged(
-        self,
-        args: Sequence[Any],
-        given: Mapping[int, torch.Tensor],
-        outcome: Outcome,
-        wanted: Sequence[int],
-        sizes: Mapping[str, int],
-    ) -> dict[str, int]:
-        """The sizes to pad to: larger for those dimensions alone whose padding changes nothing."""
-        goal = {symbol: self._options.bucket(size) for symbol, size in sizes.items() if symbol not in self._rigid}
-        goal = {symbol: size for symbol, size in goal.items() if size != sizes[symbol]}
-        if not goal or not self._disturbed(args, given, outcome, wanted, {**sizes, **goal}):
-            return {**sizes, **goal}
-        good: dict[str, int] = {}
-        for symbol, size in goal.items():  # one after the other, since masks may go with several
-            if self._disturbed(args, given, outcome, wanted, {**sizes, **good, symbol: size}):
-                self._rigid.add(symbol)
-            else:
-                good[symbol] = size
-        return {**sizes, **good}
+    def _sizes(self, given: Mapping[int, torch.Tensor]) -> dict[str, int]:
+        """The sizes of open dimensions."""
+        open_ = self._signature.open.items()
+        return {symbol: int(given[i].shape[axis]) for i, axes in open_ for axis, symbol in axes.items()}
 
-    def _disturbed(
-        self,
-        args: Sequence[Any],
-        given: Mapping[int, torch.Tensor],
-        outcome: Outcome,
-        wanted: Sequence[int],
-        large: Mapping[str, int],
-    ) -> bool:
-        names = self._signature.names
-        dims = {names[index]: self._dims(index, each) for index, each in given.items()}
-        shapes = {str(index): outcome.outputs[index].shape for index in wanted}  # type: ignore[union-attr]
-        small = {symbol: args[i] for i, symbol in self._signature.symbols.items()}
-        small |= {s: int(given[i].shape[axis]) for i, axes in self._signature.open.items() for axis, s in axes.items()}
+    def _padded_sizes(self, call: _GraphCall) -> dict[str, int]:
+        """The sizes to pad to: larger only for dimensions whose padding changes no output."""
+        sizes = call.sizes
+        goal = {symbol: self._options.bucket(size) for symbol, size in sizes.items() if symbol not in self._unpadded}
+        goal = {symbol: size for symbol, size in goal.items() if size != sizes[symbol]}
+        if not goal or not self._changes_output(call, {**sizes, **goal}):
+            return {**sizes, **goal}
+        harmless: dict[str, int] = {}
+        for symbol, size in goal.items():  # one after the other, since a mask may depend on several
+            if self._changes_output(call, {**sizes, **harmless, symbol: size}):
+                self._unpadded.add(symbol)
+            else:
+                harmless[symbol] = size
+        return {**sizes, **harmless}
+
+    def _changes_output(self, call: _GraphCall, large: Mapping[str, int]) -> bool:
+        """Whether padding to these sizes changes an output."""
+        names, args = self._signature.names, call.args
+        dims = {names[index]: self._dims(index, each) for index, each in call.given.items()}
+        shapes = {str(index): call.outcome.outputs[index].shape for index in call.wanted}  # type: ignore[union-attr]
+        small = {symbol: args[i] for i, symbol in self._signature.symbols.items()} | call.sizes
 
         def run(tensors: padding.Tensors, sizes: padding.Sizes) -> dict[str, torch.Tensor]:
-            module = self._bound(args, self._constants(args, sizes), wanted)
+            module = self._bound(args, self._constants(args, sizes), call.wanted)
             found = module(**{name: each.clone() for name, each in tensors.items()})
-            return {str(index): each for index, each in zip(wanted, found, strict=True)}
+            return {str(index): each for index, each in zip(call.wanted, found, strict=True)}
 
-        tensors = {names[index]: each.detach().clone() for index, each in given.items()}
+        tensors = {names[index]: each.detach().clone() for index, each in call.given.items()}
         try:
-            return padding.disturbed(run, tensors, dims, shapes.__getitem__, small, large) is not None
-        except Exception:  # the graph does not even run with such sizes
+            return padding.changed_output(run, tensors, dims, shapes, small, large) is not None
+        except Exception:  # the graph does not run with such sizes
             return True
 
     def _bound(self, args: Sequence[Any], constants: Mapping[int, Any], wanted: Sequence[int]) -> Bound:
@@ -288,7 +311,7 @@ class CompiledGraph:
         return Bound(self._graph, self._signature.names, owned, constants, wanted)
 
     def _constants(self, args: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, Any]:
-        """The arguments that are no tensors, for these sizes."""
+        """The arguments that are not tensors, for these sizes."""
         symbols = self._signature.symbols
         found = {index: each for index, each in enumerate(args) if not isinstance(each, torch.Tensor)}
         return {index: sizes[symbols[index]] if index in symbols else each for index, each in found.items()}
@@ -327,13 +350,9 @@ class CompiledGraph:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as programs take it: a complex one as a real one with a last dimension of 2."""
+    """A complex tensor as a real one with a last dimension of 2; others unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _tensors(args: Iterable[Any]) -> Iterable[torch.Tensor]:
     return (each for each in args if isinstance(each, torch.Tensor))
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version

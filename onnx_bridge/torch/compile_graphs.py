@@ -1,8 +1,8 @@
-"""What `torch.compile` hands to a backend, as a module that can be lowered.
+"""The graphs that `torch.compile` passes to a backend, as modules that can be lowered.
 
-A graph takes parameters, buffers, sizes and constants along with its inputs. The first two become the module's own;
-the sizes and constants are fixed; and of what it returns, sizes and inputs need no computing. What a graph does to its
-inputs is found by running it on tensors without elements.
+A graph takes parameters, buffers, sizes and constants along with its inputs. Parameters and buffers become the module's
+own, sizes and constants are fixed; returned sizes and inputs are not computed. The graph is run on fake tensors to find
+out what it returns, and whether it writes to its inputs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Signature:
     """The arguments of a graph.
 
     Attributes:
-        names: of all.
+        names: of all arguments.
         owned: the positions of parameters and buffers.
-        open: for each tensor with open sizes, by position: the symbol of each axis that is one.
-        symbols: the positions of integers that are such a size, with its symbol.
-        numbers: the positions of tensors of which only the number in them is taken: floats of Python's, to dynamo.
+        open: the symbols of open dimensions by axis, for each tensor that has some, by position.
+        symbols: the symbols of integer arguments that are such a size, by position.
+        numbers: the positions of tensors of which only ``item()`` is used: Python floats.
     """
 
     names: tuple[str, ...]
@@ -40,15 +40,15 @@ class Signature:
 
     @staticmethod
     def of(graph: fx.GraphModule) -> Signature:
-        """As dynamo notes them."""
+        """The signature of a graph, from dynamo's metadata."""
         nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
         owned, numbers = set(), set()
         open_: dict[int, dict[int, str]] = {}
         integers: dict[int, str] = {}
         for index, node in enumerate(nodes):
             value = node.meta.get("example_value")
-            noted = node.meta.get("tensor_dict") or {}
-            if isinstance(value, nn.Parameter) or noted.get("_dynamo_static_input_type") is not None:
+            tensor_dict = node.meta.get("tensor_dict") or {}
+            if isinstance(value, nn.Parameter) or tensor_dict.get("_dynamo_static_input_type") is not None:
                 owned.add(index)
             elif isinstance(value, torch.Tensor) and not value.dim() and _only_read(node):
                 numbers.add(index)
@@ -62,8 +62,8 @@ class Signature:
         symbols = {index: symbol for index, symbol in integers.items() if symbol in known}
         return Signature(tuple(node.name for node in nodes), frozenset(owned), open_, symbols, frozenset(numbers))
 
-    def settled(self, args: Sequence[Any]) -> list[Any]:
-        """The arguments with numbers in place of the tensors that hold one; they have ``item()`` as well."""
+    def with_numbers(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments with NumPy scalars, which also have ``item()``, for the tensors of ``numbers``."""
         return [each.numpy(force=True)[()] if index in self.numbers else each for index, each in enumerate(args)]
 
 
@@ -72,7 +72,7 @@ def _only_read(node: fx.Node) -> bool:
 
 
 def _symbol(size: Any) -> str:
-    """The name of an open size; empty for any other."""
+    """The symbol of an open size; empty for any other."""
     name = str(size.node.expr) if isinstance(size, torch.SymInt) else ""
     return name if name.isidentifier() else ""
 
@@ -82,9 +82,8 @@ class Outcome:
     """What a graph returns.
 
     Attributes:
-        spec: how its outputs are nested.
-        outputs: each is the shape of a tensor that is computed, an argument (`Argument`), an output before
-            (`Repeated`), or a constant (`Fixed`).
+        spec: how the values are nested.
+        outputs: the values.
     """
 
     spec: _pytree.TreeSpec
@@ -93,7 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor, with its shape, and whether it is complex."""
+    """A tensor that is computed."""
 
     shape: tuple[int, ...]
     complex: bool = False
@@ -108,14 +107,14 @@ class Argument:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The very output at this position."""
+    """The same object as the output at this position."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is no tensor."""
+    """A value that is not a tensor."""
 
     value: Any
 
@@ -123,31 +122,31 @@ class Fixed:
 Output = Computed | Argument | Repeated | Fixed
 
 
-def foresee(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
-    """What the graph will return for such arguments, as far as that is known without computing it.
+def predict_outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
+    """What the graph returns for such arguments.
 
     Raises:
-        InputError: it writes into its arguments, or returns a view of one, which only the graph itself can.
+        InputError: it writes to its arguments, or returns a view of one, which no program can do.
     """
     try:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             fakes = [mode.from_tensor(each.detach(), static_shapes=True) if is_tensor(each) else each for each in args]
-            return _foreseen(graph, fakes)
+            return _outcome(graph, fakes)
     except InputError:
         raise
-    except Exception:  # what a graph returns may depend on elements, so it is run on copies
-        return _foreseen(graph, [each.detach().clone() if is_tensor(each) else each for each in args])
+    except Exception:  # the outcome depends on the elements of tensors: run it on copies
+        return _outcome(graph, [each.detach().clone() if is_tensor(each) else each for each in args])
 
 
-def _foreseen(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
+def _outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
     tensors = {index: each for index, each in enumerate(args) if is_tensor(each)}
     versions = {index: each._version for index, each in tensors.items()}
     with torch.no_grad():
         leaves, spec = _pytree.tree_flatten(graph(*args))
     for index, each in tensors.items():
         if each._version != versions[index]:
-            raise InputError("it writes into its inputs", where=_name(graph, index))
+            raise InputError("it writes to its inputs", where=_name(graph, index))
     places = {id(each): index for index, each in tensors.items()}
     memory = {each.untyped_storage()._cdata: index for index, each in tensors.items()}
     outputs: list[Output] = []
@@ -173,7 +172,7 @@ def is_tensor(value: Any) -> TypeIs[torch.Tensor]:
 
 
 def is_fake(args: Sequence[Any]) -> bool:
-    """Whether there are tensors without elements among the arguments: somebody is tracing."""
+    """Whether a tensor has no elements, as in tracing."""
     return any(isinstance(each, FakeTensor) or (is_tensor(each) and each.is_meta) for each in args)
 
 
@@ -183,14 +182,14 @@ def _name(graph: fx.GraphModule, position: int) -> str:
 
 
 class Bound(nn.Module):
-    """A graph as a function of its own inputs alone.
+    """A graph as a function of its input tensors.
 
     Args:
         graph: the graph.
         names: of its arguments.
         owned: its parameters and buffers, by position.
-        constants: the arguments that are no tensors, by position.
-        wanted: the positions of the outputs that are to be computed.
+        constants: the arguments that are not tensors, by position.
+        wanted: the positions of the outputs to compute.
     """
 
     def __init__(
@@ -206,12 +205,12 @@ class Bound(nn.Module):
         self._names, self._owned, self._constants = tuple(names), tuple(owned), dict(constants)
         self._wanted = tuple(wanted)
         for index, tensor in owned.items():
-            # as the graph only reads them, they need not be put back as buffers are
+            # parameters, since the graph does not write to them, and buffers would be restored
             self.register_parameter(f"owned_{index}", nn.Parameter(tensor.detach(), requires_grad=False))
         self.eval()
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The wanted outputs, for inputs by name."""
+        """The wanted outputs, from inputs by name."""
         given: dict[int, Any] = dict(self._constants)
         given |= {index: getattr(self, f"owned_{index}") for index in self._owned}
         args = [given[index] if index in given else inputs[name] for index, name in enumerate(self._names)]

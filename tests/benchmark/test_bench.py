@@ -223,9 +223,9 @@ def test_what_is_not_available_is_left_out_with_the_reason(tmp_path: Path, monke
         ({"engines": ["orz"]}, "no such engine.*did you mean ort"),
         ({"engines": []}, "no engine is named"),
         ({"engines": ["torch"]}, "needs a factory"),
-        ({"batches": [0]}, "no batch sizes"),
-        ({"batches": [2, 2]}, "no batch sizes"),
-        ({"iterations": 0}, "at least one iteration"),
+        ({"batches": [0]}, "invalid batch sizes"),
+        ({"batches": [2, 2]}, "invalid batch sizes"),
+        ({"iterations": 0}, "at least 1 iteration"),
         ({"precisions": ["fp12"]}, "no such precision"),
         ({"precisions": []}, "no precision is named"),
         ({"max_slowdown": -0.1}, "cannot be -10%"),
@@ -319,7 +319,11 @@ def test_the_command_gates(tiny: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
-    [("--max-slowdown", "some", "no share"), ("--batch", "1,x", "no sizes"), ("--against", "no.json", "no baseline")],
+    [
+        ("--max-slowdown", "some", "not a share"),
+        ("--batch", "1,x", "not a list of sizes"),
+        ("--against", "no.json", "no baseline"),
+    ],
 )
 def test_the_command_refuses(tiny: Path, option: str, value: str, message: str) -> None:
     code, said = command(tiny, option, value)

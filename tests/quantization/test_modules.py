@@ -1,4 +1,4 @@
-"""PyTorch modules, quantized by Quark: ``onnx_bridge.export.quark``."""
+"""PyTorch modules, quantized by Quark."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def weights(model: ir.Model) -> list[ir.DataType]:
 def test_every_scheme_exports_and_stays_near_float(
     net: Net, data: list[dict[str, Array]], mode: str, scheme: str
 ) -> None:
-    made = onnx_bridge.export.quark(net, IMAGE, scheme=scheme, mode=mode, calibration=data)  # type: ignore[arg-type]
+    made = onnx_bridge.quantize(net, args=IMAGE, scheme=scheme, mode=mode, calibration=data)  # type: ignore[arg-type]
     (output,) = made.deviations
     assert output.name == "logits"
     assert output.sqnr_db is not None
@@ -101,29 +101,29 @@ def test_every_scheme_exports_and_stays_near_float(
 
 
 def test_what_the_modes_cannot_do(net: Net) -> None:
-    with pytest.raises(InputError, match="graph mode cannot do it: it quantizes to integers alone .Quark.* can"):
-        onnx_bridge.export.quark(net, IMAGE, scheme="fp8")
-    with pytest.raises(InputError, match="graph mode leaves nothing out by name"):
-        onnx_bridge.export.quark(net, IMAGE, exclude=["last"])
-    with pytest.raises(InputError, match="graph mode takes no sizes that stay open"):
-        onnx_bridge.export.quark(net, IMAGE, dynamic={"image": {0: "batch"}})
+    with pytest.raises(InputError, match="graph mode cannot do it: it quantizes only to integers .Quark.* can"):
+        onnx_bridge.quantize(net, args=IMAGE, scheme="fp8", mode="fx")
+    with pytest.raises(InputError, match="graph mode cannot exclude layers"):
+        onnx_bridge.quantize(net, args=IMAGE, exclude=["last"])
+    with pytest.raises(InputError, match="graph mode supports no open dimensions"):
+        onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
     with pytest.raises(InputError, match="there is no mode 'graph'"):
-        onnx_bridge.export.quark(net, IMAGE, mode="graph")  # type: ignore[arg-type]
+        onnx_bridge.quantize(net, args=IMAGE, mode="graph")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no layer 'lost' .did you mean last"):
-        onnx_bridge.export.quark(net, IMAGE, mode="eager", exclude=["lost"])
-    with pytest.raises(InputError, match="no torch.nn.Module"):
-        onnx_bridge.export.quark(len, IMAGE)  # type: ignore[arg-type]
+        onnx_bridge.quantize(net, args=IMAGE, mode="eager", exclude=["lost"])
+    with pytest.raises(InputError, match="not a torch.nn.Module"):
+        onnx_bridge.quantize(len, args=IMAGE)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"its shape is \[2, 3, 8, 8\]"):
-        onnx_bridge.export.quark(net, IMAGE, calibration=[{"image": IMAGE[:2].numpy()}])
+        onnx_bridge.quantize(net, args=IMAGE, calibration=[{"image": IMAGE[:2].numpy()}])
     narrow = nn.Linear(30, 4)
     with pytest.raises(InputError, match="no Linear whose inputs are a multiple of 32"):
-        onnx_bridge.export.quark(narrow, torch.randn(2, 30), mode="eager", scheme="int4-weights")
+        onnx_bridge.quantize(narrow, args=torch.randn(2, 30), mode="eager", scheme="int4-weights")
 
 
 def test_layers_stay_in_float_and_sizes_open(net: Net, data: list[dict[str, Array]], tmp_path: Path) -> None:
-    made = onnx_bridge.export.quark(
+    made = onnx_bridge.quantize(
         net,
-        IMAGE,
+        args=IMAGE,
         mode="eager",
         calibration=[*data, {"image": data[0]["image"][:3]}],
         exclude=["last"],
@@ -154,8 +154,8 @@ def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: 
             losses.append(loss.item())
 
     options = {"mode": mode, "calibration": data}
-    made = onnx_bridge.export.quark(net, IMAGE, train=train, **options)  # type: ignore[arg-type]
-    untrained = onnx_bridge.export.quark(net, IMAGE, **options)  # type: ignore[arg-type]
+    made = onnx_bridge.quantize(net, args=IMAGE, train=train, **options)  # type: ignore[arg-type]
+    untrained = onnx_bridge.quantize(net, args=IMAGE, **options)  # type: ignore[arg-type]
     assert losses[-1] < losses[0]
     assert "trained" in made.quantizer
     assert set(weights(made.model)) == {ir.DataType.INT8}
@@ -178,7 +178,7 @@ def test_what_graph_mode_replaces_is_said() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.sigmoid(self.layer(x)) * x
 
-    made = onnx_bridge.export.quark(Gate(), torch.randn(2, 8))
+    made = onnx_bridge.quantize(Gate(), args=torch.randn(2, 8))
     assert any("replaced 1 Sigmoid by HardSigmoid" in note for note in made.notes)
     assert any("calibrated on the arguments alone (1 sample)" in note for note in made.notes)
     assert operators(made.model)["HardSigmoid"] == 1
@@ -196,9 +196,20 @@ def test_integers_that_graph_mode_quantizes_are_refused() -> None:
 
     arguments = (torch.randn(2, 8), torch.ones(2, 8, dtype=torch.int64))
     with pytest.raises(InputError, match="QuantizeLinear .*use mode='eager'"):
-        onnx_bridge.export.quark(Masked(), arguments)
-    assert onnx_bridge.export.quark(Masked(), arguments, mode="eager").deviations
+        onnx_bridge.quantize(Masked(), args=arguments)
+    assert onnx_bridge.quantize(Masked(), args=arguments, mode="eager").deviations
 
 
-def test_the_verb_itself_is_still_a_call(net: Net) -> None:
-    assert onnx_bridge.export(net, IMAGE).largest_error < 1e-4
+def test_options_that_do_not_apply(net: Net, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx_bridge.export(net, IMAGE, out=path)
+    with pytest.raises(InputError, match="train: it is only for PyTorch modules"):
+        onnx_bridge.quantize(path, train=lambda _: None)
+    with pytest.raises(InputError, match="mode: ONNX Runtime's quantizer does not have it"):
+        onnx_bridge.quantize(net, args=IMAGE, with_="ort", mode="fx")
+
+
+def test_ort_quantizes_the_export(net: Net, data: list[dict[str, Array]]) -> None:
+    made = onnx_bridge.quantize(net, args=IMAGE, with_="ort", calibration=data)
+    assert made.quantizer.startswith("ONNX Runtime")
+    assert set(weights(made.model)) == {ir.DataType.INT8}

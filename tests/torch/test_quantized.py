@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch import lower
 from onnx_bridge.torch.export.export import export
+from onnx_bridge.torch.lowering.lower import lower
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

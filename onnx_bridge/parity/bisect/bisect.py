@@ -28,10 +28,11 @@ from onnx_bridge.parity.bisect.bisection import Bisection, Component, Fault
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
-from onnx_bridge.parity.bisect.torch_factory import export_factory, is_factory
+from onnx_bridge.parity.bisect.torch_factory import export_factory
 from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
 from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.torch.export import factories
 
 
 def bisect(
@@ -120,7 +121,7 @@ def run(model: ModelSource, request: BisectRequest, progress: Progress | None = 
     """Bisect a model as a request says; errors are those of `bisect`."""
     name: str | None = None
     notes: tuple[str, ...] = ()
-    if not isinstance(model, ir.Model) and is_factory(model):
+    if factories.is_factory(model):
         if request.reference is not None or request.outputs is not None or request.inputs is not None:
             what = "a module brings its inputs, and its outputs are the expected ones"
             raise InputError(what, where=str(model), hint="leave --inputs, --outputs and --reference out")

@@ -1,41 +1,35 @@
-"""A module with one way of calling it, as a function of named tensors.
+"""A module with one call signature, as a function of named tensors.
 
-Exporters see ``forward(*tensors) -> tuple of tensors`` whatever the module's own signature is, so that names, order and
-number of what a graph takes and gives are known before it is made.
+Exporters see ``forward(*tensors) -> tuple of tensors`` whatever the module's own signature is, so that the names, order
+and number of the graph's inputs and outputs are known before the export.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import inspect
-import io
-import logging
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.torch.export.dynamic_linear import is_packed
+from onnx_bridge.torch.export.modules import restored_buffers, write_count
 from onnx_bridge.torch.export.structure import Constant, Structure, flatten, flatten_result, leaf_names, rebuild
 
 WRAPPER = "module"
-"""The attribute that the user's module is in an exporter's view: the first part of all its names there."""
+"""The attribute of `FlatModule` that holds the user's module: the first part of all names in an export."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call, taken apart.
+    """The arguments of a call, flattened.
 
     Attributes:
         positional: those given by position, in order.
         keywords: the others, by name.
-        constants: arguments that are no tensors, by name, without those that are None: the graph has them fixed.
+        constants: the other arguments that are not None, by name; they are fixed in the graph.
     """
 
     positional: tuple[Structure, ...]
@@ -44,9 +38,9 @@ class Call:
 
     @staticmethod
     def of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, dict[str, torch.Tensor]]:
-        """The call, and its tensors by name: parameters of ``forward``, and the ways into what is nested in them.
+        """The call, and its tensors by name: a parameter of ``forward``, or the path into a nested value of one.
 
-        A ``forward(*inputs)`` has no names: it takes arguments by name in their order, and these names are kept.
+        A ``forward(*inputs)`` has no parameter names: keyword arguments are then passed by position, under their names.
 
         Raises:
             InputError: the arguments do not fit the signature.
@@ -61,7 +55,7 @@ class Call:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            where, hint = f"{type(module).__name__}.forward", f"it takes {_shown(signature)}"
+            where, hint = f"{type(module).__name__}.forward", f"it takes {_format(signature)}"
             raise InputError(f"the arguments do not fit: {error}", where=where, hint=hint) from None
         leaves: dict[str, torch.Tensor] = {}
         found: dict[str, Any] = {}
@@ -83,13 +77,13 @@ class Call:
         return [name for each in (*self.positional, *self.keywords.values()) for name in leaf_names(each)]
 
     def arguments(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call the module with: ``args`` and ``kwargs``."""
+        """The ``args`` and ``kwargs`` of the call, with these tensors."""
         args = tuple(rebuild(each, tensors) for each in self.positional)
         return args, {name: rebuild(each, tensors) for name, each in self.keywords.items()}
 
 
-class Flat(nn.Module):
-    """The module as exporters see it."""
+class FlatModule(nn.Module):
+    """A module as exporters see it: ``forward(*tensors) -> tuple of tensors``."""
 
     def __init__(self, module: nn.Module, call: Call) -> None:
         super().__init__()
@@ -97,197 +91,45 @@ class Flat(nn.Module):
         self._call, self._names = call, call.names
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The leaves of what the module returns."""
+        """The tensors that the module returns."""
         _, leaves = flatten_result(self.run(tensors))
         return tuple(leaves.values())
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """What the module itself returns."""
+        """The module's own result."""
         args, kwargs = self._call.arguments(dict(zip(self._names, tensors, strict=True)))
         return self.module(*args, **kwargs)
 
 
-def eager(flat: Flat, tensors: Mapping[str, torch.Tensor]) -> tuple[Structure, dict[str, torch.Tensor]]:
-    """Call the module so that what it writes into its arguments and buffers does no harm."""
-    result, leaves, _, _ = watched(flat, tensors)
-    return result, leaves
+@dataclass(frozen=True)
+class Result:
+    """The result of a call of a module.
 
-
-def watched(
-    flat: Flat, tensors: Mapping[str, torch.Tensor]
-) -> tuple[Structure, dict[str, torch.Tensor], list[str], list[str]]:
-    """Call the module on copies, and put its buffers back.
-
-    Returns:
-        What it returned, the tensors of that, and the names of the arguments and of the buffers that it wrote into.
+    Attributes:
+        structure: how the returned value is built from tensors.
+        tensors: by name.
+        written_inputs: the names of the arguments that the module wrote to in place.
+        written_buffers: the names of the buffers that it wrote to.
     """
+
+    structure: Structure
+    tensors: dict[str, torch.Tensor]
+    written_inputs: Sequence[str]
+    written_buffers: Sequence[str]
+
+
+def run_module(flat: FlatModule, tensors: Mapping[str, torch.Tensor]) -> Result:
+    """Call a module on copies of its arguments, and restore its buffers afterwards."""
     copies = {name: each.detach().clone() for name, each in tensors.items()}
-    before = {name: _version(each) for name, each in copies.items()}
-    with torch.no_grad(), untouched(flat.module) as buffers:
-        result, leaves = flatten_result(flat.run(list(copies.values())))
+    before = {name: write_count(each) for name, each in copies.items()}
+    with torch.no_grad(), restored_buffers(flat.module) as buffers:
+        structure, leaves = flatten_result(flat.run(list(copies.values())))
         memory = {each.untyped_storage()._cdata for each in flat.module.buffers() if each.layout is torch.strided}
-        for name, leaf in leaves.items():  # which must outlast the buffer that it is
+        for name, leaf in leaves.items():  # an output that is a buffer must not change with it
             if leaf.layout is torch.strided and leaf.untyped_storage()._cdata in memory:
                 leaves[name] = leaf.clone()
-    return result, leaves, [name for name, each in copies.items() if _version(each) != before[name]], buffers
-
-
-@contextlib.contextmanager
-def untouched(module: nn.Module) -> Iterator[list[str]]:
-    """Put buffers back that are written into meanwhile: a stand-in shares them with the user's module.
-
-    Yields:
-        A list that in the end has the names of these buffers.
-    """
-    kept = []
-    for name, buffer in module.named_buffers():
-        owner, _, attribute = name.rpartition(".")
-        place = module.get_submodule(owner)._buffers
-        kept.append((name, place, attribute, buffer, _version(buffer), buffer.detach().clone()))
-    written: list[str] = []
-    try:
-        yield written
-    finally:
-        with torch.no_grad():
-            for name, place, attribute, buffer, version, copied in kept:
-                if _version(buffer) != version:
-                    buffer.copy_(copied)
-                elif place.get(attribute) is buffer:
-                    continue
-                place[attribute] = buffer
-                written.append(name)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written into; inference mode does not count."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Refuse what is not in the CPU's memory.
-
-    Raises:
-        InputError: it names the first parameter, buffer or argument that is elsewhere.
-    """
-    kinds = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()), ("input", tensors.items()))
-    for kind, named in kinds:
-        for name, tensor in named:
-            if tensor.device.type != "cpu":
-                on_cpu = "pass x.cpu()" if kind == "input" else "export a copy: copy.deepcopy(module).cpu()"
-                hint = "load its weights first" if tensor.is_meta else on_cpu
-                raise InputError(
-                    f"is on {tensor.device}, and exports are made on the CPU", where=f"{kind} {name!r}", hint=hint
-                )
-
-
-def check_module(module: object) -> None:
-    """Refuse what is no module of Python's.
-
-    Raises:
-        InputError: it is something else, or TorchScript's.
-    """
-    where = "the module"
-    if not isinstance(module, nn.Module):
-        what = f"it is a {type(module).__name__}, and no torch.nn.Module"
-        raise InputError(what, where=where, hint="put the function into the forward of a module")
-    if isinstance(module, torch.jit.ScriptModule):
-        what = "it is TorchScript, which no exporter takes apart"
-        raise InputError(what, where=where, hint="take the module that was scripted or traced")
-
-
-def in_training(module: nn.Module, name: str = "") -> str | None:
-    """The name of the first module within that is in training mode; None where none is.
-
-    Traced graphs, and layers with packed weights, compute the same in both modes.
-    """
-    if isinstance(module, fx.GraphModule) or is_packed(module):
-        return None
-    if module.training:
-        return name
-    inner = (in_training(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
-    return next((each for each in inner if each is not None), None)
-
-
-@contextlib.contextmanager
-def settled(module: nn.Module) -> Iterator[nn.Module]:
-    """A stand-in for the module, in evaluation mode, that may be traced: some modules keep what a trace computes.
-
-    It is a copy that shares parameters and buffers; where the module cannot be copied, it is the module itself, which
-    is put back into its modes afterwards.
-    """
-    module = getattr(module, "_orig_mod", module)  # what torch.compile returns
-    shared = {id(each): each for each in (*module.parameters(), *module.buffers())}
-    modes = {each: each.training for each in module.modules()}
-    try:
-        stand_in = copy.deepcopy(module, shared)
-    except Exception:  # whatever an attribute that cannot be copied raises
-        stand_in = module
-    try:
-        stand_in.eval()
-        with _without_fast_path():  # whose operators have no ONNX form
-            yield stand_in
-    finally:
-        if stand_in is module:
-            for each, training in modes.items():
-                each.training = training
-
-
-class _Shared:
-    """A state of the whole process that several threads may want at once: the first makes it, the last undoes it."""
-
-    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._make, self._lock, self._users = make, threading.Lock(), 0
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if not self._users:
-                self._made = self._make()
-                self._made.__enter__()
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._made.__exit__(None, None, None)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    level = logging.root.manager.disable
-    log = torch._C._jit_onnx_log
-    logging.disable(logging.CRITICAL)
-    try:
-        nowhere = io.StringIO()  # dynamo prints the graphs that it gives up to the one or the other
-        with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            warnings.simplefilter("ignore")
-            torch._C._jit_onnx_log = lambda *_: None  # prints whole graphs, past Python's sys.stdout
-            yield
-    finally:
-        torch._C._jit_onnx_log = log
-        logging.disable(level)
-
-
-@contextlib.contextmanager
-def _slow_attention() -> Iterator[None]:
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-
-
-_quiet, _without_fast_path = _Shared(_silence), _Shared(_slow_attention)
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence: exporters log, warn and print about what a user can do nothing about."""
-    with _quiet():
-        yield
+    inputs = [name for name, each in copies.items() if write_count(each) != before[name]]
+    return Result(structure, leaves, inputs, buffers)
 
 
 def _is_set(value: Any) -> TypeGuard[Constant]:
@@ -295,7 +137,7 @@ def _is_set(value: Any) -> TypeGuard[Constant]:
     return isinstance(value, Constant) and value.value is not None
 
 
-def _shown(signature: inspect.Signature) -> str:
+def _format(signature: inspect.Signature) -> str:
     """A signature without annotations and defaults."""
     names = []
     for name, parameter in signature.parameters.items():

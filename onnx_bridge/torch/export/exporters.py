@@ -1,90 +1,102 @@
-"""torch.onnx's two exporters behind one face: a module as a function of tensors in, an ONNX model out.
+"""The two exporters of torch.onnx behind one interface.
 
-Both give the same thing: inputs and outputs, initializers, nodes and dimensions named after the module (see
-`onnx_bridge.torch.export.naming`). The weights of a model from dynamo are the module's own memory; those of a model
-from TorchScript are mapped from a file that is deleted, and so gone when the model is.
+Both give a model whose inputs, outputs, initializers, nodes and dimensions are named after the module (see
+`onnx_bridge.torch.export.naming`). The weights of a model from dynamo share the module's memory; those of a model from
+TorchScript are mapped from a deleted file, which lasts as long as the model.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
 import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.third_party import shorten, suppressed_output
 from onnx_bridge.model import io as models
 from onnx_bridge.torch.export import translations
-from onnx_bridge.torch.export.calls import Flat, quiet, untouched
+from onnx_bridge.torch.export.calls import FlatModule
+from onnx_bridge.torch.export.modules import restored_buffers
 from onnx_bridge.torch.export.naming import name_dimensions, name_graph
 from onnx_bridge.torch.export.tensors import to_array
 
 Exporter = Literal["dynamo", "torchscript"]
 Dims = Mapping[str, Mapping[int, str]]
-"""Dimensions that stay open: by input and axis, the symbol (or expression of symbols) of each."""
+"""The symbol, or expression of symbols, of each open dimension, by input and axis."""
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
-_ONE_AT_A_TIME = threading.RLock()
-"""Both exporters keep what they are at in variables of the process: two threads would break one another's."""
+_LOCK = threading.RLock()
+"""Both exporters keep state in globals, and are not thread-safe."""
 _LENGTH = 240
-"""A reason has at most so many characters."""
+"""The maximum length of a reason."""
 
 
-class Refused(Exception):
-    """An exporter cannot; the message says why in one line."""
+class ExporterError(Exception):
+    """An exporter failed, or its graph is wrong; the message is one line.
+
+    Attributes:
+        data_dependent: whether the module's Python branches on the elements of tensors.
+    """
+
+    def __init__(self, reason: str, *, data_dependent: bool = False) -> None:
+        super().__init__(reason)
+        self.data_dependent = data_dependent
 
 
-def attempt(
+def run_exporter(
     exporter: Exporter,
-    flat: Flat,
+    flat: FlatModule,
     tensors: Mapping[str, torch.Tensor],
     outputs: Sequence[str],
     dynamic: Dims,
     opset: int | None,
     folder: Path | None,
 ) -> ir.Model:
-    """Export by one of the two.
+    """Export a module by one exporter.
 
     Args:
-        exporter: which.
+        exporter: its name.
         flat: the module, in evaluation mode.
-        tensors: its arguments by name. Sizes that stay open are 2 or more, and different where their symbols are.
-        outputs: the names of what it returns.
-        dynamic: dimensions that stay open.
+        tensors: its arguments by name. Sizes of open dimensions are at least 2, and different for different symbols.
+        outputs: the names of its outputs.
+        dynamic: the open dimensions.
         opset: of the model; None leaves it to torch.
-        folder: where there is room for temporary files; None is the system's own place.
+        folder: for temporary files; None is the system's default.
 
     Raises:
-        Refused: it failed, or took sizes for constants that are to stay open.
+        ExporterError: it failed, or made an open dimension constant.
     """
     run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
-    tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write into them
+    tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write to them
     try:
-        with _ONE_AT_A_TIME, quiet(), torch.no_grad(), untouched(flat.module):
+        with _LOCK, suppressed_output(), torch.no_grad(), restored_buffers(flat.module):
             model = run(flat, tensors, outputs, dynamic, opset, folder)
     except BridgeError:
         raise
-    except Exception as error:  # exporters raise everything
-        raise Refused(reason(error)) from error
+    except Exception as error:  # exporters raise exceptions of any type
+        raise ExporterError(reason(error), data_dependent=_is_data_dependent(error)) from error
     graph = model.graph
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
-        raise Refused(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
+        raise ExporterError(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
     if opset is not None and model.opset_imports.get("") != opset:
-        raise Refused(f"it gives opset {model.opset_imports.get('')}, and not {opset}")
+        raise ExporterError(f"it gives opset {model.opset_imports.get('')} instead of {opset}")
     name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
-        raise Refused(problem)
+        raise ExporterError(problem)
     return model
 
 
 def _dynamo(
-    flat: Flat,
+    flat: FlatModule,
     tensors: Mapping[str, torch.Tensor],
     _outputs: Sequence[str],
     dynamic: Dims,
@@ -108,7 +120,7 @@ def _dynamo(
 
 
 def _torchscript(
-    flat: Flat,
+    flat: FlatModule,
     tensors: Mapping[str, torch.Tensor],
     outputs: Sequence[str],
     dynamic: Dims,
@@ -119,24 +131,36 @@ def _torchscript(
     axes = {inputs[list(tensors).index(name)]: dict(dims) for name, dims in dynamic.items()}
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder) as temporary:
         path = Path(temporary) / "model.onnx"
-        torch.onnx.export(
-            flat,
-            tuple(tensors.values()),
-            str(path),
-            dynamo=False,
-            verbose=False,
-            opset_version=opset,
-            input_names=inputs,
-            output_names=[f"output.{index}" for index in range(len(outputs))],
-            dynamic_axes=axes,
-        )
-        model = models.load(path)  # which holds the files open
+        with _without_graph_log():
+            torch.onnx.export(
+                flat,
+                tuple(tensors.values()),
+                str(path),
+                dynamo=False,
+                verbose=False,
+                opset_version=opset,
+                input_names=inputs,
+                output_names=[f"output.{index}" for index in range(len(outputs))],
+                dynamic_axes=axes,
+            )
+        model = models.load(path)  # which keeps the files open
     _restore_inputs(model, dict(zip(inputs, tensors.values(), strict=True)), axes)
     return model
 
 
+@contextlib.contextmanager
+def _without_graph_log() -> Iterator[None]:
+    """Discard the graphs that the TorchScript exporter prints from C++ when it fails."""
+    log = torch._C._jit_onnx_log
+    torch._C._jit_onnx_log = lambda *_: None
+    try:
+        yield
+    finally:
+        torch._C._jit_onnx_log = log
+
+
 def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor], dynamic: Dims) -> None:
-    """Put the inputs back that no node uses, and that TorchScript has dropped."""
+    """Restore unused inputs, which TorchScript drops."""
     graph = model.graph
     kept = {str(value.name): value for value in graph.inputs}
     graph.inputs.clear()
@@ -155,14 +179,12 @@ _NOISE = re.compile(
     r"\s*\((?:Size-like symbols|unhinted|Original code|_subclasses)[^)]*\)|\x1b\[[0-9;]*m"
     r"|\s*\[Caused by .*|\s*Please feel free to request.*|\s*Failure message: No decompositions.*"
 )
-_LIBRARY = ("/torch/", "/onnx_bridge/exporting/")
+_LIBRARY = ("/torch/", "/onnx_bridge/torch/")
 
 
 def reason(error: BaseException) -> str:
-    """Why an export failed, in one line: what the first of a chain of errors says, and the place in the user's code."""
-    root = error
-    while root.__cause__ is not None:
-        root = root.__cause__
+    """Why an export failed, in one line: the message of the root cause, and the place in the user's code."""
+    root = _causes(error)[-1]
     text = _NOISE.sub("", str(root))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     what = lines[0] if lines else "no message"
@@ -171,6 +193,16 @@ def reason(error: BaseException) -> str:
     places = [each for each in _CODE.findall(text) if not any(part in each[0] for part in _LIBRARY)]
     place = f" (in {places[-1][2]}, {Path(places[-1][0]).name} line {places[-1][1]})" if places else ""
     kind = type(root).__name__
-    said = f"{kind}: {' '.join(what.split())}"
-    room = _LENGTH - len(place)
-    return (said if len(said) <= room else f"{said[: room - 1]}…") + place
+    return shorten(f"{kind}: {' '.join(what.split())}", _LENGTH - len(place)) + place
+
+
+def _is_data_dependent(error: BaseException) -> bool:
+    return any(isinstance(each, GuardOnDataDependentSymNode) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The chain of an exception and its explicit causes."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    return chain

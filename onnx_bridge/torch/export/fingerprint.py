@@ -1,8 +1,8 @@
-"""What a module computes, in a digest: its classes, their sources, its attributes and the elements of its tensors.
+"""A digest of what a module computes: of its classes, their sources, its attributes and the elements of its tensors.
 
-The digest follows everything that a module refers to, as pickling would, without its accidents: the order of sets, and
-which equal strings are one object. What it cannot see, such as a function elsewhere that ``forward`` calls, is why a
-result that was found by it is checked once more.
+The digest covers everything that a module refers to, as pickling does, but not the order of sets nor the identity of
+equal strings. It does not cover functions elsewhere that ``forward`` calls; a cached result that is found by its digest
+is therefore checked again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,19 @@ _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 
 
 def fingerprint(*values: Any) -> str | None:
-    """The digest of modules and other values; None where one refers to something of which nothing can be said."""
+    """The digest of modules and other values; None if one refers to an object that has no digest."""
     walk = _Walk()
     try:
         for value in values:
             walk.feed(value)
-    except (InputError, TypeError, RecursionError, AttributeError, ValueError, RuntimeError):  # as pickling would raise
+    except (
+        InputError,
+        TypeError,
+        RecursionError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+    ):  # the exceptions of pickling
         return None
     return walk.hash.hexdigest()
 
@@ -46,16 +53,16 @@ class _Walk:
     def feed(self, value: Any) -> None:
         """Add a value."""
         if isinstance(value, enum.Enum):
-            self._say("enum", type(value).__qualname__, value.name)
+            self._add("enum", type(value).__qualname__, value.name)
         elif isinstance(value, _PLAIN):
-            self._say(type(value).__name__, repr(value))
-        elif type(value) is tuple:  # equal ones may be one object or not
+            self._add(type(value).__name__, repr(value))
+        elif type(value) is tuple:  # equal tuples may or may not be one object
             self._items("tuple", value)
         elif id(value) in self._seen:
-            self._say("again", str(self._seen[id(value)]))
+            self._add("again", str(self._seen[id(value)]))
         else:
             self._seen[id(value)] = len(self._seen)
-            self._kept.append(value)  # or another object would get its id
+            self._kept.append(value)  # keeps its id from being reused
             self._new(value)
 
     def _new(self, value: Any) -> None:
@@ -67,16 +74,16 @@ class _Walk:
             case types.FunctionType():
                 self._function(value)
             case types.CodeType():
-                self._say("code", value.co_code.hex(), repr(value.co_names), repr(value.co_freevars))
+                self._add("code", value.co_code.hex(), repr(value.co_names), repr(value.co_freevars))
                 self._items("constants", value.co_consts)
             case types.CellType():
                 self._items("cell", [value.cell_contents])
             case types.ModuleType():
-                self._say("module", value.__name__)
+                self._add("module", value.__name__)
             case types.MethodType():
                 self._items("method", (value.__self__, value.__func__))
             case _ if isinstance(value, _BUILTIN):
-                self._say("builtin", value.__qualname__)
+                self._add("builtin", value.__qualname__)
             case torch.fx.GraphModule():
                 targets = {str(node.target) for node in value.graph.nodes if node.op in ("get_attr", "call_module")}
                 parts = [functools.reduce(getattr, target.split("."), value) for target in sorted(targets)]
@@ -88,51 +95,51 @@ class _Walk:
             case set() | frozenset():
                 digests = [fingerprint(each) for each in value]
                 if None in digests:
-                    raise TypeError("of an element of a set nothing can be said")
-                self._say("set", *sorted(map(str, digests)))
+                    raise TypeError("an element of a set has no digest")
+                self._add("set", *sorted(map(str, digests)))
             case _:
                 self._object(value)
 
-    def _say(self, *words: str) -> None:
+    def _add(self, *words: str) -> None:
         for word in words:
             data = word.encode("utf-8", "surrogatepass")
             self.hash.update(b"%d:" % len(data) + data)
 
     def _items(self, kind: str, values: Iterable[Any]) -> None:
-        self._say(kind, "(")
+        self._add(kind, "(")
         for each in values:
             self.feed(each)
-        self._say(")")
+        self._add(")")
 
     def _tensor(self, tensor: torch.Tensor) -> None:
         real = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
         array = to_array(real)
-        self._say("tensor", type(tensor).__name__, str(tensor.dtype), str(tuple(tensor.shape)))
+        self._add("tensor", type(tensor).__name__, str(tensor.dtype), str(tuple(tensor.shape)))
         contiguous = array if array.flags.c_contiguous else array.copy(order="C")
         self.hash.update(contiguous.reshape(-1).view("uint8").data)
 
     def _class(self, kind: type) -> None:
-        self._say("class", kind.__module__, kind.__qualname__)
+        self._add("class", kind.__module__, kind.__qualname__)
         for each in kind.__mro__:
             if each.__module__ == "builtins":
                 continue
             source = _source(each)
             if source is not None:
-                self._say(source)
-            else:  # such as one that was typed in
+                self._add(source)
+            else:  # such as a class defined interactively
                 self._items(each.__qualname__, [v for v in vars(each).values() if isinstance(v, types.FunctionType)])
 
     def _function(self, function: types.FunctionType) -> None:
-        self._say("function", function.__module__ or "", function.__qualname__)
+        self._add("function", function.__module__ or "", function.__qualname__)
         cells = function.__closure__ or ()
         self._items("parts", (function.__code__, function.__defaults__, function.__kwdefaults__, *cells))
 
     def _object(self, value: Any) -> None:
-        """Whatever pickling would take to make it again."""
+        """What pickling would store of the object."""
         reduced = copyreg.dispatch_table[type(value)](value) if type(value) in copyreg.dispatch_table else None
         reduced = reduced or value.__reduce_ex__(2)
         if isinstance(reduced, str):
-            self._say("global", reduced)
+            self._add("global", reduced)
             return
         made, arguments, *rest = reduced
         self._items("object", (made, arguments))
@@ -145,7 +152,7 @@ class _Walk:
 
 @functools.cache
 def _source(kind: type) -> str | None:
-    """The digest of the file that a class is written in."""
+    """The digest of the source file of a class; None if there is none."""
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:
@@ -161,7 +168,7 @@ def _digest(path: Path) -> str:
 
 @functools.cache
 def own_code() -> str:
-    """The digest of this project's own sources."""
+    """The digest of this package's sources."""
     package = Path(__file__).resolve().parents[2]
     digests = [f"{path.relative_to(package)} {_digest(path)}" for path in sorted(package.rglob("*.py"))]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Names in an exported graph that say where in the module they come from.
+"""Names of values and nodes in an exported graph, after the submodules that they come from.
 
-What the exporters call ``flat_0``, ``node_linear_3`` and ``module.encoder.weight`` becomes ``input_ids``,
-``/encoder/layer.0/query/MatMul`` and ``encoder.weight``, as ``state_dict`` has it. Each node keeps the way to its
-module (``encoder.layer.0.query``) as metadata, `SCOPE`. Stack traces, which name the files of this machine, go.
+What exporters call ``flat_0``, ``node_linear_3`` and ``module.encoder.weight`` becomes ``input_ids``,
+``/encoder/layer.0/query/MatMul`` and ``encoder.weight``, as in ``state_dict``. Each node gets the path of its
+module (``encoder.layer.0.query``) as metadata, `SCOPE`. Stack traces, which name local files, are removed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PREFIX = f"{WRAPPER}."
 
 
 def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], modules: Container[str]) -> None:
-    """Name inputs and outputs by position, initializers like parameters, and nodes by their module.
+    """Name inputs and outputs by position, initializers like parameters, and nodes after their module.
 
-    An output that is an input, or another output, becomes a value of its own.
+    An output that is also an input, or another output, becomes a separate value.
 
     Args:
-        model: as an exporter made it; changed in place.
+        model: from an exporter; changed in place.
         inputs: names, in order.
         outputs: names, in order.
         modules: the names of all submodules.
@@ -66,7 +66,7 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
     """Give open dimensions their own names instead of the exporter's (``s77``).
 
     Returns:
-        Why the dimensions are not what was asked for: one of them has become a constant; None where they are.
+        Why a dimension cannot be named: it has become a constant; None if all were named.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
     names: dict[str, str] = {}
@@ -75,7 +75,7 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
         for axis, symbol in dims.items():
             dim = None if shape is None else shape[axis]
             if isinstance(dim, int):
-                return f"it takes dimension {axis} of {name} ({symbol}) for the constant {dim}"
+                return f"dimension {axis} of {name} ({symbol}) has become the constant {dim}"
             if dim is not None and dim.value and (symbol.isidentifier() or dim.value not in names):
                 names.setdefault(dim.value, symbol if symbol.isidentifier() else f"({symbol})")
     rename = _renamer(names)
@@ -89,15 +89,15 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
     return None
 
 
-def observed(
+def correct_output_shapes(
     model: ir.Model, sizes: Sequence[Mapping[str, int]], shapes: Sequence[Mapping[str, Sequence[int]]]
 ) -> None:
-    """Correct the shapes of outputs by those that were seen: TorchScript infers some of them wrongly.
+    """Correct the shapes of outputs by observed ones: TorchScript infers some wrongly.
 
     Args:
-        model: whose outputs are corrected.
-        sizes: for each sample the sizes of symbols.
-        shapes: for each sample the shapes of outputs by name.
+        model: changed in place.
+        sizes: the sizes of symbols, for each sample.
+        shapes: the observed shapes of outputs by name, for each sample.
     """
     for value in model.graph.outputs:
         seen = [sample[str(value.name)] for sample in shapes if str(value.name) in sample]
@@ -113,16 +113,16 @@ def observed(
 def _corrected(
     dim: int | ir.SymbolicDim, found: Sequence[int], sizes: Sequence[Mapping[str, int]]
 ) -> int | ir.SymbolicDim | str | None:
-    """A dimension that was found to have these sizes."""
+    """A dimension that had these sizes in the samples."""
     known = not isinstance(dim, ir.SymbolicDim) or (dim.value is not None and dim.free_symbols() <= sizes[0].keys())
-    told = [dim.evaluate(each) if isinstance(dim, ir.SymbolicDim) else dim for each in sizes] if known else []
-    if told == list(found):
+    inferred = [dim.evaluate(each) if isinstance(dim, ir.SymbolicDim) else dim for each in sizes] if known else []
+    if inferred == list(found):
         return dim
     if len(set(found)) > 1:
         for symbol in sizes[0]:
             if [each[symbol] for each in sizes] == list(found):
                 return symbol
-    return None if known else dim  # a symbol of its own depends on the data
+    return None if known else dim  # an unknown symbol depends on the data
 
 
 def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
@@ -141,7 +141,7 @@ def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
 
 @functools.cache
 def _read(text: str | None) -> str | None:
-    """The name or expression of a dimension; None for torch's functions, such as PythonMod, that no dimension has."""
+    """The name or expression of a dimension; None for torch functions such as PythonMod, which ONNX does not have."""
     try:
         ir.SymbolicDim(text).free_symbols()
     except ValueError:
@@ -150,7 +150,7 @@ def _read(text: str | None) -> str | None:
 
 
 def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
-    """Scope and name of every node; both exporters know the scope, one in metadata and the other in the name."""
+    """Name every node after its scope, which dynamo gives in metadata and TorchScript in the node's name."""
     counts: dict[str, int] = {}
     inner = (node for function in model.functions.values() for node in function.all_nodes())
     for node in (*model.graph.all_nodes(), *inner):
@@ -162,7 +162,7 @@ def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
 
 
 def _scope(node: ir.Node, modules: Container[str]) -> list[str]:
-    """The names of the modules around a node, from the outermost on, each relative to the one before."""
+    """The names of the modules around a node, outermost first, each relative to the one before."""
     text = node.metadata_props.get(_SCOPES)
     if text is not None:
         scopes = [str(each) for each in ast.literal_eval(text)][:-1]
@@ -171,14 +171,14 @@ def _scope(node: ir.Node, modules: Container[str]) -> list[str]:
     parts = [part for part in (node.name or "").split("/")[1:-1] if part]
     found: list[str] = []
     for part in parts[1:] if parts[:1] == [WRAPPER] else parts:
-        pieces = part.split(".")  # of "inner.1" within "inner", as TorchScript has it, only "1" is right
+        pieces = part.split(".")  # TorchScript has "inner.1" within "inner", where only "1" is new
         tails = [".".join(pieces[start:]) for start in range(len(pieces))]
         found.append(next((tail for tail in tails if ".".join((*found, tail)) in modules), part))
     return found
 
 
 def _keep(metadata: dict[str, str], more: Mapping[str, str]) -> None:
-    """Take what the exporter wrote out of metadata."""
+    """Remove the exporter's own metadata."""
     for key in [key for key in metadata if key.startswith(_TORCH)]:
         del metadata[key]
     metadata.update(more)
@@ -194,7 +194,7 @@ def _values(graph: ir.Graph) -> Iterable[ir.Value]:
 
 
 def _clear(values: Iterable[ir.Value], wanted: set[str], owners: Mapping[ir.Value, str]) -> None:
-    """Rename values that have names which others will get."""
+    """Rename values whose names are wanted for others."""
     taken = {str(value.name) for value in values} | wanted
     for value in values:
         name = str(value.name)

@@ -1,4 +1,4 @@
-"""Samples to export and to check with: sizes that do not mislead an exporter, and other values of the same kind."""
+"""Samples for export and checks: sizes that exporters do not specialize, and other values of the same kind."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) -> Dims:
-    """The open dimensions with axes counted from the front.
+    """The open dimensions, with non-negative axes.
 
     Raises:
-        InputError: there is no such input or axis, or a symbol's name is no name.
+        InputError: there is no such input or axis, or a symbol is not a valid name or expression.
     """
     checked: dict[str, dict[int, str]] = {}
     if not isinstance(dynamic, Mapping):
@@ -34,25 +34,25 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
         where = f"dynamic input {name!r}"
         if name not in tensors:
             hint = nearest(name, tensors) or f"its inputs are {', '.join(tensors) or 'none'}"
-            raise InputError("the module is not called with such a tensor", where=where, hint=hint)
+            raise InputError("the module is not called with a tensor of this name", where=where, hint=hint)
         if not isinstance(dims, Mapping):
             raise InputError(f"its dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
         rank = tensors[name].dim()
         for axis, symbol in dims.items():
             if not isinstance(axis, int) or not -rank <= axis < rank:
-                raise InputError(f"it has {rank} dimensions, and so no axis {axis!r}", where=where)
+                raise InputError(f"it has {rank} dimensions, so no axis {axis!r}", where=where)
             if not _symbols(symbol):
-                what = f"{symbol!r} is no name of a dimension"
+                what = f"{symbol!r} is not a name of a dimension"
                 raise InputError(what, where=where, hint="use a name, or an expression of names: past+seq")
             checked.setdefault(name, {})[axis % rank] = symbol
     return checked
 
 
-def sizes_of(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
-    """The size of each symbol, at its first place.
+def symbol_sizes(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
+    """The size of each symbol.
 
     Raises:
-        InputError: a symbol occurs in expressions only, or two places disagree.
+        InputError: a symbol occurs only in expressions, or with two different sizes.
     """
     sizes: dict[str, int] = {}
     places = [(name, axis, symbol) for name, dims in dynamic.items() for axis, symbol in dims.items()]
@@ -62,40 +62,42 @@ def sizes_of(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
     for name, axis, symbol in places:
         where = f"dynamic input {name!r}, axis {axis}"
         if missing := _symbols(symbol) - sizes.keys():
-            what = f"no dimension is {min(missing)!r} itself, so its size is unknown"
-            raise InputError(what, where=where, hint="name a dimension of another input so")
+            what = f"no dimension is {min(missing)!r} alone, so its size is unknown"
+            raise InputError(what, where=where, hint="give that name to a dimension of an input")
         if (size := _evaluated(symbol, sizes)) != tensors[name].shape[axis]:
-            raise InputError(f"its size is {tensors[name].shape[axis]}, where {symbol} is {size}", where=where)
+            raise InputError(f"its size is {tensors[name].shape[axis]}, but {symbol} is {size}", where=where)
     return sizes
 
 
-def distinct(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, int]:
-    """Sizes near the given ones: 2 or more, and no two the same.
+def distinct_sizes(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, int]:
+    """Sizes near the given ones, at least 2 and all different.
 
-    Exporters take a size of 1 for a constant that is broadcast, and may take equal sizes for one and the same.
+    Exporters specialize a size of 1 as broadcast, and may unify equal sizes.
 
     Args:
         sizes: by symbol.
-        taken: sizes that none may have.
+        taken: sizes that must not be used.
     """
     used = set(taken)
     found: dict[str, int] = {}
-    for symbol, size in sorted(sizes.items(), key=lambda item: item[1] < 2):  # those that may stay come first
-        near = itertools.chain(range(size, 1, -1), itertools.count(max(size + 1, 2)))  # a model may have a largest size
+    for symbol, size in sorted(sizes.items(), key=lambda item: item[1] < 2):  # sizes that can stay come first
+        near = itertools.chain(
+            range(size, 1, -1), itertools.count(max(size + 1, 2))
+        )  # downwards first: a model may have a maximum size
         found[symbol] = next(each for each in near if each not in used)
         used.add(found[symbol])
     return {symbol: found[symbol] for symbol in sizes}
 
 
 def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors in other sizes: cut off, or repeated from the start."""
+    """The tensors in other sizes: truncated, or repeated from the start."""
     found = {}
     for name, tensor in tensors.items():
         for axis, symbol in dynamic.get(name, {}).items():
             size, have = _evaluated(symbol, sizes), tensor.shape[axis]
             if size == have:
                 continue
-            if not have:  # such as a cache with nothing in it
+            if not have:  # such as an empty cache
                 tensor = tensor.new_zeros([size if each == axis else old for each, old in enumerate(tensor.shape)])
             else:
                 tensor = tensor.index_select(axis, torch.arange(size) % have)
@@ -103,16 +105,16 @@ def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[s
     return found
 
 
-def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]) -> dict[str, torch.Tensor]:
-    """Other values in the same shapes, always the same ones.
+def other_values(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]) -> dict[str, torch.Tensor]:
+    """Other values in the same shapes, deterministic.
 
-    What the graph says about an input decides (token ids stay below the number of embeddings, masks are ones, then
-    zeros); values without a special meaning are those given, in another order.
+    An input's role in the graph decides (token ids stay below the number of embeddings, masks are ones, then zeros);
+    inputs without a role get the given values in another order.
 
     Args:
         model: the exported graph.
-        tensors: values to go by.
-        how: ``shuffled`` does not ask the graph: every value was given.
+        tensors: the given values.
+        how: ``roles`` as above; ``shuffled`` ignores roles.
     """
     wanted, sizes = samplers.with_shapes(
         samplers.specs(model), {name: tuple(each.shape) for name, each in tensors.items()}
@@ -128,15 +130,15 @@ def redrawn(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]
     return found
 
 
-def opposite(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats with the other sign, and yes for no; integers, which may be indices, as they are."""
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """Floats negated, booleans inverted; integers, which may be indices, unchanged."""
     if tensor.dtype is torch.bool:
         return ~tensor
     return -tensor if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
 
 
 def _shuffled(array: Array, generator: np.random.Generator) -> Array:
-    """Floats in any order, and normal ones where all are the same; others only in their last dimension."""
+    """Floats permuted, or drawn from a normal distribution if all are equal; others permuted along the last axis."""
     floats = "float" in array.dtype.name
     if floats and array.size and (array == array.flat[0]).all():
         return np.asarray(generator.standard_normal(array.shape)).astype(array.dtype)
@@ -151,7 +153,7 @@ def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int:
     size = ir.SymbolicDim(symbol).evaluate(sizes)
     if not isinstance(size, int) or size < 0:
         listed = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        raise InputError(f"{symbol} is no size where {listed}", where="a dynamic dimension")
+        raise InputError(f"{symbol} is not a size if {listed}", where="a dynamic dimension")
     return size
 
 

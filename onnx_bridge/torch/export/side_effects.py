@@ -1,8 +1,8 @@
-"""What a module does besides returning tensors, which a graph does not do.
+"""Side effects of a module, which its graph does not have.
 
-It may write into its arguments and buffers, read in one call what it wrote in the one before, and return numbers and
-objects that are no tensors. A graph has all of that as it was when it was made. Each is a sentence for the user; those
-for which a later call returns something else are apart, as `Effects.changing`.
+A module may write to its arguments and buffers, read in a call what it wrote in an earlier one, and return numbers and
+objects that are not tensors. The graph has these as they were when it was exported. Each effect is a sentence for the
+user; effects that change the result of later calls are kept apart, as `Effects.changing`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
+from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.compare import compare
-from onnx_bridge.torch.export.calls import Flat, eager, quiet, untouched
+from onnx_bridge.torch.export.calls import FlatModule, Result, run_module
 from onnx_bridge.torch.export.fingerprint import fingerprint
+from onnx_bridge.torch.export.modules import restored_buffers
 from onnx_bridge.torch.export.structure import Structure, constants
 from onnx_bridge.torch.export.tensors import to_array
 
@@ -24,74 +26,72 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Effects:
-    """What a graph lacks.
+    """Side effects that the graph does not have.
 
     Attributes:
-        changing: what makes the module return something else in another call, and is fixed in the graph.
-        notes: the rest.
+        changing: those that make the module return something else in a later call; the graph does not.
+        notes: the others.
     """
 
     changing: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def of_writing(
-    flat: Flat, tensors: Tensors, expected: Mapping[str, Array], inputs: Sequence[str], buffers: Sequence[str]
-) -> Effects:
-    """What becomes of what it writes.
+def write_effects(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], result: Result) -> Effects:
+    """The effects of in-place writes.
 
     Args:
         flat: the module.
         tensors: its arguments.
-        expected: what it returns for them, in order.
-        inputs: the names of the arguments that it writes into.
-        buffers: the names of the buffers that it writes into.
+        expected: its outputs for them, in order.
+        result: the result of this call, with the names of what it wrote to.
     """
-    notes = [f"it writes into {_listed('input', inputs)}, and the graph does not"] if inputs else []
+    inputs, buffers = result.written_inputs, result.written_buffers
+    notes = [f"it writes to {_listed('input', inputs)}, and the graph does not"] if inputs else []
     if not buffers:
         return Effects((), tuple(notes))
-    what = f"it writes into {_listed('buffer', buffers)}"
+    what = f"it writes to {_listed('buffer', buffers)}"
     if _reads(flat, tensors, expected, buffers):
-        return Effects((f"{what} what a later call reads: take that as an argument, and return it",), tuple(notes))
+        return Effects((f"{what}, which a later call reads: pass that as an argument, and return it",), tuple(notes))
     return Effects((), (*notes, f"{what}, and the graph does not"))
 
 
-def of_constants(results: Sequence[Structure]) -> Effects:
-    """What becomes of values that are no tensors, in what the module returned for each sample."""
-    said = [constants(each) for each in results]
-    count = sum(isinstance(value, int | float | str) for value in said[0])
-    if len({_digest(each) for each in said}) > 1:
-        what = "of what the module returns, values that are no tensors differ from sample to sample: return tensors"
+def constant_effects(results: Sequence[Structure]) -> Effects:
+    """The effects of returned values that are not tensors, given the results of all samples."""
+    values = [constants(each) for each in results]
+    count = sum(isinstance(value, int | float | str) for value in values[0])
+    if len({_digest(each) for each in values}) > 1:
+        what = "returned values that are not tensors differ between samples, and are fixed in the graph: return tensors"
         return Effects((what,), ())
-    left = f"{count} of the values that the module returns are no tensors, and are left out of the graph"
+    left = f"{count} of the returned values are not tensors, and are not outputs of the graph"
     return Effects((), (left,) if count else ())
 
 
-def repeats(flat: Flat, tensors: Tensors, expected: Mapping[str, Array]) -> bool:
-    """Whether a call with the same arguments returns the same again."""
+def is_repeatable(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array]) -> bool:
+    """Whether another call with the same arguments returns the same outputs."""
     try:
-        with quiet():
-            _, leaves = eager(flat, tensors)
-    except Exception:  # the module's own, whatever it is
+        with suppressed_output():
+            leaves = run_module(flat, tensors).tensors
+    except Exception:  # anything that the user's module raises
         return False
     found = dict(zip(expected, map(to_array, leaves.values()), strict=False))
     return len(leaves) == len(expected) and compare(found, expected).passed
 
 
-def _reads(flat: Flat, tensors: Tensors, expected: Mapping[str, Array], buffers: Sequence[str]) -> bool:
-    """Whether what it returns depends on what was in these buffers before."""
-    with torch.no_grad(), untouched(flat.module):
+def _reads(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], buffers: Sequence[str]) -> bool:
+    """Whether the outputs depend on the contents of these buffers before the call."""
+    with torch.no_grad(), restored_buffers(flat.module):
         for name in buffers:
             buffer = flat.module.get_buffer(name)
             try:
                 buffer.logical_not_() if buffer.dtype is torch.bool else buffer.add_(1)
-            except RuntimeError:  # there is no arithmetic in its dtype
+            except RuntimeError:  # its dtype has no arithmetic
                 return True
-        return not repeats(flat, tensors, expected)
+        return not is_repeatable(flat, tensors, expected)
 
 
 def _digest(values: Sequence[object]) -> object:
-    """What is equal where all values are; of which nothing can be said is equal to itself alone."""
+    """A key that is equal if all values are; values without a fingerprint equal only themselves."""
     found = fingerprint(*values)
     return object() if found is None else found
 

@@ -1,11 +1,11 @@
-"""Nested values as named tensors, and back: what a module takes and gives, as a graph has it.
+"""Nested values as named tensors, and back: the arguments and results of a module as inputs and outputs of a graph.
 
     {"logits": t, "past_key_values": ((k, v), …)}   ⇄   logits, past_key_values.0.0, past_key_values.0.1, …
 
-A name is the way to the tensor: field names, keys and positions, joined by dots. Containers are tuples, lists, named
+A name is the path to the tensor: field names, keys and positions, joined by dots. Containers are tuples, lists, named
 tuples, mappings (among them the outputs of transformers), dataclasses, transformers' caches
-(``past_key_values.0.key``), and whatever is registered with torch's pytrees. All else is a constant: None, numbers,
-strings, and objects that nothing is known of. A complex tensor is a real one with a last dimension of 2.
+(``past_key_values.0.key``), and whatever is registered with torch's pytrees. Everything else is a constant: None,
+numbers, strings, and objects of unknown types. A complex tensor becomes a real one with a last dimension of 2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree
 
 _OUTPUT = "output"
-"""The name of an output that has none: a tensor alone, or the items of a tuple."""
+"""The name of an output without a field name: a single tensor, or the items of a tuple."""
 _CACHES = "transformers.cache_utils"
 _CACHE_PARTS = {
     "layers": "",
@@ -30,7 +30,7 @@ _CACHE_PARTS = {
     "self_attention_cache": "decoder",
     "cross_attention_cache": "encoder",
 }
-"""What the attributes of transformers' caches are called in names; nothing for the list of layers."""
+"""The attributes of transformers' caches in names; empty for the list of layers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Leaf:
 
     Attributes:
         name: its name.
-        complex: whether it is complex, and its parts are in a last dimension.
+        complex: whether it is a complex tensor, stored as a real one.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Constant:
-    """What is no tensor, and so always the same."""
+    """A value that is not a tensor, and therefore fixed."""
 
     value: Any = field(compare=False)
 
@@ -63,7 +63,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Entries:
-    """A mapping; ``factory`` is what makes the missing values of a ``defaultdict``."""
+    """A mapping; ``factory`` is the ``default_factory`` of a ``defaultdict``."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -73,7 +73,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Fields:
-    """An object of which some attributes are rebuilt, and the others are those of ``template``."""
+    """An object: ``attributes`` are rebuilt, the others copied from ``template``."""
 
     template: Any = field(compare=False)
     attributes: tuple[str, ...]
@@ -82,7 +82,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Registered:
-    """What torch's pytrees take apart; ``context`` is what they put it together with."""
+    """A container that is registered as a pytree; ``context`` is what it is unflattened with."""
 
     kind: type
     context: Any = field(compare=False)
@@ -93,12 +93,12 @@ Structure = Leaf | Constant | Items | Entries | Fields | Registered
 
 
 def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure:
-    """Take a value apart.
+    """Flatten a value.
 
     Args:
         value: anything.
-        name: its own name.
-        leaves: where the tensors go, by name.
+        name: of the value.
+        leaves: receives the tensors by name.
     """
     if isinstance(value, torch.Tensor):
         unique, count = name, 1
@@ -141,7 +141,7 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
 
 
 def flatten_result(value: Any) -> tuple[Structure, dict[str, torch.Tensor]]:
-    """Take apart what a module returned: a tensor alone is ``output``, items of a tuple are ``output.0``, …"""
+    """Flatten the result of a module: a single tensor is ``output``, items of a tuple are ``output.0``, …"""
     leaves: dict[str, torch.Tensor] = {}
     keyed = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     named = keyed or hasattr(value, "_fields") or dataclasses.is_dataclass(value)
@@ -149,11 +149,11 @@ def flatten_result(value: Any) -> tuple[Structure, dict[str, torch.Tensor]]:
 
 
 def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Put a value together from other tensors of the same names.
+    """Rebuild a value from tensors.
 
     Args:
-        structure: of `flatten`.
-        tensors: at least one for each leaf.
+        structure: from `flatten`.
+        tensors: by name, one for each leaf.
     """
 
     def children() -> Iterator[Any]:
@@ -171,14 +171,14 @@ def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
         case Fields(template, attributes, _):
             made = _copied(template)
             for attribute, child in zip(attributes, children(), strict=True):
-                object.__setattr__(made, attribute, child)  # frozen dataclasses, too
+                object.__setattr__(made, attribute, child)  # also on frozen dataclasses
             return made
         case Registered(kind, context, _):
             return _pytree.SUPPORTED_NODES[kind].unflatten_fn(list(children()), context)
 
 
 def leaf_names(structure: Structure, holds: Callable[[Leaf], bool] = lambda _leaf: True) -> list[str]:
-    """The names of the tensors, in order; only of those leaves for which it holds."""
+    """The names of the tensors, in order, of the leaves for which ``holds`` is true."""
     if isinstance(structure, Leaf):
         return [structure.name] if holds(structure) else []
     if isinstance(structure, Constant):
@@ -187,7 +187,7 @@ def leaf_names(structure: Structure, holds: Callable[[Leaf], bool] = lambda _lea
 
 
 def renamed(structure: Structure, names: Mapping[str, str]) -> Structure:
-    """The same structure whose tensors have other names; those that are not given stay."""
+    """The structure with other names of tensors; names that are not given stay."""
     if isinstance(structure, Leaf):
         return dataclasses.replace(structure, name=names.get(structure.name, structure.name))
     if isinstance(structure, Constant):
@@ -196,7 +196,7 @@ def renamed(structure: Structure, names: Mapping[str, str]) -> Structure:
 
 
 def constants(structure: Structure) -> list[Any]:
-    """The values that are no tensors, in order, without None."""
+    """The values that are not tensors, in order, without None."""
     if isinstance(structure, Leaf):
         return []
     if isinstance(structure, Constant):
@@ -207,14 +207,14 @@ def constants(structure: Structure) -> list[Any]:
 def _mapping(kind: type, entries: dict[Any, Any], factory: Callable[[], Any] | None) -> Any:
     if kind is dict:
         return entries
-    if dataclasses.is_dataclass(kind):  # the outputs of transformers, which leave out what is None
+    if dataclasses.is_dataclass(kind):  # the outputs of transformers, which omit None
         return kind(**entries)
     made: Callable[..., Any] = kind
     return made(factory, entries) if issubclass(kind, defaultdict) else made(entries)
 
 
 def _is_cache(value: Any) -> bool:
-    """Whether it is a cache of transformers, or a layer of one."""
+    """Whether it is a transformers cache, or a layer of one."""
     return any(each.__module__ == _CACHES for each in type(value).__mro__)
 
 
@@ -227,7 +227,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _emptied(value: Any, attributes: list[str]) -> Any:
-    """A copy without what will be rebuilt, so that it holds on to no tensors."""
+    """A copy without the attributes that will be rebuilt, so that it keeps no tensors alive."""
     template = _copied(value)
     for attribute in attributes:
         object.__setattr__(template, attribute, None)
@@ -235,9 +235,9 @@ def _emptied(value: Any, attributes: list[str]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy whose own containers are its own as well: a call that changes them changes no other."""
+    """A copy with copies of its own lists and dicts, so that changes do not reach the original."""
     made = copy.copy(value)
-    for attribute, child in getattr(value, "__dict__", {}).items():  # there is none where all are slots
+    for attribute, child in getattr(value, "__dict__", {}).items():  # absent if the class has __slots__
         if type(child) in (dict, list):
             object.__setattr__(made, attribute, copy.copy(child))
     return made

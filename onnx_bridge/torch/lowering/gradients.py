@@ -1,4 +1,4 @@
-"""Gradients end at what MIGraphX computes: asking for them is an error, and not silently zero."""
+"""Gradients through MIGraphX are an error, not silently zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx_bridge.core.errors import InputError
 
 
 class _Computed(torch.autograd.Function):
-    """An identity that has no gradient."""
+    """An identity whose gradient is an error."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -19,12 +19,12 @@ class _Computed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        what = "MIGraphX computes no gradients, and the output was computed by it"
-        raise InputError(what, hint="call it under torch.no_grad(), or train the module that it was made from")
+        what = "MIGraphX computes no gradients, and it computed this output"
+        raise InputError(what, hint="call it under torch.no_grad(), or train the original module")
 
 
 def without_gradients(outputs: Mapping[str, torch.Tensor], inputs: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Outputs that, where the inputs want gradients, say on ``backward()`` that there are none."""
+    """Outputs whose ``backward()`` is an error, if an input requires gradients."""
     anchor = next((each for each in inputs if each.requires_grad), None) if torch.is_grad_enabled() else None
     if anchor is None:
         return dict(outputs)

@@ -1,7 +1,7 @@
-"""Programs in PyTorch's own process: tensors of the GPU are handed over by their addresses, on its current stream.
+"""Programs in PyTorch's own process: tensors of the GPU are passed by address, on PyTorch's current stream.
 
-The worker compiles each program once more, for memory of the GPU, and keeps it beside the bundle's own. All that a
-crash of MIGraphX may take along is then this process, which is why it is done only where it is asked for.
+The worker compiles each program once more, for GPU memory, and stores it beside the bundle's own. A crash of MIGraphX
+then ends this process, which is why this has to be asked for.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.targets import resolve_target
 
 _FILE = "resident.mxr"
-_HINT = "leave it out: programs then run in a worker process"
+_HINT = "omit it: programs then run in a worker process"
 
 
-def require(runtime: str | None, target: str) -> None:
-    """Make sure that programs can run in this process.
+def require_in_process(runtime: str | None, target: str) -> None:
+    """Check that programs can run in this process.
 
     Args:
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
@@ -38,10 +38,10 @@ def require(runtime: str | None, target: str) -> None:
     """
     found = runtimes.find(runtime)
     if found.kind != "module":
-        what = f"it takes AMD's own Python module, and the runtime is {found.path} ({found.kind})"
+        what = f"it needs AMD's own Python module, but the runtime is {found.path} ({found.kind})"
         raise InputError(what, where="in_process", hint=_HINT)
     if resolve_target(target, found) != "gpu":
-        raise InputError("it is for the target gpu, and this one is ref", where="in_process", hint=_HINT)
+        raise InputError("it needs the target gpu, but the target is ref", where="in_process", hint=_HINT)
     if torch.version.hip is None or not torch.cuda.is_available():
         raise InputError("this PyTorch has no AMD GPU to share memory on", where="in_process", hint=_HINT)
 
@@ -50,14 +50,14 @@ class InProcess:
     """The program of one bundle."""
 
     def __init__(self, bundle: Bundle, runtime: str | None, limits: Limits) -> None:
-        """Load it; compile it first where that was not done yet.
+        """Load the program, compiled first if necessary.
 
         Raises:
-            InputError: a part of the bundle runs on ONNX Runtime, or its program cannot be handed addresses.
+            InputError: a partition of the bundle runs on ONNX Runtime, or its program does not take addresses.
             RuntimeFailure: MIGraphX failed.
         """
         if not bundle.wholly_on_migraphx or bundle.model_path is None:
-            what = "a part of the module runs on ONNX Runtime, which is on the CPU"
+            what = "a partition of the module runs on ONNX Runtime, on the CPU"
             raise InputError(what, where="in_process", hint=_HINT)
         found = runtimes.find(runtime)
         path = bundle.path / _FILE
@@ -80,18 +80,18 @@ class InProcess:
         """
         device = next(iter(tensors.values())).device
         if device.type != "cuda":
-            what = f"tensors are on {device}, and programs in this process take those of the GPU"
-            raise InputError(what, where="in_process", hint="put them there: .to('cuda')")
+            what = f"tensors are on {device}, but programs in this process take tensors of the GPU"
+            raise InputError(what, where="in_process", hint="move them: .to('cuda')")
         dense = {name: each.contiguous() for name, each in tensors.items()}
-        made = [
+        found = [
             torch.empty_strided(shape.lens, shape.strides, dtype=outputs[name][0], device=device)
             for name, shape in zip(self._names, self._program.outputs, strict=True)
         ]
         with torch.cuda.device(device):
             stream = torch.cuda.current_stream().cuda_stream
             addresses = {name: each.data_ptr() for name, each in dense.items()}
-            self._program.run_async(addresses, [each.data_ptr() for each in made], stream)
-        return {name: each.reshape(outputs[name][1]) for name, each in zip(self._names, made, strict=True)}
+            self._program.run_async(addresses, [each.data_ptr() for each in found], stream)
+        return {name: each.reshape(outputs[name][1]) for name, each in zip(self._names, found, strict=True)}
 
 
 def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Limits, path: Path) -> None:

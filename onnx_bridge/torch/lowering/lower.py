@@ -1,77 +1,103 @@
-"""From a module to a `Lowered` one."""
+"""The API function `onnx_bridge.lower`: a PyTorch module that runs on MIGraphX."""
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import torch
-from torch import nn
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.torch.export.calls import Call, Flat, check_module, eager, in_training, quiet, settled
-from onnx_bridge.torch.export.structure import leaf_names
-from onnx_bridge.torch.lowering.build_programs import Options, make
-from onnx_bridge.torch.lowering.lowered import Interface, Lowered, bound, plain
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.torch.availability import require_torch
+from onnx_bridge.torch.export.request import Dynamic, ExporterChoice, as_arguments
+from onnx_bridge.torch.lowering.request import LowerRequest, Precision
 
-_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+if TYPE_CHECKING:
+    import torch
+
+    from onnx_bridge.torch.lowering.lowered import Lowered
 
 
-def lowered(
-    module: nn.Module,
+def lower(
+    module: torch.nn.Module,
     sample_inputs: Any,
-    kwargs: Mapping[str, Any] | None,
-    dynamic: Mapping[str, Mapping[int, str]],
-    buckets: Mapping[str, Sequence[int]],
-    options: Options,
-    progress: Callable[[str], None] | None,
+    target: Literal["auto", "ref", "gpu"] = "auto",
+    precision: Precision | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Dynamic | None = None,
+    pad_before: Sequence[str] = (),
+    exporter: ExporterChoice = "auto",
+    opset: int | None = None,
+    host: bool = True,
+    cache: bool | str | os.PathLike[str] = True,
+    timeout: float | None = None,
+    memory: float | None = None,
+    runtime: str | None = None,
+    in_process: bool = False,
+    progress: Progress | None = None,
 ) -> Lowered:
-    """See `onnx_bridge.torch.lower`."""
-    check_module(module)
-    module = getattr(module, "_orig_mod", module)  # what torch.compile returns
-    if (where := in_training(module)) is not None:
-        what = "it is in training mode, and MIGraphX only infers"
-        raise InputError(what, where=f"module {where or type(module).__name__!r}", hint="call eval() first")
+    """A module that computes on MIGraphX what the given one does, with the same signature.
+
+    The module is exported (`onnx_bridge.export`, which checks the graph against the module), converted, and loaded.
+    Programs are cached on disk by the contents of the module, also for other processes; cached programs are checked
+    against the module again.
+
+    The result takes and returns tensors, nested as in the module. It is for inference: it has no parameters, and
+    gradients through it are an error. Arguments that are not tensors are fixed. ``state_dict``, ``torch.save`` and
+    ``copy.deepcopy`` include the programs.
+
+    Args:
+        module: in evaluation mode, on the CPU; it is not changed.
+        sample_inputs: arguments as for `onnx_bridge.export`: a tuple or list of them, or the only one; a mapping is
+            taken for arguments by name.
+        target: what MIGraphX compiles for: ``gpu``, ``ref``, or ``auto``: gpu if there is one.
+        precision: what the module computes in, weights included; inputs and outputs keep their dtypes. None keeps the
+            module's own dtypes.
+        buckets: sizes by the name of an open dimension, one program for each combination: inputs are padded with zeros
+            to the smallest that fits, and outputs are cut. The module is run to check that padding changes no output.
+        kwargs: arguments by name.
+        dynamic: names of open dimensions by input and axis, as for `onnx_bridge.export`; each needs ``buckets``.
+        pad_before: names of the dimensions that are padded, and cut, at their start: those that the module appends to,
+            such as the length of a cache of keys and values.
+        exporter: of torch.onnx: ``auto``, ``dynamo``, ``torchscript``.
+        opset: of the ONNX model; by default torch's own choice.
+        host: whether nodes that MIGraphX cannot run may run on ONNX Runtime.
+        cache: whether to use the cache folder of ONNX Bridge, or another folder.
+        timeout: limit in seconds for each step of MIGraphX, and for a call.
+        memory: limit in GiB for MIGraphX's process.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        in_process: run in this process, on tensors of the GPU, which are passed by address on PyTorch's current stream.
+            It needs an AMD GPU and AMD's own Python module; a crash of MIGraphX then ends this process.
+        progress: called with each stage as it begins.
+
+    Raises:
+        InputError: the module is in training mode or not on the CPU, cannot be exported, or computes something else
+            when it is padded; or an argument is wrong.
+        RuntimeFailure: there is no MIGraphX, or neither it nor ONNX Runtime can run a node.
+    """
+    require_torch()
+    from onnx_bridge.torch.lowering.lower_module import lower_module
+
     if kwargs is None and isinstance(sample_inputs, Mapping):
-        args, named = (), dict(sample_inputs)
-    else:
-        args = tuple(sample_inputs) if isinstance(sample_inputs, tuple | list) else (sample_inputs,)
-        named = dict(kwargs or {})
-    narrow = _dtype(options.precision)
-    signature = plain(inspect.signature(module.forward))
-    sample, tensors = bound(type(module).__name__, signature, args, named)
-    given = {name: each.dtype for name, each in tensors.items()}
-    returned: list[torch.dtype] = []
-    if narrow is not None:
-        returned = _returned(module, args, named)
-        module = copy.deepcopy(module).to(narrow)
-        args, named = _cast(module, args, named, narrow)
-    made = make(module, args, named, dynamic, buckets, options, progress or (lambda _stage: None))
-    outputs = dict(zip(leaf_names(made.result), returned, strict=True)) if returned else {}
-    interface = Interface(type(module).__name__, signature, sample, made.result, narrow, given, outputs)
-    return Lowered(made.programs, interface)
-
-
-def _dtype(precision: str | None) -> torch.dtype | None:
-    if precision is not None and precision not in _PRECISIONS:
-        raise InputError(f"there is no precision {precision!r}", hint=f"use {', '.join(_PRECISIONS)}")
-    return None if precision is None else _PRECISIONS[precision]
-
-
-def _returned(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.dtype]:
-    """The dtypes of the tensors that the module returns, in order."""
-    call, tensors = Call.of(module, args, kwargs)
-    with settled(module) as stand_in, quiet():
-        _, leaves = eager(Flat(stand_in, call).eval(), tensors)
-    return [each.dtype for each in leaves.values()]
-
-
-def _cast(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    call, tensors = Call.of(module, args, kwargs)
-    return call.arguments(
-        {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+        sample_inputs, kwargs = (), sample_inputs
+    for symbol, sizes in (buckets or {}).items():
+        if not isinstance(sizes, Sequence):
+            raise InputError(f"its sizes are {sizes!r}", where=f"dimension {symbol!r}", hint="give a list of them")
+    request = LowerRequest(
+        target=target,
+        precision=precision,
+        buckets={symbol: tuple(sizes) for symbol, sizes in (buckets or {}).items()},
+        dynamic=dynamic or {},
+        pad_before=tuple(pad_before),
+        exporter=exporter,
+        opset=opset,
+        host=host,
+        cache=cache,
+        timeout=timeout,
+        memory=memory,
+        runtime=runtime,
+        in_process=in_process,
     )
+    return lower_module(module, as_arguments(sample_inputs), dict(kwargs or {}), request, progress)

@@ -16,29 +16,29 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.int8_forecast import Forecast, forecast
 from onnx_bridge.torch.export.calls import Call
 from onnx_bridge.torch.export.structure import Constant, Structure, rebuild
-from onnx_bridge.torch.lowering.folder_tensor import pack, unpack
+from onnx_bridge.torch.lowering.packed_folder import pack, unpack
 from onnx_bridge.torch.lowering.programs import Programs
 
 
 @dataclass(frozen=True)
 class Interface:
-    """How a module is called.
+    """The signature of a lowered module.
 
     Attributes:
         name: of its class.
         signature: of its ``forward``, without annotations.
-        call: the sample's, with defaults applied.
-        result: how what it returns is put together from the outputs.
-        narrow: the dtype that it computes in; None for its own.
-        inputs: the dtype of each tensor that is given.
-        outputs: the dtype of each output that is returned.
+        call: of the sample, with defaults applied.
+        result: how the returned value is built from the outputs.
+        dtype: what it computes in; None for its own dtypes.
+        inputs: the dtype of each input tensor.
+        outputs: the dtype of each returned tensor.
     """
 
     name: str
     signature: inspect.Signature
     call: Call
     result: Structure
-    narrow: torch.dtype | None
+    dtype: torch.dtype | None
     inputs: Mapping[str, torch.dtype]
     outputs: Mapping[str, torch.dtype]
 
@@ -46,33 +46,33 @@ class Interface:
         """The tensors of a call, by name.
 
         Raises:
-            InputError: the arguments do not fit the signature, or differ from the sample's in more than sizes.
+            InputError: the arguments do not fit the signature, or differ from the sample in more than sizes.
         """
-        call, tensors = bound(self.name, self.signature, args, kwargs)
+        call, tensors = bind(self.name, self.signature, args, kwargs)
         _check_call(call, self.call, list(self.signature.parameters), self.name)
-        if self.narrow is None:
+        if self.dtype is None:
             return tensors
-        return {name: self._narrowed(name, each) for name, each in tensors.items()}
+        return {name: self._cast(name, each) for name, each in tensors.items()}
 
     def returned(self, outputs: Mapping[str, torch.Tensor]) -> Any:
-        """What the module returns."""
-        if self.narrow is not None:
+        """The value that the module returns."""
+        if self.dtype is not None:
             outputs = {name: each.to(self.outputs[name]) for name, each in outputs.items()}
         return rebuild(self.result, outputs)
 
-    def _narrowed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _cast(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != self.inputs[name]:
-            what = f"its dtype is {tensor.dtype}, and it was lowered for {self.inputs[name]}"
+            what = f"its dtype is {tensor.dtype}, but it was lowered for {self.inputs[name]}"
             raise InputError(what, where=f"input {name!r}", hint=f"cast it: .to({self.inputs[name]})")
-        return tensor.to(self.narrow) if tensor.is_floating_point() else tensor
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 
 class Lowered(nn.Module):
-    """What `onnx_bridge.torch.lower` returns: call it like the module that it was made from.
+    """A lowered module: it has the signature of the original module.
 
     It has no parameters, and is always in evaluation mode: a call in training mode is an error. ``state_dict`` holds
-    its programs as a tensor of bytes, and loads with ``weights_only=True``; a module saved whole by
-    ``torch.save(module)`` is a pickle, and so needs ``torch.load(…, weights_only=False)``. Neither needs the original
+    its programs as a tensor of bytes, and loads with ``weights_only=True``; a module saved as a whole by
+    ``torch.save(module)`` is a pickle, so it needs ``torch.load(…, weights_only=False)``. Neither needs the original
     module's weights.
 
     Attributes:
@@ -86,43 +86,43 @@ class Lowered(nn.Module):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of how it was made."""
+        """What the user should know about the lowering, in sentences."""
         return self._programs.entry.notes
 
     @property
     def programs(self) -> Programs:
-        """The bundles behind it."""
+        """Its programs."""
         return self._programs
 
     def forecast(self) -> Forecast:
         """Which of its convolutions and matrix products a GPU runs in 8 bits, and why not the others.
 
-        It is about the first program; those of other buckets differ in sizes alone.
+        That of the first program; those of other buckets differ only in sizes.
         """
         path = self._programs.bundles[0].model_path
-        assert path is not None  # folders keep the model
+        assert path is not None  # always kept in these folders
         return forecast(path)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # within a module that is compiled it is called as it is
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # called as it is from compiled modules
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Like the module's own.
+        """The original module's result.
 
         Raises:
-            InputError: the arguments differ from the sample's in more than sizes that are open, or no bucket is large
-                enough; or the module is in training mode, or traced.
+            InputError: the arguments differ from the sample in more than open sizes, or no bucket is large enough; or
+                the module is in training mode, or traced.
             RuntimeFailure: MIGraphX failed.
         """
         if self.training:
-            what = "it is in training mode, and MIGraphX only infers"
+            what = "it is in training mode, and MIGraphX is for inference only"
             raise InputError(what, where=self._interface.name, hint="call eval(), or train the original module")
         tensors = self._interface.tensors(args, kwargs)
-        if torch._C._get_tracing_state() is not None or any(map(_is_stand_in, tensors.values())):
+        if torch._C._get_tracing_state() is not None or any(map(_is_symbolic, tensors.values())):
             what = "its programs cannot be traced, exported or transformed by torch.func"
             raise InputError(what, where=self._interface.name, hint="do that with the original module")
         return self._interface.returned(self._programs.run(tensors))
 
     def extra_repr(self) -> str:
-        """What it was made from, and where it runs."""
+        """The module's name, its inputs and its target."""
         entry = self._programs.entry
         ports = ", ".join(f"{each.name}: {each.dtype.removeprefix('torch.')}{list(each.dims)}" for each in entry.inputs)
         sizes = f", buckets={list(entry.buckets)}" if entry.buckets != ({},) else ""
@@ -133,45 +133,47 @@ class Lowered(nn.Module):
         return pack(self._programs.folder.path)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Take programs from a ``state_dict``.
+        """Load programs from a ``state_dict``.
 
         Raises:
-            InputError: they are damaged, or take or give something else than those that are here.
+            InputError: they are damaged, or have other inputs or outputs.
         """
-        other = Programs(unpack(state), **self._programs.limits)
+        other = Programs(unpack(state), self._programs.request)
         if (other.entry.inputs, other.entry.outputs) != (self._programs.entry.inputs, self._programs.entry.outputs):
-            what = "its programs take or give something else than this module"
+            what = "its programs have other inputs or outputs than this module"
             raise InputError(what, where="the state", hint="lower that module for the same arguments first")
         self._programs = other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lowered:
-        made = self.__new__(type(self))
-        memo[id(self)] = made
+        copied = self.__new__(type(self))
+        memo[id(self)] = copied
         shared = {"_programs", "_interface"}
-        made.__dict__.update({key: each for key, each in vars(self).items() if key in shared})
-        made.__dict__.update({key: copy.deepcopy(each, memo) for key, each in vars(self).items() if key not in shared})
-        return made
+        copied.__dict__.update({key: each for key, each in vars(self).items() if key in shared})
+        copied.__dict__.update(
+            {key: copy.deepcopy(each, memo) for key, each in vars(self).items() if key not in shared}
+        )
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "_packed": self.get_extra_state(), "_limits": self._programs.limits}
+        state = {**vars(self), "_packed": self.get_extra_state(), "_request": self._programs.request}
         del state["_programs"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         folder = unpack(state.pop("_packed"))
-        programs = Programs(folder, **state.pop("_limits"))
+        programs = Programs(folder, state.pop("_request"))
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._programs = programs
 
 
-def _is_stand_in(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for others, such as a tracer's, or a batch of torch.func's."""
+def _is_symbolic(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no values of its own: it belongs to a tracer, or to torch.func."""
     return isinstance(tensor, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 class _Callee:
-    """What `Call.of` asks of a module: the signature of its ``forward``."""
+    """A module of which only the signature of ``forward`` is known; enough for `Call.of`."""
 
     def __init__(self, signature: inspect.Signature) -> None:
         def forward(*_args: Any, **_kwargs: Any) -> None: ...
@@ -180,28 +182,41 @@ class _Callee:
         self.forward = forward
 
 
-def plain(signature: inspect.Signature) -> inspect.Signature:
-    """A signature without annotations, which need not be picklable."""
+def without_annotations(signature: inspect.Signature) -> inspect.Signature:
+    """A signature without annotations, which may not be picklable."""
     parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
     return inspect.Signature(parameters)
 
 
-def bound(
+def bind(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Call, dict[str, torch.Tensor]]:
-    """A call of a module of this name with defaults applied, and its tensors; raises as `Call.of`."""
+    """A call with defaults applied, and its tensors by name; raises like `Call.of`."""
     callee = cast(nn.Module, type(name, (_Callee,), {})(signature))
     try:
         arguments = signature.bind(*args, **kwargs)
     except TypeError:
-        return Call.of(callee, args, kwargs)  # which explains
+        return Call.of(callee, args, kwargs)  # raises an InputError
     arguments.apply_defaults()
     return Call.of(callee, arguments.args, arguments.kwargs)
 
 
 def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> None:
-    """Make sure that a call is like the sample; ``parameters`` are the names of the arguments by position."""
-    places = [*parameters, *range(len(call.positional) + len(sample.positional))]  # what is beyond belongs to ``*args``
+    """Check that a call has the structure and constants of the sample.
+
+    Args:
+        call: to check.
+        sample: the one that the module was lowered for.
+        parameters: the names of positional arguments.
+        name: of the module.
+
+    Raises:
+        InputError: an argument differs.
+    """
+    places = [
+        *parameters,
+        *range(len(call.positional) + len(sample.positional)),
+    ]  # further arguments belong to ``*args``
     given: dict[Any, Structure] = {**dict(zip(places, call.positional, strict=False)), **call.keywords}
     wanted: dict[Any, Structure] = {**dict(zip(places, sample.positional, strict=False)), **sample.keywords}
     nothing = Constant(None)
@@ -210,20 +225,20 @@ def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> N
         if isinstance(mine, Constant) and isinstance(theirs, Constant):
             if _same(mine.value, theirs.value):
                 continue
-            what = f"it is {mine.value!r}, and the programs have it fixed as {theirs.value!r}"
+            what = f"it is {mine.value!r}, but the programs have it fixed as {theirs.value!r}"
         elif mine == theirs and _constants_agree(mine, theirs):
             continue
         elif isinstance(mine, Constant) and mine.value is None:
-            what = "it is not given, and was when the module was lowered"
+            what = "it is missing, but was given when the module was lowered"
         elif isinstance(theirs, Constant) and theirs.value is None:
-            what = "it is given, and was not when the module was lowered"
+            what = "it is given, but was not when the module was lowered"
         else:
-            what = "it is made up of other tensors and constants than when the module was lowered"
+            what = "it is nested differently than when the module was lowered"
         raise InputError(what, where=f"{name}, argument {key!r}", hint="lower it again for such arguments")
 
 
 def _constants_agree(mine: Structure, theirs: Structure) -> bool:
-    """Whether structures that are equal have equal constants."""
+    """Whether equal structures have equal constants."""
     if isinstance(mine, Constant) and isinstance(theirs, Constant):
         return _same(mine.value, theirs.value)
     one, other = getattr(mine, "children", ()), getattr(theirs, "children", ())
@@ -235,6 +250,6 @@ def _same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    if "__eq__" not in {name for each in type(one).__mro__[:-1] for name in vars(each)}:  # nothing can be said of them
+    if "__eq__" not in {name for each in type(one).__mro__[:-1] for name in vars(each)}:  # they cannot be compared
         return True
     return bool(one == other)

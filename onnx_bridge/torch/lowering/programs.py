@@ -1,7 +1,7 @@
-"""The programs of a module: a folder with a bundle for each bucket, and what tensors they take and give.
+"""The programs of a module: a folder with a bundle for each bucket, and a description of its inputs and outputs.
 
 entry.json      inputs and outputs by name, and the buckets
-samples.pt      inputs that the module was tried on, and what it returned
+samples.pt      inputs that the module was run on, and its outputs
 0/, 1/, …       a bundle for each bucket
 """
 
@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,10 +18,11 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.torch.export.tensors import to_array, to_tensor
-from onnx_bridge.torch.lowering.folder_tensor import Folder
 from onnx_bridge.torch.lowering.gradients import without_gradients
-from onnx_bridge.torch.lowering.in_process import InProcess, require
+from onnx_bridge.torch.lowering.in_process import InProcess, require_in_process
+from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.padding import Dims, axes_of, cut, padded, shape_of, smallest, solve
+from onnx_bridge.torch.lowering.request import LowerRequest
 
 FORMAT = 1
 _ENTRY, _SAMPLES = "entry.json", "samples.pt"
@@ -33,8 +33,8 @@ class Port:
     """An input or output.
 
     Attributes:
-        name: of the ONNX model.
-        dtype: torch's, as text: ``torch.float32``.
+        name: in the ONNX model.
+        dtype: of torch, as text: ``torch.float32``.
         dims: sizes and symbols.
     """
 
@@ -45,15 +45,15 @@ class Port:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a folder of programs says of itself.
+    """The description of a folder of programs.
 
     Attributes:
         inputs: in order.
         outputs: in order.
-        buckets: for each bundle the sizes of symbols; one without any where nothing is open.
+        buckets: the sizes of symbols of each bundle; a single empty one if no dimension is open.
         exporter: of torch.onnx.
         notes: what the user should know, in sentences.
-        before: the symbols that are padded at the start.
+        pad_before: the symbols that are padded at their start.
     """
 
     inputs: tuple[Port, ...]
@@ -61,7 +61,7 @@ class Entry:
     buckets: tuple[dict[str, int], ...]
     exporter: str
     notes: tuple[str, ...]
-    before: tuple[str, ...] = ()
+    pad_before: tuple[str, ...] = ()
 
     def write(self, folder: Path) -> None:
         """Write it into a folder."""
@@ -75,13 +75,13 @@ class Entry:
             InputError: there is none, or it is damaged.
         """
         try:
-            said = json.loads((folder / _ENTRY).read_text())
-            if said.pop("format") != FORMAT:
-                raise ValueError("it is of another format")
+            values = json.loads((folder / _ENTRY).read_text())
+            if values.pop("format") != FORMAT:
+                raise ValueError("unknown format")
             for ports in ("inputs", "outputs"):
-                said[ports] = tuple(Port(each["name"], each["dtype"], tuple(each["dims"])) for each in said[ports])
-            listed = {name: tuple(said.get(name, ())) for name in ("buckets", "notes", "before")}
-            return cls(**{**said, **listed})
+                values[ports] = tuple(Port(each["name"], each["dtype"], tuple(each["dims"])) for each in values[ports])
+            listed = {name: tuple(values.get(name, ())) for name in ("buckets", "notes", "pad_before")}
+            return cls(**{**values, **listed})
         except (OSError, ValueError, KeyError, TypeError) as error:
             what = f"the programs cannot be read: {error}"
             raise InputError(what, where=str(folder), hint="lower the module again") from None
@@ -92,66 +92,60 @@ Samples = list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 
 
 def write_samples(folder: Path, samples: Samples) -> None:
-    """Keep what the module was tried on."""
+    """Write the samples of a folder."""
     torch.save(samples, folder / _SAMPLES)
 
 
 def read_samples(folder: Path) -> Samples:
-    """What was kept; raises what `torch.load` does."""
+    """Read the samples of a folder; raises like `torch.load`."""
     found: Samples = torch.load(folder / _SAMPLES, weights_only=True)
     return found
 
 
 class Programs:
-    """Runs named tensors through the bundle that fits them.
+    """Runs named tensors through the bundle whose sizes fit.
 
     Attributes:
-        folder: where the bundles are.
-        entry: what they take and give.
-        bundles: one for each of the entry's buckets.
-        limits: the runtime, and what each call may take.
+        folder: of the bundles.
+        entry: their description.
+        bundles: one for each bucket.
+        request: the runtime, and the limits of each call.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        *,
-        runtime: str | None = None,
-        timeout: float | None = None,
-        memory: float | None = None,
-        in_process: bool = False,
-    ) -> None:
-        """Read a folder; the programs are loaded with the first call.
+    def __init__(self, folder: Folder, request: LowerRequest) -> None:
+        """Read a folder; the programs are loaded by `open`, or the first call.
 
         Raises:
             InputError: there are no programs in it, or they are damaged.
         """
         self.folder = folder
-        limits: dict[str, Any] = {"runtime": runtime, "timeout": timeout, "memory": memory}
-        self.limits = {**limits, "in_process": in_process}
+        self.request = request
         self.entry = Entry.read(folder.path)
-        self.bundles = [Bundle(folder.path / str(index), **limits) for index in range(len(self.entry.buckets))]
+        self.bundles = [
+            Bundle(folder.path / str(index), runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+            for index in range(len(self.entry.buckets))
+        ]
         self._residents: dict[int, InProcess] = {}
         self._dims = {port.name: port.dims for port in self.entry.inputs}
         ports = (*self.entry.inputs, *self.entry.outputs)
-        self._before = {port.name: axes_of(port.dims, self.entry.before) for port in ports}
+        self._before = {port.name: axes_of(port.dims, self.entry.pad_before) for port in ports}
         sizes = {symbol: [each[symbol] for each in self.entry.buckets] for symbol in self.entry.buckets[0]}
         self._sizes = {symbol: sorted(set(each)) for symbol, each in sizes.items()}
 
     def open(self) -> None:
-        """Load the programs; raises as `onnx_bridge.load`."""
+        """Load the programs; raises like `onnx_bridge.load`."""
         for index, each in enumerate(self.bundles):
-            if self.limits["in_process"]:
+            if self.request.in_process:
                 self._resident(index)
             else:
                 each.open()
 
     def _resident(self, index: int) -> InProcess:
-        """The program of a bundle in this process."""
+        """The program of a bundle, loaded into this process."""
         if index not in self._residents:
-            bundle, runtime = self.bundles[index], self.limits["runtime"]
-            require(runtime, bundle.manifest.target)
-            limits = Limits.of(self.limits["timeout"], self.limits["memory"])
+            bundle, runtime = self.bundles[index], self.request.runtime
+            require_in_process(runtime, bundle.manifest.target)
+            limits = Limits.of(self.request.timeout, self.request.memory)
             self._residents[index] = InProcess(bundle, runtime, limits)
         return self._residents[index]
 
@@ -159,19 +153,22 @@ class Programs:
         """Compute all outputs by name, on the device of the inputs.
 
         Raises:
-            InputError: a tensor is missing, or of another dtype or shape, on a device without memory, or they are on
-                different devices.
+            InputError: a tensor is missing, has another dtype or shape or no memory, or devices differ.
             RuntimeFailure: MIGraphX failed.
         """
         device = self._check(tensors)
         sizes = solve({name: tuple(tensors[name].shape) for name in self._dims}, self._dims)
         bucket = smallest(sizes, self._sizes)
         index = self.entry.buckets.index(bucket)
-        wide = {}
+        padded_inputs = {}
         for name, dims in self._dims.items():
             shape = [size or 0 for size in shape_of(dims, bucket)]
-            wide[name] = padded(tensors[name].detach(), shape, self._before[name])
-        found = self._run_here(index, wide) if self.limits["in_process"] else self._run_there(index, wide)
+            padded_inputs[name] = padded(tensors[name].detach(), shape, self._before[name])
+        found = (
+            self._run_in_process(index, padded_inputs)
+            if self.request.in_process
+            else self._run_in_worker(index, padded_inputs)
+        )
         outputs = {}
         for port in self.entry.outputs:
             tensor = found[port.name]
@@ -180,8 +177,8 @@ class Programs:
             outputs[port.name] = tensor.to(device)
         return without_gradients(outputs, tensors.values())
 
-    def _run_there(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """In the worker process, by way of the CPU's memory."""
+    def _run_in_worker(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """In MIGraphX's worker process, through CPU memory."""
         found = self.bundles[index]({name: to_array(each) for name, each in tensors.items()})
         outputs = {}
         for port in self.entry.outputs:
@@ -191,7 +188,7 @@ class Programs:
             outputs[port.name] = to_tensor(value)
         return outputs
 
-    def _run_here(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _run_in_process(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """In this process, on the GPU."""
         resident = self._resident(index)
         shapes = {each.name: tuple(size or 0 for size in each.shape or ()) for each in self.bundles[index].outputs}
@@ -206,13 +203,13 @@ class Programs:
         for port in self.entry.inputs:
             tensor, where = tensors[port.name], f"input {port.name!r}"
             if str(tensor.dtype) != port.dtype:
-                what = f"its dtype is {tensor.dtype}, and it was lowered for {port.dtype}"
+                what = f"its dtype is {tensor.dtype}, but it was lowered for {port.dtype}"
                 raise InputError(what, where=where, hint=f"cast it: .to({port.dtype})")
             if tensor.device.type == "meta":
-                raise InputError("it is on the device meta, and so has no values", where=where)
+                raise InputError("it is on the device meta, so it has no values", where=where)
             devices.setdefault(tensor.device, port.name)
         if len(devices) > 1:
             (first, one), (second, other), *_ = devices.items()
             what = f"it is on {second}, and input {one!r} is on {first}"
-            raise InputError(what, where=f"input {other!r}", hint="put all of them on one device")
+            raise InputError(what, where=f"input {other!r}", hint="move all inputs to one device")
         return next(iter(devices))

@@ -25,8 +25,9 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import SCOPE
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.torch.export.export import Exported, export
-from onnx_bridge.torch.export.samples import distinct, redrawn
+from onnx_bridge.torch.export.export import export
+from onnx_bridge.torch.export.exported import Exported
+from onnx_bridge.torch.export.samples import distinct_sizes, other_values
 from onnx_bridge.torch.export.structure import rebuild
 from onnx_bridge.torch.export.tensors import to_tensor
 
@@ -143,9 +144,9 @@ def test_open_sizes_whatever_the_example_has(exporter: Any, sizes: tuple[int, in
     assert all(np.allclose(outputs[name], each, atol=1e-5) for name, each in truth.items())
 
 
-def test_example_sizes_are_near_the_given_ones_and_distinct() -> None:
-    assert distinct({"a": 1, "b": 8, "c": 8, "d": 1}) == {"a": 2, "b": 8, "c": 7, "d": 3}
-    assert distinct({"a": 2, "b": 2}, [2, 3]) == {"a": 4, "b": 5}
+def test_example_sizes_are_near_the_given_ones_and_distinct_sizes() -> None:
+    assert distinct_sizes({"a": 1, "b": 8, "c": 8, "d": 1}) == {"a": 2, "b": 8, "c": 7, "d": 3}
+    assert distinct_sizes({"a": 2, "b": 2}, [2, 3]) == {"a": 4, "b": 5}
 
 
 class Grown(nn.Module):
@@ -209,7 +210,7 @@ def test_torchscript_where_dynamo_fails() -> None:
     assert len(reason) < 300
     assert told == ["run PyTorch", "export by dynamo", "export by torchscript", "check"]
     assert exported.to_json()["refusals"] == {"dynamo": reason}
-    assert "its Python decides by data: the graph always does what it did for the given arguments" in exported.notes
+    assert "its Python branches on data: the graph always takes the branches of the given arguments" in exported.notes
     json.dumps(exported.to_json(), allow_nan=False)
 
 
@@ -244,7 +245,7 @@ def test_a_module_that_never_returns_the_same_is_told_so() -> None:
 
 
 class Keeping(nn.Module):
-    """Keeps what a trace computes, and writes into what it is given."""
+    """Keeps what a trace computes, and writes to its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +269,7 @@ def test_module_and_arguments_stay_as_they_are(exporter: Any) -> None:
     assert module.kept is None
     assert torch.equal(x, before)
     assert "the module is in training mode: exported as after eval()" in exported.notes
-    assert "it writes into its input 'x', and the graph does not" in exported.notes
+    assert "it writes to its input 'x', and the graph does not" in exported.notes
     assert torch.backends.mha.get_fastpath_enabled()
 
 
@@ -352,7 +353,7 @@ class Constant(nn.Module):
 def test_other_values_that_are_returned_are_noted() -> None:
     exported = export(Constant(), torch.randn(2), exporter="torchscript")
     assert [value.name for value in exported.model.graph.outputs] == ["output.0"]
-    assert any("no tensors" in note for note in exported.notes)
+    assert any("are not tensors" in note for note in exported.notes)
     assert not exported.changing
     assert rebuild(exported.result, {"output.0": torch.ones(2)})[1] == 7
 
@@ -400,7 +401,7 @@ def test_samples_that_the_module_refuses_are_drawn_otherwise_or_noted() -> None:
 def test_the_second_sample_is_another_one_however_small(size: int) -> None:
     given = {"x": torch.arange(float(size)), "n": torch.arange(size)}
     model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
-    found = redrawn(model, given, "shuffled")
+    found = other_values(model, given, "shuffled")
     assert all(not torch.equal(found[name], given[name]) for name in given)
     assert all(torch.equal(found[name].sort().values, given[name]) for name in given)
 
@@ -414,16 +415,16 @@ def test_the_second_sample_is_another_one_however_small(size: int) -> None:
         ({"args": torch.ones(2, 4, device="meta")}, "input 'x': is on meta"),
         ({"args": 3}, "without any tensor"),
         ({"args": torch.ones(2, 4), "exporter": "other"}, "no exporter 'other'"),
-        ({"args": torch.ones(2, 4), "dynamic": {"z": {0: "n"}}}, "dynamic input 'z': .* with such a tensor"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {2: "n"}}}, "has 2 dimensions, and so no axis 2"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {"n": 0}}}, "has 2 dimensions, and so no axis 'n'"),
+        ({"args": torch.ones(2, 4), "dynamic": {"z": {0: "n"}}}, "dynamic input 'z': .* with a tensor of this name"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {2: "n"}}}, "has 2 dimensions, so no axis 2"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {"n": 0}}}, "has 2 dimensions, so no axis 'n'"),
         ({"args": torch.ones(2, 4), "dynamic": {"x": ["n"]}}, r"its dimensions are \['n'\] \(name them by axis"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: 2}}}, "2 is no name of a dimension"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: 2}}}, "2 is not a name of a dimension"),
         ({"args": torch.ones(2, 4), "dynamic": ["x"]}, r"dynamic: the open dimensions are \['x'\]"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n m"}}}, "'n m' is no name"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "2*n"}}}, "no dimension is 'n' itself"),
-        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n", 1: "n"}}}, "its size is 4, where n is 2"),
-        ({"args": torch.ones(2, 4), "opset": 99}, "dynamo: it gives opset 18, and not 99"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n m"}}}, "'n m' is not a name"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "2*n"}}}, "no dimension is 'n' alone"),
+        ({"args": torch.ones(2, 4), "dynamic": {"x": {0: "n", 1: "n"}}}, "its size is 4, but n is 2"),
+        ({"args": torch.ones(2, 4), "opset": 99}, "dynamo: it gives opset 18 instead of 99"),
         ({"args": torch.ones(2, 4), "out": "/nowhere/model.onnx"}, "its folder does not exist"),
     ],
 )
@@ -433,7 +434,7 @@ def test_errors_say_what_is_wrong(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_what_is_no_module() -> None:
-    with pytest.raises(InputError, match="it is a function, and no torch.nn.Module"):
+    with pytest.raises(InputError, match="it is a function, not a torch.nn.Module"):
         export(lambda x: x, torch.ones(2))  # type: ignore[arg-type]
 
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.torch.export.calls import quiet, settled
+from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.torch.export.export import export
+from onnx_bridge.torch.export.modules import inference_copy
 
 
 class Deciding(nn.Module):
@@ -55,11 +56,11 @@ def test_buffers_are_left_as_they_are_and_state_is_noted(exporter: Any, reads: b
     assert module.flag is flag
     if reads:
         (said,) = exported.changing
-        assert said.startswith("it writes into its buffers 'calls', 'last', 'flag' what a later call reads")
+        assert said.startswith("it writes to its buffers 'calls', 'last', 'flag', which a later call reads")
         assert said in exported.notes
     else:
         assert not exported.changing
-        assert "it writes into its buffers 'last', 'flag', and the graph does not" in exported.notes
+        assert "it writes to its buffers 'last', 'flag', and the graph does not" in exported.notes
 
 
 def test_threads_that_overlap_put_back_what_the_process_had() -> None:
@@ -67,8 +68,8 @@ def test_threads_that_overlap_put_back_what_the_process_had() -> None:
     module = nn.ReLU()
     first, second = contextlib.ExitStack(), contextlib.ExitStack()
     for stack in (first, second):  # as two threads would have it
-        stack.enter_context(settled(module))
-        stack.enter_context(quiet())
+        stack.enter_context(inference_copy(module))
+        stack.enter_context(suppressed_output())
     first.close()
     assert sys.stdout is not before[0]
     second.close()
@@ -89,4 +90,4 @@ class Total(nn.Module):
 def test_values_that_differ_from_sample_to_sample_are_told_apart() -> None:
     exported = export(Total(), torch.randn(4), exporter="torchscript")
     (said,) = exported.changing
-    assert "values that are no tensors differ from sample to sample" in said
+    assert "values that are not tensors differ between samples" in said

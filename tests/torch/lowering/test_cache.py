@@ -12,8 +12,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch import lower
 from onnx_bridge.torch.export.fingerprint import fingerprint
+from onnx_bridge.torch.lowering.lower import lower
 from onnx_bridge.torch.lowering.lowered import Lowered
 
 FACTOR = 2.0

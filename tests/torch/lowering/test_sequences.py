@@ -16,7 +16,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch import lower
+from onnx_bridge.torch.lowering.lower import lower
 
 _WIDTH, _HEADS, _LENGTH, _WORDS = 16, 2, 24, 40
 

@@ -1,29 +1,29 @@
-"""What Quark's PyTorch quantizer is told, by scheme: how tensors are stored, and how their scales are found."""
+"""The configurations of Quark's PyTorch quantizer, by scheme: how tensors are stored, and how scales are found."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.quantization import quark
+from onnx_bridge.quantization.request import Mode
 from onnx_bridge.quantization.schemes import BLOCK, Scheme
-
-Mode = Literal["fx", "eager"]
 
 _CONFIG = "quark.torch.quantization.config"
 _OBSERVER = "quark.torch.quantization.observer.observer"
 _WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
-"""Schemes whose activations stay in float: Quark has no ONNX form for them, or they are about weights alone."""
+"""Schemes whose activations stay in float: Quark has no ONNX form for them, or they are for weights only."""
 
 
 def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str]) -> Any:
-    """A configuration of Quark's.
+    """A configuration of Quark.
 
-    Biases stay in float: as integers they would need a scale that neither Quark nor MIGraphX ties to the product's.
+    Biases stay in float: as integers they would need the scale of the product, which neither Quark nor MIGraphX
+    enforces.
 
     Args:
-        scheme: one that the mode can do.
-        mode: ``fx`` also quantizes what is between layers, such as additions.
+        scheme: one that the mode supports.
+        mode: ``fx`` also quantizes operators between layers, such as additions.
         per_channel: whether weights get a scale for each output channel.
         exclude: names of layers, for the eager mode.
     """
@@ -37,13 +37,13 @@ def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str])
     return configs.QConfig(global_quant_config=layer, quant_mode=quant_mode, exclude=exclude)
 
 
-def note(scheme: Scheme) -> tuple[str, ...]:
-    """What the user should know of the scheme's form in ONNX, in sentences."""
+def storage_notes(scheme: Scheme) -> tuple[str, ...]:
+    """What the user should know about the scheme's form in ONNX, in sentences."""
     if scheme.name == "bf16":
-        return ("weights are stored as float, on the grid of bfloat16",)
+        return ("weights are stored as float, rounded to bfloat16",)
     if scheme.name in _WEIGHTS_ONLY:
-        kept = "" if scheme.name == "int4-weights" else "; activations stay in float"
-        return (f"weights are stored as float, on the grid of {scheme.name.removesuffix('-weights')}{kept}",)
+        activations = "" if scheme.name == "int4-weights" else "; activations stay in float"
+        return (f"weights are stored as float, rounded to {scheme.name.removesuffix('-weights')}{activations}",)
     return ()
 
 

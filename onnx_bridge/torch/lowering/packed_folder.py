@@ -1,4 +1,4 @@
-"""A folder as a tensor of bytes, so that it travels wherever tensors do: in a ``state_dict``, in ``torch.save``."""
+"""A folder as a tensor of bytes, for ``state_dict`` and ``torch.save``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Folder:
-    """A folder, and, where it is a temporary one, its end: it is removed when nothing holds on to it any more.
+    """A folder; a temporary one is removed when the object is garbage-collected.
 
     Attributes:
-        path: where it is.
+        path: of the folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Take a folder, or make a temporary one."""
+        """An existing folder, or a new temporary one."""
         if path is None:
             temporary = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
             weakref.finalize(self, temporary.cleanup)
@@ -37,10 +37,10 @@ def pack(folder: Path) -> torch.Tensor:
     """The files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
 
     Raises:
-        InputError: the folder is gone.
+        InputError: the folder no longer exists.
     """
     if not folder.is_dir():
-        raise InputError("the programs are gone from the disk", where=str(folder), hint="lower the module again")
+        raise InputError("the programs no longer exist on disk", where=str(folder), hint="lower the module again")
     buffer = io.BytesIO()
     buffer.write(bytes(_DIGEST))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -54,17 +54,17 @@ def pack(folder: Path) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor) -> Folder:
-    """A temporary folder with the files that were packed.
+    """A temporary folder with the packed files.
 
     Raises:
-        InputError: this is no such tensor, or it is damaged.
+        InputError: the tensor is not a packed folder, or it is damaged.
     """
     if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
-        raise InputError("this is no packed bundle", where="the state", hint="take it from `state_dict()`")
+        raise InputError("it is not a packed bundle", where="the state", hint="take it from `state_dict()`")
     data = packed.cpu().contiguous().numpy().data
     if hashlib.sha256(data[_DIGEST:]).digest() != bytes(data[:_DIGEST]):
         raise InputError("the packed bundle is damaged", where="the state", hint="lower the module again")
     folder = Folder()
     with zipfile.ZipFile(io.BytesIO(data[_DIGEST:])) as archive:
-        archive.extractall(folder.path)  # which keeps within the folder
+        archive.extractall(folder.path)  # extractall does not leave the folder
     return folder

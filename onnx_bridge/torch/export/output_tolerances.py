@@ -1,8 +1,8 @@
-"""Outputs behind quantizers, and how far ONNX Runtime may be from PyTorch there.
+"""Tolerances for outputs that depend on quantized activations, where ONNX Runtime and PyTorch round differently.
 
-A number halfway between two steps of a grid goes either way, by the last bit of what it was computed from. What
-depends on numbers that are quantized while the model runs is judged as what is computed in 8 bits; all else, quantized
-weights among it, as ever.
+A value halfway between two quantization steps is rounded up or down by the last bit of its operands. Outputs that
+depend on values quantized at run time get the tolerance of 8-bit computation; all others, also those that depend on
+quantized weights alone, the usual one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from passes.core import graphs
 from passes.target.dependencies import fixed_values
 
 
-def tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
-    """The tolerances of outputs behind quantizers, by name.
+def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
+    """The tolerances of outputs that depend on quantized activations, by name.
 
     Args:
         model: an export.
-        expected: what PyTorch gave, by the names of the outputs.
+        expected: PyTorch's outputs by name.
     """
     presets = _presets(model)
     return {name: preset_tolerance(expected[name], preset) for name, preset in presets.items() if name in expected}
 
 
 def _presets(model: ir.Model) -> dict[str, str]:
-    """``int8`` or ``fp8`` for each output behind a quantizer."""
+    """``int8`` or ``fp8`` for each such output."""
     constant = fixed_values(model.graph)
     reached: dict[ir.Value, str] = {}
     for node in model.graph:

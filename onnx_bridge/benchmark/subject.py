@@ -1,0 +1,101 @@
+"""The model or bundle that a benchmark measures."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample, TensorSpec
+from onnx_bridge.torch.export import factories
+from onnx_bridge.torch.export.export import export
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A bundle, or a model in a file.
+
+    Attributes:
+        bundle: None for a model.
+        path: the model's file; for a bundle the original model if it still exists unchanged, else the cleaned one.
+        name: of the model.
+        digest: the sha256 of the model; None for a model in memory.
+    """
+
+    bundle: Bundle | None
+    path: Path
+    name: str
+    digest: str | None
+
+    @classmethod
+    def of(
+        cls,
+        model: str | os.PathLike[str] | ir.Model | Bundle,
+        folder: Path,
+        timeout: float | None,
+        memory: float | None,
+    ) -> Subject:
+        """The subject; a model in memory is saved into the folder."""
+        if isinstance(model, ir.Model):
+            path = folder / "model.onnx"
+            models.save(model, path)
+            return cls(None, path, model.graph.name or "model", None)
+        if isinstance(model, Bundle) or is_bundle(model):
+            bundle = model if isinstance(model, Bundle) else Bundle(model, timeout=timeout, memory=memory)
+            source = bundle.manifest.source
+            original = Path(source["path"]) if source["path"] else None
+            unchanged = original is not None and original.exists() and models.digest(original) == source["sha256"]
+            found = original if unchanged else bundle.model_path
+            return cls(bundle, found or bundle.path, bundle.manifest.name, source["sha256"])
+        path = Path(model)
+        return cls(None, path, path.stem, models.digest(path))
+
+    def specs(self) -> list[TensorSpec]:
+        """The specifications of the inputs."""
+        return self.bundle.specs if self.bundle is not None else samplers.specs(models.load(self.path))
+
+    def batch_dimension(self) -> str:
+        """The name of the symbolic first dimension of the inputs.
+
+        Raises:
+            InputError: there is none, or there are several.
+        """
+        found = {spec.shape[0] for spec in self.specs() if spec.shape and isinstance(spec.shape[0], str)}
+        if len(found) != 1:
+            has = f"there are {', '.join(sorted(found))}" if found else "the first dimensions of its inputs are fixed"
+            raise InputError(f"it has no batch dimension: {has}", where=str(self.path), hint="omit --batch")
+        return found.pop()
+
+    def sample(self, inputs: files.SampleSource | None, sizes: Mapping[str, int], seed: int) -> Sample:
+        """The first of the given samples, or a generated one with these sizes."""
+        specs = self.specs()
+        if inputs is not None:
+            return files.load(inputs, specs, count=1)[0]
+        symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+        known = {name: size for name, size in sizes.items() if name in symbols}
+        return samplers.generate(specs, seed=seed, dims=known)[0]
+
+
+def export_factory(factory: str, folder: Path, open_batch: bool) -> Path:
+    """Export a factory's module to an ONNX file; with ``open_batch`` the first dimension of its tensors is open.
+
+    Raises:
+        InputError: the factory returns no arguments, or like `onnx_bridge.export`.
+    """
+    path = folder / f"{factory.rpartition(':')[2]}.onnx"
+    module, (args, kwargs) = factories.load_with_arguments(factory)
+    dynamic = {}
+    if open_batch:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        dynamic = {name: {0: "batch"} for name, each in bound.items() if getattr(each, "ndim", 0)}
+    export(module, args, kwargs, dynamic=dynamic, out=path)
+    return path

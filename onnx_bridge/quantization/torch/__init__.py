@@ -1,0 +1,1 @@
+"""PyTorch modules, quantized by AMD Quark."""

@@ -1,0 +1,199 @@
+"""Quantize a PyTorch module with AMD Quark, and export it to ONNX.
+
+    module ─► insert quantizers, calibrate ─► (train) ─► freeze ─► torch.onnx ─► tidy ─► compare with the float module
+
+This works around problems of Quark:
+
+- By default, freezing in the eager mode leaves rounded float weights without quantizers, and MIGraphX would compute in
+  float. Weights are frozen unrounded, and `passes.quantization.fold_qdq` makes them integers.
+- Quark's own export ends with rewrites that fail on a convolution without a bias, and its nodes are not sorted. The
+  graph comes from torch.onnx's exporter instead, with the names of `onnx_bridge.export`.
+- Graph mode needs torchao, and fails late without it; it supports no open dimensions, silently replaces Sigmoid by
+  HardSigmoid and SiLU by HardSwish, and quantizes integers, which no runtime supports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Value
+from onnx_bridge.quantization import quark as library
+from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
+from onnx_bridge.quantization.deviation import deviations
+from onnx_bridge.quantization.quantized import Quantized, require_quantized, saved, versioned
+from onnx_bridge.quantization.request import QuantizeRequest
+from onnx_bridge.quantization.schemes import BLOCK, Scheme
+from onnx_bridge.quantization.torch.quark_configs import storage_notes
+from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.inputs import Sample, TensorSpec
+from onnx_bridge.torch.export.calls import Call, FlatModule, run_module
+from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
+from onnx_bridge.torch.export.modules import check_devices, inference_copy
+from onnx_bridge.torch.export.request import ExportRequest
+from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
+from onnx_bridge.torch.export.tensors import to_array, to_tensor
+from passes.analysis.quantization import is_quantize
+from passes.core.base import Context
+from passes.core.graphs import Scope
+from passes.core.pipeline import Pipeline
+
+_PASSES = "fold-qdq,fold-constants,remove-identity,fold-batch-norm,remove-dead,infer-shapes"
+_OPSET, _LATER = 17, {"fp8": 19, "int16": 20}
+"""The opset of the export, and of schemes that need a later one."""
+_WIDE = 21
+"""The opset with 16-bit quantization; it changes no operator of torch.onnx's exports at 20."""
+
+
+def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
+    """Quantize a module; raises like `onnx_bridge.quantize`.
+
+    Args:
+        module: it is not changed.
+        call: its arguments and open dimensions.
+        request: how to quantize it.
+        progress: called with each stage.
+    """
+    scheme, mode = request.scheme, request.module_mode
+    request.check_route(mode)
+    _check_mode(request, call)
+    arguments, tensors = _call(module, call)
+    dims = check_dynamic(tensors, call.dynamic)
+    layers = _excluded(module, scheme, request.exclude)
+    specs = [_spec(name, tensor, dims.get(name, {})) for name, tensor in tensors.items()]
+    own: Sample = {name: to_array(tensor) for name, tensor in tensors.items()}
+    data = calibration_samples(scheme, request.calibration, specs, [own])
+    library.load("quark.torch")
+    with inference_copy(module) as copied:
+        original = FlatModule(copied, arguments).eval()
+        result = run_module(original, tensors)
+        progress(f"quantize to {scheme.name}")
+        quantizer = Quantizer(scheme, mode, per_channel=request.per_channel, exclude=layers)
+        quantized = quantizer.insert(original, tensors, [as_arrays(each) for each in data.samples], progress)
+        if request.train is not None:
+            progress("train")
+            with library.without_log():
+                request.train(WithOriginalSignature(quantized, module, result.structure))
+        progress("freeze")
+        frozen = FrozenModule(quantizer.freeze(quantized), arguments).eval()
+        progress("export")
+        model = _export(frozen, tensors, list(result.tensors), dims, request)
+        progress("compare with the float module")
+        reference = Reference(model)
+        found = deviations(
+            lambda sample: reference.run(as_arrays(sample)), lambda sample: _run(original, sample), data.samples
+        )
+    how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' if request.train else ''}"
+    return Quantized(
+        model=saved(model, request.out, progress),
+        quantizer=f"{versioned('AMD Quark', 'amd-quark')}, {how}",
+        scheme=scheme.name,
+        per_channel=request.per_channel,
+        excluded=tuple(layers),
+        calibration=data.source,
+        samples=len(data.samples),
+        deviations=found,
+        notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes),
+        path=request.out,
+        module=WithOriginalSignature(frozen.module, module, result.structure).eval(),
+    )
+
+
+def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
+    if request.module_mode == "fx":
+        for given, what in ((request.exclude, "cannot exclude layers"), (call.dynamic, "supports no open dimensions")):
+            if given:
+                where = f"scheme {request.scheme.name}"
+                raise InputError(f"Quark's graph mode {what}", where=where, hint="use mode='eager'")
+
+
+def _call(module: nn.Module, request: ExportRequest) -> tuple[Call, dict[str, torch.Tensor]]:
+    if not isinstance(module, nn.Module):
+        raise InputError(f"it is a {type(module).__name__}, not a torch.nn.Module", where="the module")
+    call, tensors = Call.of(module, request.args, request.kwargs)
+    check_devices(module, tensors)
+    if not tensors:
+        raise InputError("it is called without any tensor, so it is a constant", where="the module")
+    return call, tensors
+
+
+def _excluded(module: nn.Module, scheme: Scheme, exclude: Sequence[str]) -> list[str]:
+    """The layers that stay in float: those that the user names, and those whose weights have no whole blocks."""
+    layers = dict(module.named_modules())
+    for each in exclude:
+        if each not in layers:
+            raise InputError(f"the module has no layer {each!r}", where="exclude", hint=nearest(each, layers))
+    if scheme.name != "int4-weights":
+        return list(exclude)
+    weighted = {name: each for name, each in layers.items() if isinstance(getattr(each, "weight", None), torch.Tensor)}
+    quantizable = [
+        name for name, each in weighted.items() if isinstance(each, nn.Linear) and each.in_features % BLOCK == 0
+    ]
+    if not quantizable:
+        what = f"the module has no Linear whose inputs are a multiple of {BLOCK}, the only layer with 4-bit weights"
+        raise InputError(what, where=f"scheme {scheme.name}", hint="quantize its ONNX export")
+    return [*exclude, *(name for name in weighted if name not in quantizable and name not in exclude)]
+
+
+def _spec(name: str, tensor: torch.Tensor, dims: Mapping[int, str]) -> TensorSpec:
+    shape = tuple(dims.get(axis, size) for axis, size in enumerate(tensor.shape))
+    return TensorSpec(name, to_array(tensor).dtype, shape)
+
+
+def _run(flat: FlatModule, sample: Sample) -> dict[str, Value]:
+    """The outputs of the float module; their names do not matter."""
+    tensors = {name: to_tensor(array) for name, array in as_arrays(sample).items()}
+    return {name: to_array(each) for name, each in run_module(flat, tensors).tensors.items()}
+
+
+def _export(
+    frozen: FrozenModule,
+    tensors: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    dims: Dims,
+    request: QuantizeRequest,
+) -> ir.Model:
+    """The graph, sorted, with integer weights.
+
+    Raises:
+        InputError: torch.onnx cannot export it, or it quantizes values that no runtime can quantize.
+    """
+    scheme, path = request.scheme, request.out
+    fixed = {
+        size for name, each in tensors.items() for axis, size in enumerate(each.shape) if axis not in dims.get(name, {})
+    }
+    given = {**tensors, **resized(tensors, dims, distinct_sizes(symbol_sizes(tensors, dims), sorted(fixed)))}
+    folder = None if path is None else path.absolute().parent
+    try:
+        with uncompiled():
+            opset = _LATER.get(scheme.name, _OPSET)
+            model = run_exporter("torchscript", frozen, given, outputs, dims, opset, folder)
+    except ExporterError as error:
+        what = f"torch.onnx cannot export the quantized module: {error}"
+        raise InputError(what, where=f"scheme {scheme.name}") from None
+    if scheme.name == "int16":
+        model.opset_imports[""], model.ir_version = _WIDE, max(model.ir_version, 10)
+    steps = Pipeline.parse(_PASSES).run(model, Context())
+    model = steps[-1].result.model
+    model.graph.sort()
+    _refuse_integers(model)
+    if not storage_notes(scheme):
+        require_quantized(model, scheme)
+    return model
+
+
+def _refuse_integers(model: ir.Model) -> None:
+    """Graph mode quantizes all operands of additions and comparisons, also masks and indices."""
+    scope = Scope(model, model.graph)
+    for node in model.graph:
+        if is_quantize(node) and (dtype := scope.dtype(node.inputs[0])) is not None and not dtype.is_floating_point():
+            what = f"Quark's graph mode quantizes {dtype.name.lower()} (a mask or indices), which no runtime supports"
+            raise InputError(
+                what, where=f"QuantizeLinear {node.name}", hint="use mode='eager', or quantize the ONNX export"
+            )

@@ -1,0 +1,113 @@
+"""What `onnx_bridge.export` returns and raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.reference.compare import Comparison
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from onnx_bridge.torch.export.calls import Call
+    from onnx_bridge.torch.export.structure import Structure
+
+
+class ExportFailed(InputError):
+    """No exporter gives a graph that computes what the module does.
+
+    Attributes:
+        reasons: why, by exporter.
+    """
+
+    def __init__(self, reasons: Mapping[str, str], *, where: str, hint: str | None) -> None:
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        super().__init__(f"it cannot be exported: {listed}", where=where, hint=hint)
+        self.reasons = reasons
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported module.
+
+    Attributes:
+        model: the graph. If no file was written, its weights may share the module's memory: later changes of the
+            module change them.
+        exporter: the exporter of torch.onnx that made it: ``dynamo`` or ``torchscript``.
+        refusals: why the exporters that were tried before failed, in one line each.
+        notes: what the user should know, in sentences.
+        changing: the notes about results that change from call to call, and are fixed in the graph.
+        samples: the inputs that it was checked on, by name: the given ones, and generated ones.
+        expected: the module's own outputs for each sample, by name.
+        comparisons: ONNX Runtime's outputs against these, for each sample.
+        call: how the module is called with the inputs.
+        result: how the value that the module returns is built from the outputs.
+        path: the file that was written, if any.
+    """
+
+    model: ir.Model
+    exporter: str
+    refusals: Mapping[str, str]
+    notes: tuple[str, ...]
+    samples: tuple[Mapping[str, Array], ...] = field(repr=False)
+    expected: tuple[Mapping[str, Array], ...] = field(repr=False)
+    comparisons: tuple[Comparison, ...] = field(repr=False)
+    call: Call = field(repr=False)
+    result: Structure = field(repr=False)
+    path: Path | None = None
+    changing: tuple[str, ...] = ()
+
+    @property
+    def largest_error(self) -> float:
+        """The largest |ONNX Runtime − PyTorch| over all outputs and samples."""
+        outputs = [output for each in self.comparisons for output in each.outputs]
+        return max((output.max_abs for output in outputs if output.max_abs is not None), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, without arrays."""
+        return {
+            "path": None if self.path is None else str(self.path),
+            "exporter": self.exporter,
+            "refusals": dict(self.refusals),
+            "opset": self.model.opset_imports.get(""),
+            "nodes": self.model.graph.num_nodes(),
+            "inputs": [_describe(value) for value in self.model.graph.inputs],
+            "outputs": [_describe(value) for value in self.model.graph.outputs],
+            "samples": len(self.comparisons),
+            "largest_error": self.largest_error,
+            "notes": list(self.notes),
+        }
+
+    def render(self) -> RenderableType:
+        """Its inputs and outputs, and how it was checked, for rich."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("", "name", "type", box=None, pad_edge=False, show_header=False)
+        for kind, values in (("input", self.model.graph.inputs), ("output", self.model.graph.outputs)):
+            for value in values:
+                port = _describe(value)
+                shape = ", ".join("?" if dim is None else str(dim) for dim in port["shape"] or ())
+                table.add_row(kind, Text(port["name"]), Text(f"{port['dtype']}[{shape}]"))
+        opset = self.model.opset_imports.get("")
+        by = f"{self.model.graph.num_nodes()} nodes, opset {opset}, by {self.exporter}"
+        tried = [f"not by {name}: {reason}" for name, reason in self.refusals.items()]
+        count = len(self.comparisons)
+        proof = f"ONNX Runtime agrees with PyTorch on {count} sample{'s' if count != 1 else ''}"
+        where = f"written to {self.path}" if self.path else "not written"
+        lines = [by, *tried, *(f"note: {note}" for note in self.notes)]
+        return Group(table, *map(Text, lines), Text(f"{proof}, largest error {self.largest_error:.3g}"), Text(where))
+
+
+def _describe(value: ir.Value) -> dict[str, Any]:
+    shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    dtype = "unknown" if value.dtype is None else value.dtype.name.lower()
+    return {"name": str(value.name), "dtype": dtype, "shape": shape}

@@ -1,0 +1,53 @@
+"""What `onnx_bridge.export` is asked to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from onnx_bridge.core.errors import InputError
+
+ExporterChoice = Literal["auto", "dynamo", "torchscript"]
+Dynamic = Mapping[str, Mapping[int, str]]
+"""Dimensions of open size: their names by input and axis."""
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """How to export a module; which module is not part of it.
+
+    Attributes:
+        args: arguments by position.
+        kwargs: arguments by name.
+        dynamic: dimensions of open size.
+        exporter: which of torch.onnx's exporters; ``auto`` tries dynamo, then TorchScript.
+        opset: of the model; None leaves it to torch.
+        out: the file to write, if any.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    dynamic: Dynamic = field(default_factory=dict)
+    exporter: ExporterChoice = "auto"
+    opset: int | None = None
+    out: Path | None = None
+
+
+def as_arguments(args: Any) -> tuple[Any, ...]:
+    """Arguments by position: a tuple or list of them, or the only one."""
+    return tuple(args) if isinstance(args, tuple | list) else (args,)
+
+
+def output_path(out: str | os.PathLike[str] | None) -> Path | None:
+    """The file to write.
+
+    Raises:
+        InputError: its folder does not exist.
+    """
+    path = None if out is None else Path(out)
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InputError("it cannot be written: its folder does not exist", where=str(path))
+    return path

@@ -1,0 +1,73 @@
+"""Lower a module: cast it, obtain its programs, and wrap them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.torch.export.calls import Call, FlatModule, run_module
+from onnx_bridge.torch.export.modules import check_module, inference_copy, training_submodule
+from onnx_bridge.torch.export.structure import leaf_names
+from onnx_bridge.torch.lowering.lowered import Interface, Lowered, bind, without_annotations
+from onnx_bridge.torch.lowering.program_cache import obtain_programs
+from onnx_bridge.torch.lowering.request import LowerRequest
+
+_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def lower_module(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    request: LowerRequest,
+    progress: Progress | None = None,
+) -> Lowered:
+    """Lower a module for a call; raises like `onnx_bridge.lower`."""
+    check_module(module)
+    module = getattr(module, "_orig_mod", module)  # of what torch.compile returns
+    if (name := training_submodule(module)) is not None:
+        what = "it is in training mode, and MIGraphX is for inference only"
+        raise InputError(what, where=f"module {name or type(module).__name__!r}", hint="call eval() first")
+    dtype = _dtype(request.precision)
+    signature = without_annotations(inspect.signature(module.forward))
+    sample, tensors = bind(type(module).__name__, signature, args, kwargs)
+    given = {name: each.dtype for name, each in tensors.items()}
+    returned: list[torch.dtype] = []
+    if dtype is not None:
+        returned = _output_dtypes(module, args, kwargs)
+        module = copy.deepcopy(module).to(dtype)
+        args, kwargs = _cast(module, args, kwargs, dtype)
+    obtained = obtain_programs(module, args, kwargs, request, progress)
+    outputs = dict(zip(leaf_names(obtained.result), returned, strict=True)) if returned else {}
+    interface = Interface(type(module).__name__, signature, sample, obtained.result, dtype, given, outputs)
+    return Lowered(obtained.programs, interface)
+
+
+def _dtype(precision: str | None) -> torch.dtype | None:
+    if precision is not None and precision not in _PRECISIONS:
+        raise InputError(f"there is no precision {precision!r}", hint=f"use {', '.join(_PRECISIONS)}")
+    return None if precision is None else _PRECISIONS[precision]
+
+
+def _output_dtypes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype]:
+    call, tensors = Call.of(module, args, kwargs)
+    with inference_copy(module) as copied, suppressed_output():
+        result = run_module(FlatModule(copied, call).eval(), tensors)
+    return [each.dtype for each in result.tensors.values()]
+
+
+def _cast(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    call, tensors = Call.of(module, args, kwargs)
+    return call.arguments(
+        {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+    )

@@ -1,0 +1,168 @@
+"""The programs of a module, built or taken from the cache on disk.
+
+An entry of the cache is a folder named by the hash of all that it was built from: the module's fingerprint, the call's
+structure with dtypes, shapes and constants, the request, and the versions and sources of all libraries involved. It is
+published atomically, built once even if several processes want it, and rebuilt if it is damaged. Before use, the module
+is run on the samples of the entry: it must still return what it returned when the entry was built.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import filelock
+import torch
+from torch import nn
+
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key, key_of
+from onnx_bridge.core.atomic_write import atomic_folder
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.targets import resolve_target
+from onnx_bridge.reference.compare import compare
+from onnx_bridge.torch.export.calls import FlatModule, run_module
+from onnx_bridge.torch.export.fingerprint import fingerprint, own_code
+from onnx_bridge.torch.export.modules import inference_copy
+from onnx_bridge.torch.export.structure import Structure, renamed
+from onnx_bridge.torch.export.tensors import to_array
+from onnx_bridge.torch.lowering.build_programs import LoweringCall
+from onnx_bridge.torch.lowering.in_process import require_in_process
+from onnx_bridge.torch.lowering.packed_folder import Folder
+from onnx_bridge.torch.lowering.programs import Programs, read_samples
+from onnx_bridge.torch.lowering.request import LowerRequest
+
+_LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "numpy")
+
+
+@dataclass(frozen=True)
+class Obtained:
+    """The programs of a module.
+
+    Attributes:
+        programs: loaded.
+        result: how the value that the module returns is built from the outputs.
+    """
+
+    programs: Programs
+    result: Structure
+
+
+def obtain_programs(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    request: LowerRequest,
+    progress: Progress | None = None,
+) -> Obtained:
+    """The programs of a module for a call; raises like `onnx_bridge.lower`."""
+    if request.in_process:
+        require_in_process(request.runtime, request.target)
+    # tensors of inference mode cannot be traced, and the user's random state must not change
+    with torch.inference_mode(False), torch.random.fork_rng(devices=()):
+        return _obtain(LoweringCall.of(module, args, kwargs, request), progress or silent)
+
+
+def _obtain(call: LoweringCall, progress: Progress) -> Obtained:
+    cache, key = call.request.cache_folder, None
+    if cache is not None:
+        key = _key(call)
+        if key is None:
+            progress("not cached: an attribute of the module has no fingerprint")
+    if cache is None or key is None:
+        return _built(call, progress)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(cache / f"{key}.lock")
+        lock.acquire()
+    except OSError:  # the cache cannot be written
+        return _built(call, progress)
+    entry = cache / key
+    try:
+        if entry.is_dir():
+            if (found := _cached(call, Folder(entry), progress)) is not None:
+                return found
+            shutil.rmtree(entry, ignore_errors=True)
+        with atomic_folder(entry) as temporary:
+            result = call.build(Folder(temporary), progress)
+        return _opened(call, Folder(entry), result)
+    finally:
+        lock.release()
+
+
+def _built(call: LoweringCall, progress: Progress) -> Obtained:
+    folder = Folder()
+    return _opened(call, folder, call.build(folder, progress))
+
+
+def _opened(call: LoweringCall, folder: Folder, result: Structure) -> Obtained:
+    programs = Programs(folder, call.request)
+    programs.open()
+    return Obtained(programs, result)
+
+
+def _key(call: LoweringCall) -> str | None:
+    """The name of the entry; None if the module has no fingerprint."""
+    request = call.request
+    digest = fingerprint(call.module, call.call.positional, dict(call.call.keywords))
+    if digest is None:
+        return None
+    runtime = runtimes.find(request.runtime)
+    cleaned = cleaning_key(
+        digest,
+        pipeline="default",
+        dims={},
+        shapes={name: list(each.shape) for name, each in call.tensors.items() if name not in call.dims},
+        freeze={},
+        runtime=runtime,
+    )
+    target = resolve_target(request.target, runtime)
+    return key_of(
+        {
+            "conversion": conversion_key(cleaned, host=request.host, target=target, runtime=runtime),
+            "inputs": {name: _describe(each, call.dims.get(name, {})) for name, each in call.tensors.items()},
+            "buckets": {symbol: sorted(sizes) for symbol, sizes in request.buckets.items()},
+            "pad_before": sorted(request.pad_before),
+            "exporter": request.exporter,
+            "opset": request.opset,
+            "code": own_code(),
+            "libraries": {name: metadata.version(name) for name in _LIBRARIES},
+        }
+    )
+
+
+def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained | None:
+    """The programs in a folder; None if they are damaged, or the module computes something else by now."""
+    try:
+        samples = read_samples(folder.path)
+        with inference_copy(call.module) as copied, suppressed_output():
+            flat = FlatModule(copied, call.call).eval()
+            progress("check")
+            results = [_result(flat, given, expected) for given, expected in samples]
+        if not results or results[0] is None or None in results:
+            return None
+        progress("load")
+        return _opened(call, folder, results[0])
+    except (BridgeError, OSError, ValueError, KeyError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
+        return None
+
+
+def _describe(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
+    return [str(tensor.dtype), [dims.get(axis, size) for axis, size in enumerate(tensor.shape)]]
+
+
+def _result(
+    flat: FlatModule, given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> Structure | None:
+    """The structure of the module's result for a sample; None if its tensors are not the expected ones."""
+    result = run_module(flat, given)
+    names = dict(zip(result.tensors, expected, strict=True))
+    found = {names[name]: to_array(each) for name, each in result.tensors.items()}
+    right = {name: to_array(each) for name, each in expected.items()}
+    return renamed(result.structure, names) if compare(found, right).passed else None
