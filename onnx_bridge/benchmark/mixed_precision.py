@@ -155,7 +155,7 @@ def mixed_precision(
     )
     request = MixedPrecisionRequest(
         inputs=inputs,
-        tolerances={name: Part(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
+        tolerances={name: PartialTolerance(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
         rtol=rtol,
         atol=atol,
         seed=seed,

@@ -10,7 +10,7 @@ from onnx_bridge.conversion.precision import PRECISIONS, Precision
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.parity.request import ParityRequest
-from onnx_bridge.reference.tolerances import Part
+from onnx_bridge.reference.tolerances import PartialTolerance
 from onnx_bridge.samples.files import SampleSource
 
 CompileOptions = Mapping[str, bool | str]
@@ -118,7 +118,7 @@ class MixedPrecisionRequest(ParityRequest):
         InputError: the precision of the conversion is fp32, or does not need calibration data.
     """
 
-    tolerances: Mapping[str, Part] = field(default_factory=dict)
+    tolerances: Mapping[str, PartialTolerance] = field(default_factory=dict)
     conversion: ConvertRequest = field(default_factory=lambda: ConvertRequest(precision="fp16"))
 
     def __post_init__(self) -> None:
