@@ -349,7 +349,7 @@ def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) 
             "ref",
             "this runtime does not support it: no library of MIGraphX .* reads MIOPEN_FIND_MODE",
         ),
-        ({"offload_copy": False}, "gpu", "takes arrays of the host"),
+        ({"offload_copy": False}, "gpu", "takes arrays in host memory"),
         ({"disable_passes": ""}, "ref", "no value"),
     ],
 )

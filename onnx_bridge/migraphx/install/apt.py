@@ -1,16 +1,18 @@
-"""Debian's archive as apt sees it, in lists and a state of its own: no root, and nothing of the machine's changes.
+"""Debian's archive by apt, with lists and a state of its own: no root, and the machine's state does not change.
 
-Mirrors, proxies and passwords are the machine's own apt configuration; signatures and checksums are apt's work.
+Mirrors, proxies and passwords come from the machine's apt configuration; apt verifies signatures and checksums.
 """
 
 from __future__ import annotations
 
+import enum
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
 from onnx_bridge.migraphx.install.debian_packages import ARCHITECTURE, GPU_LIBRARIES, ROOTS, alternatives, fields
-from onnx_bridge.migraphx.install.system_tools import last_words, run, tool
+from onnx_bridge.migraphx.install.system_tools import last_error, run, tool
 
 ORIGIN = "Debian"
 KEYRINGS = tuple(Path("/usr/share/keyrings") / f"debian-archive-keyring.{ending}" for ending in ("pgp", "gpg"))
@@ -55,23 +57,23 @@ APT::Get::AllowUnauthenticated "false";
 Acquire::AllowInsecureRepositories "false";
 APT::Sandbox::User "root";
 """
-"""Set after the machine's own configuration. Hooks are cleared because they belong to the machine's package system;
-the sandbox user, which only root has to switch to, could not write into a private folder."""
+"""Added after the machine's configuration. Hooks are cleared because they belong to the machine's package system; the
+sandbox user, to which only root switches, could not write into a private folder."""
 
-_PRETENDED = """\
+_ABSENT = """\
 Package: {name}
 Status: install ok installed
 Architecture: {architecture}
 Multi-Arch: same
 Version: 9999
 Maintainer: ONNX Bridge
-Description: not there, and not needed without a GPU
+Description: absent, and not needed without a GPU
 
 """
 
 
 def keyring() -> Path:
-    """The keys that Debian signs its archive with.
+    """The file of Debian's signing keys.
 
     Raises:
         RuntimeNotFound: this machine has none.
@@ -80,7 +82,7 @@ def keyring() -> Path:
         if path.is_file():
             return path
     raise RuntimeNotFound(
-        "this machine has no keys to check Debian's signatures with",
+        "this machine has no keys to verify Debian's signatures",
         where=str(KEYRINGS[-1]),
         hint="install the package debian-archive-keyring, or install from .deb files with --from",
     )
@@ -90,7 +92,7 @@ def mirrors() -> list[str]:
     """The addresses in this machine's apt sources that serve Debian's archive, or may do so.
 
     Raises:
-        RuntimeNotFound: no apt, or none of its sources comes into question.
+        RuntimeNotFound: there is no apt, or no such source.
     """
 
     def targets(form: str, *options: str) -> list[list[str]]:
@@ -100,7 +102,7 @@ def mirrors() -> list[str]:
     fetched = targets("$(REPO_URI)|$(ORIGIN)|$(LABEL)")
     found = [uri for uri, *publisher in fetched if publisher == [ORIGIN, ORIGIN]]
     if not found:
-        # Without fetched lists a source is known by its lines only; the signature then tells which is Debian's.
+        # Without fetched lists only the lines of a source are known; its signature shows later whether it is Debian's.
         others = {uri for uri, *_ in fetched}
         found = [
             uri
@@ -116,6 +118,35 @@ def mirrors() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+class Cause(enum.Enum):
+    """Why apt failed."""
+
+    PACKAGES = "Unable to locate|no installation candidate|unmet dependencies|held broken"
+    SIGNATURE = "NO_PUBKEY|GPG error|BADSIG|EXPKEYSIG|REVKEYSIG|OpenPGP|sqv"
+    SUITE = "does not have a Release file|404 "
+    OTHER = ""
+
+
+@dataclass(frozen=True)
+class AptFailure:
+    """What apt says of a failure, which has no exit statuses for its causes."""
+
+    cause: Cause
+    message: str
+
+    @classmethod
+    def parse(cls, errors: str, output: str = "") -> AptFailure:
+        """Read apt's standard error and output."""
+        cause = next(each for each in Cause if re.search(each.value, errors))
+        message = last_error(errors)
+        if cause is Cause.SIGNATURE:
+            telling = (line for line in errors.splitlines() if "GPG error" in line or "sqv" in line)
+            message = last_error(next(telling, message))
+        elif cause is Cause.PACKAGES and (unmet := re.search("Depends: .*", output + errors)):
+            message = unmet.group()
+        return cls(cause, message)
+
+
 class Archive:
     """One suite of Debian's archive, with all of apt's state in ``folder`` and downloads in ``debs``.
 
@@ -123,11 +154,11 @@ class Archive:
         folder: an empty folder for apt's lists and state.
         debs: where `download` puts the packages.
         suite: ``sid``, ``testing``, …
-        gpu: whether the GPU's libraries are wanted as well.
+        gpu: whether to include the GPU's libraries.
 
     Raises:
-        InputError: no such suite.
-        RuntimeNotFound: no apt, no keys, no mirror, none that can be reached, or a signature that does not fit.
+        InputError: there is no such suite.
+        RuntimeNotFound: there is no apt, no keys or no mirror, no mirror can be reached, or a signature is invalid.
     """
 
     def __init__(self, folder: Path, debs: Path, suite: str, *, gpu: bool) -> None:
@@ -144,62 +175,60 @@ class Archive:
         self.configuration.write_text(_CONFIGURATION.format(folder=folder, debs=debs, architecture=ARCHITECTURE))
         self._update()
         if not gpu:
-            # apt then works out everything else as if these were there
-            status.write_text(
-                "".join(_PRETENDED.format(name=n, architecture=ARCHITECTURE) for n in self._gpu_libraries())
-            )
+            # apt then resolves the other dependencies as if these were installed
+            status.write_text("".join(_ABSENT.format(name=n, architecture=ARCHITECTURE) for n in self._gpu_libraries()))
 
     def _apt(self, program: str, *arguments: str, into: Path | None = None) -> tuple[int, str, str]:
         done = run([tool(program), "-c", self.configuration, "-q", *arguments], folder=into)
         return done.returncode, done.stdout, done.stderr
 
     def _update(self) -> None:
-        _, _, said = self._apt("apt-get", "update")
-        # update's own status is 0 when it reached nobody
+        _, _, errors = self._apt("apt-get", "update")
+        # the status of update is 0 even if no mirror was reached
         _, targets, _ = self._apt("apt-get", "indextargets", "--format", "$(ORIGIN)|$(FILENAME)")
         for line in targets.splitlines():
             origin, file = line.split("|")
             if origin == ORIGIN and Path(file).exists():
                 return
-        words = last_words(said)
-        if re.search(r"NO_PUBKEY|GPG error|BADSIG|EXPKEYSIG|REVKEYSIG|OpenPGP|sqv", said):
-            explained = next((line for line in said.splitlines() if "GPG error" in line or "sqv" in line), words)
-            raise RuntimeNotFound(
-                f"the signature of Debian's archive does not fit the keys of this machine: {last_words(explained)}",
-                where=str(keyring()),
-                hint="bring the package debian-archive-keyring up to date; if that does not help, distrust the mirror",
-            )
-        if re.search(r"does not have a Release file|404 ", said):
-            raise _no_such_suite(self.suite, words)
-        raise RuntimeNotFound(
-            f"Debian's archive cannot be reached: {words}",
-            hint=f"check the network and apt's proxy settings; or {_ELSEWHERE}",
-        )
+        failure = AptFailure.parse(errors)
+        match failure.cause:
+            case Cause.SIGNATURE:
+                raise RuntimeNotFound(
+                    f"the signature of Debian's archive does not match the keys of this machine: {failure.message}",
+                    where=str(keyring()),
+                    hint="update the package debian-archive-keyring; if that does not help, do not trust the mirror",
+                )
+            case Cause.SUITE:
+                raise _no_such_suite(self.suite, failure.message)
+            case _:
+                raise RuntimeNotFound(
+                    f"Debian's archive cannot be reached: {failure.message}",
+                    hint=f"check the network and apt's proxy settings; or {_ELSEWHERE}",
+                )
 
     def _show(self, *names: str) -> list[dict[str, str]]:
         _, shown, _ = self._apt("apt-cache", "show", "--no-all-versions", *names)
         return [fields(stanza) for stanza in shown.split("\n\n") if stanza.strip()]
 
     def _gpu_libraries(self) -> list[str]:
-        groups = [group for said in self._show(*ROOTS) for group in alternatives(said.get("Depends", ""))]
+        groups = [group for shown in self._show(*ROOTS) for group in alternatives(shown.get("Depends", ""))]
         return sorted({name for group in groups for name in group if GPU_LIBRARIES.fullmatch(name)})
 
     def _install(self, option: str) -> str:
-        status, out, said = self._apt("apt-get", "--assume-yes", option, "install", *ROOTS)
+        status, out, errors = self._apt("apt-get", "--assume-yes", option, "install", *ROOTS)
         if status == 0:
             return out
-        words = last_words(said)
-        if re.search(r"Unable to locate|no installation candidate|unmet dependencies|held broken", said):
-            why = re.search(r"Depends: .*", out + said)
+        failure = AptFailure.parse(errors, out)
+        if failure.cause is Cause.PACKAGES:
             raise RuntimeNotFound(
-                f"Debian's suite {self.suite} has no installable MIGraphX: {why.group() if why else words}",
+                f"Debian's suite {self.suite} has no installable MIGraphX: {failure.message}",
                 where=" ".join(ROOTS),
                 hint="use the suite sid" if self.suite != "sid" else _ELSEWHERE,
             )
-        raise RuntimeNotFound(f"the packages cannot be downloaded: {words}", hint="try again")
+        raise RuntimeNotFound(f"the packages cannot be downloaded: {failure.message}", hint="try again")
 
     def plan(self) -> tuple[dict[str, str], int]:
-        """The versions of all packages to download, by name, and the bytes of disk for them, packed and unpacked.
+        """The versions of all packages to download, by name, and the bytes on disk for them, packed and unpacked.
 
         Raises:
             RuntimeNotFound: the suite does not have them.
@@ -210,25 +239,25 @@ class Archive:
         return {one["Package"]: one["Version"] for one in shown}, size
 
     def download(self) -> None:
-        """Download the packages of `plan`, checksums checked.
+        """Download the packages of `plan`, with verified checksums.
 
         Raises:
-            RuntimeNotFound: the network failed, or a checksum did not fit.
+            RuntimeNotFound: the network failed, or a checksum does not match.
         """
         self._install("--download-only")
 
     def fetch(self, name: str, version: str) -> Path:
-        """Download one more package, without what it depends on, checksum checked.
+        """Download one more package, without its dependencies, with a verified checksum.
 
         Raises:
             RuntimeNotFound: the suite does not have it in this version, or the network failed.
         """
-        status, _, said = self._apt("apt-get", "download", f"{name}={version}", into=self.debs)
+        status, _, errors = self._apt("apt-get", "download", f"{name}={version}", into=self.debs)
         found = list(self.debs.glob(f"{name}_*.deb"))
         if status or not found:
             raise RuntimeNotFound(
-                f"{name} {version} cannot be had from Debian's suite {self.suite}: {last_words(said)}",
-                hint="onnx-bridge runtime install --update brings the runtime to the suite's version",
+                f"{name} {version} cannot be downloaded from Debian's suite {self.suite}: {last_error(errors)}",
+                hint="onnx-bridge runtime install --update updates the runtime to the suite's version",
             )
         return found[0]
 

@@ -1,4 +1,4 @@
-"""Debian packages as files: which of a folder are needed, and unpacking them without installing them."""
+"""Debian packages as files: selecting the needed ones in a folder, and unpacking them without installing them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
-from onnx_bridge.migraphx.install.system_tools import environment, last_words, raise_if_full, run, tool
+from onnx_bridge.migraphx.install.system_tools import environment, last_error, raise_if_full, run, tool
 
 ROOTS = ("libmigraphx-c3", "migraphx-tools")
-"""The packages that are wanted; all others follow from their ``Depends``."""
+"""The wanted packages; the others are their dependencies."""
 
 ARCHITECTURE = "amd64"
 
 GPU_LIBRARIES = re.compile(r"lib(amdhip64|hiprtc|hipblaslt|miopen|rocblas)[-.\d]*")
-"""The dependencies (500 MB of them) that only libmigraphx_gpu stands on: without a GPU they are left out."""
+"""The dependencies (500 MB) of libmigraphx_gpu alone: without a GPU they are left out."""
 
 _REF_WITHOUT = (
     "./etc",
@@ -56,7 +56,7 @@ def alternatives(relation: str) -> tuple[tuple[str, ...], ...]:
 
 
 def read(path: Path) -> Deb:
-    """Read what a package file says of itself.
+    """Read the control fields of a package file.
 
     Raises:
         InputError: it is not a package, or a broken one.
@@ -65,29 +65,29 @@ def read(path: Path) -> Deb:
     done = run([tool("dpkg-deb"), "--field", path])
     if done.returncode:
         raise InputError(
-            f"not a readable package: {last_words(done.stderr)}", where=str(path), hint="download it again"
+            f"not a readable package: {last_error(done.stderr)}", where=str(path), hint="download it again"
         )
-    said = fields(done.stdout)
+    control = fields(done.stdout)
     return Deb(
         path,
-        said["Package"],
-        said["Version"],
-        said["Architecture"],
-        int(said.get("Installed-Size", "0")) * 1024,
-        alternatives(",".join(said.get(name, "") for name in ("Pre-Depends", "Depends"))),
-        tuple(name for group in alternatives(said.get("Provides", "")) for name in group),
+        control["Package"],
+        control["Version"],
+        control["Architecture"],
+        int(control.get("Installed-Size", "0")) * 1024,
+        alternatives(",".join(control.get(name, "") for name in ("Pre-Depends", "Depends"))),
+        tuple(name for group in alternatives(control.get("Provides", "")) for name in group),
     )
 
 
 def needed(folder: Path, *, gpu: bool) -> list[Deb]:
-    """The packages in ``folder`` that MIGraphX needs, by following their ``Depends``; other files are ignored.
+    """The packages in ``folder`` that MIGraphX needs, directly or indirectly; other files are ignored.
 
     Raises:
-        InputError: the folder does not exist, or a package in it is broken, doubled or of another architecture.
+        InputError: the folder does not exist, or a package in it is broken, there twice, or for another architecture.
         RuntimeNotFound: packages are missing; all of them are named.
     """
     if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), hint="give the folder that holds the .deb files")
+        raise InputError("no such folder", where=str(folder), hint="give the folder of the .deb files")
     by_name: dict[str, list[Deb]] = {}
     for deb in map(read, sorted(folder.glob("*.deb"))):
         for name in (deb.name, *deb.provides):
@@ -96,7 +96,7 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
     wanted: list[tuple[str, ...]] = [(name,) for name in ROOTS]
     chosen: dict[str, Deb] = {}
     missing: list[str] = []
-    for group in wanted:  # grows while it is walked
+    for group in wanted:  # grows during the loop
         if not gpu and any(GPU_LIBRARIES.fullmatch(name) for name in group):
             continue
         candidates = next((by_name[name] for name in group if name in by_name), [])
@@ -124,7 +124,7 @@ def _the_one(candidates: list[Deb]) -> Deb:
         raise InputError(
             f"{first.name} is there more than once: {', '.join(twins)}",
             where=str(first.path.parent),
-            hint="keep the one that goes with the others",
+            hint="keep the one from the same suite as the others",
         )
     if first.architecture not in (ARCHITECTURE, "all"):
         raise InputError(
@@ -136,7 +136,7 @@ def _the_one(candidates: list[Deb]) -> Deb:
 
 
 def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
-    """Unpack packages into ``root``; for ``ref`` without the parts that only a GPU, or only a person, needs.
+    """Unpack packages into ``root``; without ``gpu``, leave out what only a GPU needs, and documentation.
 
     Raises:
         InputError: a package is broken.
@@ -146,7 +146,7 @@ def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
     without = [] if gpu else [f"--exclude={pattern}" for pattern in _REF_WITHOUT]
     for deb in debs:
         with tempfile.TemporaryFile() as errors:
-            # what is left out never touches the disk: hence not `dpkg-deb --extract`
+            # not `dpkg-deb --extract`: what is left out is never written
             reader = subprocess.Popen(
                 [dpkg, "--fsys-tarfile", deb.path], stdout=subprocess.PIPE, stderr=errors, env=environment()
             )
@@ -161,11 +161,11 @@ def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
             reader.stdout.close()
             status = reader.wait() or writer.returncode
             errors.seek(0)
-            said = errors.read().decode(errors="replace")
-        raise_if_full(said)
+            printed = errors.read().decode(errors="replace")
+        raise_if_full(printed)
         if status:
             raise InputError(
-                f"the package cannot be unpacked: {last_words(said)}",
+                f"the package cannot be unpacked: {last_error(printed)}",
                 where=str(deb.path),
                 hint="download it again",
             )

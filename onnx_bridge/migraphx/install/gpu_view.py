@@ -1,10 +1,10 @@
-"""What MIGraphX's gpu target makes of quantization, seen on a machine without a GPU.
+"""How MIGraphX's gpu target rewrites quantization, on a machine without a GPU.
 
-The gpu target rewrites quantization before anything else (``simplify_qdq``); ``ref`` does not. A small C++ program
-(``gpu_view.cpp``, beside this file) lets MIGraphX's own passes run over a model up to that point, lists the products
-that come out, and writes a program that ``ref`` can compile: its numbers are those of the kernels a GPU would run.
+The gpu target first rewrites quantization (``simplify_qdq``), a pass that ``ref`` does not have. A small C++ program
+(``gpu_view.cpp``, beside this file) runs MIGraphX's passes on a model up to that one, lists the resulting products, and
+writes a program that ``ref`` can compile: its numbers are those of the kernels that a GPU would run.
 
-The program is built once for a runtime, with g++ and the headers of Debian's package migraphx-dev in the version of
+The C++ program is built once for a runtime, with g++ and the headers of Debian's package migraphx-dev in the version of
 the runtime. Headers and program are kept in the cache folder.
 """
 
@@ -25,7 +25,7 @@ from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine
-from onnx_bridge.migraphx.install.system_tools import environment, last_words
+from onnx_bridge.migraphx.install.system_tools import environment, last_error
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -42,12 +42,12 @@ _COMPILER = (
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of the program that the gpu target goes on with.
+    """One operator of the program after ``simplify_qdq``.
 
     Attributes:
-        name: MIGraphX's ("quant_dot").
-        dims: of its result.
-        dtypes: of its first two operands ("int8_type").
+        name: in MIGraphX ("quant_dot").
+        dims: the shape of its result.
+        dtypes: those of its first two operands ("int8_type").
         correction: whether it multiplies a zero point, and so only corrects another product.
         int4: whether an operand is unpacked from 4 bits.
     """
@@ -65,7 +65,7 @@ class Operator:
 
     @property
     def kernel(self) -> str:
-        """What computes it: ``int8``, ``fp8``, ``int4-weight`` or ``float``."""
+        """Its kind of kernel: ``int8``, ``fp8``, ``int4-weight`` or ``float``."""
         if self.name.startswith("quant_"):
             return "int8" if "int8_type" in self.dtypes else "fp8"
         return "int4-weight" if self.int4 else "float"
@@ -73,10 +73,10 @@ class Operator:
 
 @dataclass(frozen=True)
 class GpuView:
-    """A model as the gpu target sees it after ``simplify_qdq``.
+    """A model after ``simplify_qdq``.
 
     Attributes:
-        operators: products, and what is left of quantizelinear and dequantizelinear, in the program's order.
+        operators: products, and the remaining quantizelinear and dequantizelinear, in the program's order.
         program: the file of the program, which a worker can `load`, compile for ``ref`` and run.
     """
 
@@ -90,19 +90,19 @@ class GpuView:
 
 
 def gpu_view(model: Path, program: Path, runtime: Runtime, *, timeout: float = 300) -> GpuView:
-    """Let the passes of the gpu target run over a model, up to and with ``simplify_qdq``.
+    """Run the passes of the gpu target on a model, up to and including ``simplify_qdq``.
 
     Args:
         model: an ONNX file.
-        program: where to write what comes out, as MessagePack.
-        runtime: whose passes.
+        program: where to write the resulting program, as MessagePack.
+        runtime: the runtime whose passes are run.
         timeout: seconds.
 
     Raises:
-        MigraphxError: MIGraphX refuses the model, in its own words.
-        WorkerCrashed, WorkerTimeout: its process ended, or took longer.
+        MigraphxError: MIGraphX rejects the model.
+        WorkerCrashed, WorkerTimeout: its process ended, or timed out.
         RuntimeNotFound: there is no compiler, or there are no headers of the runtime's version.
-        RuntimeFailure: the program cannot be built.
+        RuntimeFailure: the C++ program cannot be built.
     """
     command = [*_loader(runtime), str(build(runtime)), str(model.absolute()), str(program.absolute())]
     try:
@@ -110,7 +110,7 @@ def gpu_view(model: Path, program: Path, runtime: Runtime, *, timeout: float = 3
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        raise WorkerTimeout(f"the passes of the gpu target took longer than {timeout:g} s") from None
+        raise WorkerTimeout(f"the passes of the gpu target exceeded their time limit of {timeout:g} s") from None
     if done.returncode == 1:
         raise MigraphxError(done.stderr.strip(), output=done.stderr)
     if done.returncode:
@@ -124,7 +124,7 @@ def gpu_view(model: Path, program: Path, runtime: Runtime, *, timeout: float = 3
 
 
 def build(runtime: Runtime) -> Path:
-    """The program, built if it is not there yet.
+    """The path of the C++ program, which is built if needed.
 
     Raises:
         RuntimeNotFound: there is no compiler, or there are no headers of the runtime's version.
@@ -148,7 +148,7 @@ def build(runtime: Runtime) -> Path:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(), check=False)
         if done.returncode:
             raise RuntimeFailure(
-                f"{_SOURCE.name} cannot be built: {last_words(done.stderr)}",
+                f"{_SOURCE.name} cannot be built: {last_error(done.stderr)}",
                 where=str(runtime.path),
                 output=done.stderr,
             )
@@ -156,7 +156,7 @@ def build(runtime: Runtime) -> Path:
 
 
 def _loader(runtime: Runtime) -> list[str]:
-    """What starts a program under the runtime's dynamic loader, or lets the system's find its libraries."""
+    """The command prefix for a program that is linked to the runtime's libraries."""
     folders = ":".join(map(str, runtime.library_path))
     if runtime.loader is None:
         return [shutil.which("env") or "env", f"LD_LIBRARY_PATH={folders}"]
@@ -164,10 +164,10 @@ def _loader(runtime: Runtime) -> list[str]:
 
 
 def _libraries(runtime: Runtime) -> list[str]:
-    """The libraries that the program is linked to.
+    """The libraries to link the program to.
 
     Raises:
-        RuntimeNotFound: they are not there.
+        RuntimeNotFound: one is missing.
     """
     found = []
     for name in ("libmigraphx.so", "libmigraphx_onnx.so"):
@@ -179,7 +179,7 @@ def _libraries(runtime: Runtime) -> list[str]:
 
 
 def _headers(runtime: Runtime, folder: Path) -> list[Path]:
-    """The folders of MIGraphX's headers: those beside the libraries, or Debian's, unpacked into the cache.
+    """The folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
 
     Raises:
         RuntimeNotFound: there are none.
@@ -206,5 +206,5 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
 
 
 def _suite(record: InstallRecord) -> str:
-    """The suite to look for headers in; for a runtime that was installed from a folder, the newest one."""
+    """The suite of a runtime's headers; for a runtime that was installed from a folder, the newest suite."""
     return "sid" if record.suite == "from" else record.suite

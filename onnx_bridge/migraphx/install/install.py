@@ -1,11 +1,11 @@
 """Install and remove private runtimes: MIGraphX from Debian's packages, unpacked into the user's cache without root.
 
-A runtime appears under ``runtimes/`` in the cache folder by one rename, complete and tried out, or not at all:
+A runtime appears under ``runtimes/`` in the cache folder by one rename, complete and tested, or not at all:
 
     runtimes/7.1.1-8-sid-ref-1f2e3d4c5b/   usr/lib/… and runtime.json
-    runtimes/current                       link to the one that was asked for last
-    runtimes/.lock                         held while anything here changes
-    runtimes/.new-…                        what is being made; left behind only by a killed process, swept by the next
+    runtimes/current                       link to the last installed one
+    runtimes/.lock                         held during changes
+    runtimes/.new-…                        work in progress; the next process removes what a killed one left
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound,
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
-from onnx_bridge.migraphx.install.system_tools import last_words, space_needed
+from onnx_bridge.migraphx.install.system_tools import last_error, space_needed
 from onnx_bridge.migraphx.install_record import InstallRecord, Package, checksum, identity_of, libraries
 from onnx_bridge.migraphx.runtime import Runtime, find
 
@@ -48,51 +48,51 @@ def install(
     update: bool = False,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Install a private runtime and make it the current one; where it is there already, only the latter.
+    """Install a private runtime, unless it is installed, and make it the current one.
 
     Args:
-        gpu: with the libraries for AMD GPUs (0.5 GB to download, 5.6 GB on disk; without: 30 MB and 0.1 GB).
+        gpu: include the libraries for AMD GPUs (0.5 GB to download, 5.6 GB on disk; without: 30 MB and 0.1 GB).
         source: a folder of .deb files (of `download`) to install from, instead of the network; they are not signed.
         suite: the suite of Debian's archive.
-        update: ask the archive for newer packages even where the suite is installed already.
-        progress: is told, in words, what is being done.
+        update: look for newer packages even if the suite is installed.
+        progress: called with each step.
 
     Raises:
-        InputError: the folder, a package or the suite's name is wrong.
+        InputError: the folder, a package or the suite's name is invalid.
         RuntimeNotFound: this machine, its network or the suite cannot provide it.
-        RuntimeFailure: the disk is full, or what was unpacked does not load.
+        RuntimeFailure: the disk is full, or the unpacked libraries do not load.
     """
-    say = progress or _silent
+    report = progress or _ignore
     check_machine()
     label: str = _FROM if source else suite
-    with _changing(say) as runtimes:
+    with _changing(report) as runtimes:
         if source is None and not update:
             for there, record in _recorded(runtimes):
                 if record.suite == suite and (record.target == "gpu" or not gpu):
-                    say(f"already installed: {there.name}")
+                    report(f"already installed: {there.name}")
                     return _made_current(there)
         with _new_folder(runtimes) as new:
             folder = source or new / "debs"
             if source is None:
-                say(f"asking Debian's archive for {suite}")
+                report(f"reading Debian's package lists of {suite}")
                 archive = Archive(new / "apt", folder, suite, gpu=gpu)
                 versions, size = archive.plan()
-                if there_already := _with(runtimes, label, identity_of(versions.items())):
-                    say(f"already installed, and the newest: {there_already.name}")
-                    return _made_current(there_already)
+                if existing := _with(runtimes, label, identity_of(versions.items())):
+                    report(f"already installed, and the newest: {existing.name}")
+                    return _made_current(existing)
                 space_needed(runtimes, size)
-                say(f"downloading {len(versions)} packages")
+                report(f"downloading {len(versions)} packages")
                 archive.download()
             debs = needed(folder, gpu=gpu)
-            if there_already := _with(runtimes, label, _identity(debs)):
-                say(f"already installed: {there_already.name}")
-                return _made_current(there_already)
+            if existing := _with(runtimes, label, _identity(debs)):
+                report(f"already installed: {existing.name}")
+                return _made_current(existing)
             space_needed(runtimes, sum(deb.installed_size for deb in debs))
-            say(f"unpacking {len(debs)} packages")
+            report(f"unpacking {len(debs)} packages")
             made = new / "runtime"
             made.mkdir()
             unpack(debs, made, gpu=gpu)
-            say("checking that it loads")
+            report("testing that it loads")
             target: Literal["ref", "gpu"] = "gpu" if gpu else "ref"
             _record(made, debs, label, str(source.resolve()) if source else ORIGIN, target)
             version = next(deb.version for deb in debs if deb.name == ROOTS[0])
@@ -100,23 +100,23 @@ def install(
 
 
 def download(folder: Path, *, gpu: bool = False, suite: str = "sid", progress: Progress | None = None) -> list[Path]:
-    """Download the packages that ``install(source=folder)`` wants, for a machine without network.
+    """Download the packages for ``install(source=folder)`` on a machine without network.
 
     Raises:
-        InputError: the suite's name is wrong.
+        InputError: the suite's name is invalid.
         RuntimeNotFound: this machine, its network or the suite cannot provide them.
         RuntimeFailure: the disk is full.
     """
-    say = progress or _silent
+    report = progress or _ignore
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=_NEW) as temporary:
             new = Path(temporary).absolute()
-            say(f"asking Debian's archive for {suite}")
+            report(f"reading Debian's package lists of {suite}")
             archive = Archive(new / "apt", new / "debs", suite, gpu=gpu)
             versions, size = archive.plan()
             space_needed(folder, size)
-            say(f"downloading {len(versions)} packages")
+            report(f"downloading {len(versions)} packages")
             archive.download()
             return sorted(deb.path.rename(folder / deb.path.name) for deb in needed(new / "debs", gpu=gpu))
 
@@ -126,25 +126,25 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
 
     Args:
         name: the name of its folder; default: all.
-        progress: is told, in words, what is being done.
+        progress: called with each step.
 
     Returns:
-        The folders that are gone.
+        The removed folders.
 
     Raises:
         InputError: there is none of that name.
     """
-    say = progress or _silent
+    report = progress or _ignore
     if not (cache_dir() / "runtimes").is_dir() and name is None:
         return []
-    with _changing(say) as runtimes:
+    with _changing(report) as runtimes:
         there = {path.name: path for path in sorted(runtimes.glob("[!.]*")) if not path.is_symlink()}
         if name is not None and name not in there:
             hint = nearest(name, there) or "onnx-bridge runtime list shows them"
             raise InputError("no such private runtime", where=name, hint=hint)
         gone = [there[name]] if name else list(there.values())
         for path in gone:
-            say(f"removing {path.name}")
+            report(f"removing {path.name}")
             with _new_folder(runtimes) as trash:
                 path.rename(trash / path.name)
         link = runtimes / "current"
@@ -154,30 +154,30 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
 
 
 def check_machine() -> None:
-    """Check that Debian's packages for x86-64 can run here at all.
+    """Check that this machine can run Debian's packages for x86-64.
 
     Raises:
-        RuntimeNotFound: they cannot.
+        RuntimeNotFound: it cannot.
     """
     system, machine, libc = sys.platform, platform.machine(), platform.libc_ver()[0]
     if (system, machine) != ("linux", "x86_64"):
         raise RuntimeNotFound(
             "the private runtime is for Linux on x86_64",
             where=f"{machine} {system}",
-            hint="use such a machine, a container or a virtual machine of that kind",
+            hint="use such a machine, container or virtual machine",
         )
     if libc != "glibc":
         raise RuntimeNotFound(
             "the private runtime needs a Python that is built for glibc",
             where=sys.executable,
-            hint="this one is probably built for musl (Alpine): use a Python of another distribution",
+            hint="this one is probably built for musl (Alpine); use the Python of another distribution",
         )
 
 
 def load_error(runtime: Runtime) -> str | None:
-    """What the dynamic loader says against a runtime and its targets; None where all of it loads.
+    """The error of the dynamic loader for a runtime and its targets; None if everything loads.
 
-    It is tried in a process of its own, without calling anything in it: neither a GPU nor a model is needed.
+    The libraries are loaded in another process, and nothing in them is called: neither a GPU nor a model is needed.
     """
     libraries = [str(runtime.library or runtime.path)]
     for target in runtime.targets:
@@ -191,30 +191,32 @@ def load_error(runtime: Runtime) -> str | None:
         return str(error)
     if done.returncode < 0:
         return f"the process was ended by {signal.Signals(-done.returncode).name}"
-    return last_words(done.stderr) if done.returncode else None
+    return last_error(done.stderr) if done.returncode else None
 
 
-def _silent(_: str) -> None:
-    """Tell nobody."""
+def _ignore(_: str) -> None:
+    """Do nothing."""
 
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
-    """Say what the operating system's errors mean for ``folder``."""
+    """Turn the operating system's errors into errors about ``folder``."""
     hint = "choose another place with the environment variable ONNX_BRIDGE_CACHE"
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RuntimeFailure(
-                "the disk is full; nothing was left on it", where=str(folder), hint=f"make room, or {hint}"
+                "the disk is full, and partial files were removed",
+                where=str(folder),
+                hint=f"free some space, or {hint}",
             ) from error
         raise RuntimeFailure(f"this folder cannot be used: {error}", where=str(folder), hint=hint) from error
 
 
 @contextmanager
-def _changing(say: Progress) -> Iterator[Path]:
-    """The folder of private runtimes, for this process alone, without what killed ones left in it."""
+def _changing(report: Progress) -> Iterator[Path]:
+    """The folder of private runtimes, locked, without the remains of killed processes."""
     runtimes = cache_dir() / "runtimes"
     with _disk_errors(runtimes):
         runtimes.mkdir(parents=True, exist_ok=True)
@@ -222,7 +224,7 @@ def _changing(say: Progress) -> Iterator[Path]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            say("waiting for another installation to finish")
+            report("waiting for another installation to finish")
             lock.acquire()
         try:
             for left in runtimes.glob(f"{_NEW}*"):
@@ -233,7 +235,7 @@ def _changing(say: Progress) -> Iterator[Path]:
 
 
 def _sweep(left: Path) -> None:
-    """Remove what a killed process left, even while a tool that it had started is still unpacking into it."""
+    """Remove the remains of a killed process, even while a tool that it started still writes to them."""
     for _ in range(20):
         shutil.rmtree(left, ignore_errors=True)
         if not left.is_dir():
@@ -243,7 +245,7 @@ def _sweep(left: Path) -> None:
 
 @contextmanager
 def _new_folder(runtimes: Path) -> Iterator[Path]:
-    """A folder on the same disk that is gone afterwards, with all that is still in it."""
+    """A temporary folder on the same disk."""
     with tempfile.TemporaryDirectory(dir=runtimes, prefix=_NEW, ignore_cleanup_errors=True) as path:
         yield Path(path)
 
@@ -253,14 +255,14 @@ def _identity(debs: list[Deb]) -> str:
 
 
 def _recorded(runtimes: Path) -> list[tuple[Path, InstallRecord]]:
-    """The installed runtimes, newest first, without those whose files are missing or cut short."""
+    """The installed runtimes, newest first, without those with missing or truncated files."""
     read = ((path, InstallRecord.read(path)) for path in runtimes.glob("[!.]*") if not path.is_symlink())
     whole = [(path, record) for path, record in read if record and not record.damage(path)]
     return sorted(whole, key=lambda one: one[1].date, reverse=True)
 
 
 def _with(runtimes: Path, suite: str, identity: str) -> Path | None:
-    """The installed runtime of exactly these packages from there."""
+    """The installed runtime of a suite and exactly these packages."""
     for path, record in _recorded(runtimes):
         if (record.suite, record.identity) == (suite, identity):
             return path
@@ -268,17 +270,17 @@ def _with(runtimes: Path, suite: str, identity: str) -> Path | None:
 
 
 def _record(made: Path, debs: list[Deb], suite: str, origin: str, target: Literal["ref", "gpu"]) -> None:
-    """Try the unpacked runtime out and write down what it is.
+    """Test the unpacked runtime and write its record.
 
     Raises:
         RuntimeFailure: it does not load.
     """
     runtime = find(str(made))
-    if (said := load_error(runtime)) or target not in runtime.targets:
+    if (error := load_error(runtime)) or target not in runtime.targets:
         raise RuntimeFailure(
-            f"what was unpacked does not load: {said or f'the target {target} is missing'}",
+            f"the unpacked libraries do not load: {error or f'the target {target} is missing'}",
             where=suite if suite != _FROM else origin,
-            hint="the packages do not go together: all of them must come from the same suite, sid",
+            hint="the packages are incompatible: all of them must come from the same suite, sid",
         )
     InstallRecord(
         suite=suite,
@@ -292,14 +294,14 @@ def _record(made: Path, debs: list[Deb], suite: str, origin: str, target: Litera
 
 
 def _moved(made: Path, place: Path) -> Path:
-    """Put a finished runtime into its place; a damaged one there is moved aside."""
+    """Move a finished runtime to its place; a damaged one there is replaced."""
     if place.exists():
         place.rename(made.parent / "damaged")
     return made.rename(place)
 
 
 def _made_current(place: Path) -> Runtime:
-    """Let the link ``current`` name a runtime, and return it."""
+    """Point the link ``current`` to a runtime, and return it."""
     link = place.parent / f"{_NEW}current"
     link.unlink(missing_ok=True)
     link.symlink_to(place.name)

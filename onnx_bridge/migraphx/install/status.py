@@ -91,15 +91,15 @@ def _runtimes(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
         runtime = choice.runtime
         bad: Level = "error" if choice.used else "warn"
         name = f"{runtime.kind} {runtime.path}"
-        if said := load_error(runtime):
-            yield Check(bad, f"{name} does not load: {said}", "repair it, or choose another: ONNX_BRIDGE_RUNTIME")
+        if problem := load_error(runtime):
+            yield Check(bad, f"{name} does not load: {problem}", "repair it, or choose another by ONNX_BRIDGE_RUNTIME")
         else:
             use = f"used ({choice.why})" if choice.used else f"not used ({choice.why})"
             yield Check("ok", f"{name}: MIGraphX {runtime.version} for {', '.join(runtime.targets)}; {use}")
         record = InstallRecord.read(runtime.path) if runtime.kind == "private" else None
         if record and (damaged := record.damage(runtime.path, thorough=True)):
             again = f"onnx-bridge runtime remove {runtime.path.name}, and install it again"
-            yield Check(bad, f"{name}: missing or changed since it was installed: {', '.join(damaged)}", again)
+            yield Check(bad, f"{name}: missing or changed since the installation: {', '.join(damaged)}", again)
         elif record:
             versions = {package.name: package.version for package in record.packages}
             packages = ", ".join(f"{package} {version}" for package, version in sorted(versions.items()))
@@ -110,8 +110,8 @@ def _foreign_modules(places: SearchPlaces) -> Iterator[Check]:
     for folder in dict.fromkeys((*map(Path, places.search_path), *places.rocm_libraries())):
         for module in sorted(folder.glob("migraphx*.so")):
             if not fits(module):
-                hint = "run ONNX Bridge with the Python that it is named for, if the module is wanted"
-                yield Check("warn", f"{module} is for another Python than this one", hint)
+                hint = "to use it, run ONNX Bridge with the Python that it is built for"
+                yield Check("warn", f"{module} is built for another Python", hint)
 
 
 def _gpu(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
@@ -122,7 +122,7 @@ def _gpu(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
         yield Check("ok" if able else "warn", f"AMD GPU {architecture}{without}", hint)
     elif seen := gpu_architectures(places.root):
         hint = "add the user to the groups render and video; in a container: --device /dev/kfd --device /dev/dri"
-        yield Check("warn", f"AMD GPU {seen[0]}, but /dev/kfd may not be opened", hint)
+        yield Check("warn", f"AMD GPU {seen[0]}, but this user may not open /dev/kfd", hint)
     else:
         yield Check("ok", "no AMD GPU: the target is ref")
 
@@ -151,7 +151,7 @@ def _installing(places: SearchPlaces, bad: Level) -> Iterator[Check]:
     there = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     room = f"{free / 1e9:,.1f} GB free for {cache}"
-    hint = "ONNX_BRIDGE_CACHE chooses another disk; a private runtime wants 0.6 GB, with --gpu 6.2 GB"
+    hint = "ONNX_BRIDGE_CACHE chooses another disk; a private runtime needs 0.6 GB, with --gpu 6.2 GB"
     yield Check("ok", room) if free > _ROOM else Check("warn", room, hint)
 
 

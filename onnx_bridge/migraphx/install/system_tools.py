@@ -1,4 +1,4 @@
-"""Running the system's own tools (apt, dpkg, tar), with their failures said clearly."""
+"""Running the system's tools (apt, dpkg, tar), and reading their error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
 
 _INSTEAD = (
-    "install it; or install from a folder of .deb files with --from, which wants dpkg and tar but not apt; "
+    "install it; or install from a folder of .deb files with --from, which needs dpkg and tar but not apt; "
     "or install AMD's official ROCm packages"
 )
 _FULL = re.compile(r"no space left on device|disk quota exceeded|not enough free space", re.IGNORECASE)
@@ -32,12 +32,12 @@ def tool(name: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with every tool speaking the same language."""
+    """This process's environment, with English messages of every tool."""
     return {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 def run(command: Sequence[str | Path], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a tool to its end, in a folder; its status is the caller's to judge.
+    """Run a tool in a folder and wait for it; the caller checks its status.
 
     Raises:
         OSError: it could not be started, or the disk was full (ENOSPC).
@@ -57,31 +57,31 @@ def run(command: Sequence[str | Path], folder: Path | None = None) -> subprocess
 
 
 def raise_if_full(output: str) -> None:
-    """Raise the OSError that a tool met and only printed: no space left (ENOSPC)."""
+    """Raise OSError (ENOSPC) if a tool has printed that no space is left."""
     if _FULL.search(output):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def last_words(output: str) -> str:
-    """The last thing that a tool complained about, without its decoration and without passwords in addresses."""
+def last_error(output: str) -> str:
+    """The last error message of a tool, without its prefix and without passwords in addresses."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     complaints = [line for line in lines if re.match(r"[EW]: |\S*(error|tar|dpkg\S*): ", line)] or lines
-    # apt's last warning only says that something failed; the one before it says what
+    # apt's last warning only says that something failed; the one before says why
     telling = [line for line in complaints if "Some index files failed" not in line] or complaints
-    text = telling[-1] if telling else "it said nothing"
+    text = telling[-1] if telling else "it printed no message"
     return re.sub(r"//[^/@\s]+@", "//", re.sub(r"^[EW]: ", "", text))
 
 
 def space_needed(folder: Path, size: int) -> None:
-    """Check that ``folder`` has room for ``size`` bytes.
+    """Check that there are ``size`` bytes free for ``folder``.
 
     Raises:
-        RuntimeFailure: it has not.
+        RuntimeFailure: there are not.
     """
     free = shutil.disk_usage(folder).free
     if free < size:
         raise RuntimeFailure(
             f"the disk has {free / 1e6:,.0f} MB free, and up to {size / 1e6:,.0f} MB are needed",
             where=str(folder),
-            hint="make room, or choose another disk with the environment variable ONNX_BRIDGE_CACHE",
+            hint="free some space, or choose another disk with the environment variable ONNX_BRIDGE_CACHE",
         )

@@ -234,7 +234,7 @@ class TestNothingIsLeft:
     def test_signed_with_other_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
         other = next(Path("/usr/share/keyrings").glob("debian-archive-removed-keys.*"))
         monkeypatch.setattr(apt, "KEYRINGS", (other,))
-        self.fails(RuntimeNotFound, "signature of Debian's archive does not fit")
+        self.fails(RuntimeNotFound, "signature of Debian's archive does not match")
 
     def test_no_keys(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(apt, "KEYRINGS", (tmp_path / "none.gpg",))
@@ -279,7 +279,7 @@ class TestNothingIsLeft:
         (tmp_path / "tar").write_text(program)
         (tmp_path / "tar").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        self.fails(RuntimeFailure, "disk is full; nothing was left", source=debs)
+        self.fails(RuntimeFailure, "disk is full.*files were removed", source=debs)
 
     def test_folder_that_may_not_be_used(self, tmp_path: Path, cache: Path) -> None:
         cache.write_text("in the way")
@@ -308,7 +308,7 @@ class TestNothingIsLeft:
         source = linked(debs, tmp_path / "source")
         next(source.glob("migraphx-tools_*")).unlink()
         package(source, "migraphx-tools")
-        self.fails(RuntimeFailure, r"does not load: .*libmigraphx\S*\.so", source=source)
+        self.fails(RuntimeFailure, r"do not load: .*libmigraphx\S*\.so", source=source)
 
     def test_a_tampered_package(self, debs: Path, tmp_path: Path) -> None:
         source = linked(debs, tmp_path / "source")
