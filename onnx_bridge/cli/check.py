@@ -15,6 +15,7 @@ from onnx_bridge.cli.options import (
     Freeze,
     Host,
     HtmlReport,
+    Inputs,
     Memory,
     ModelOrBundle,
     Pipeline,
@@ -36,21 +37,14 @@ from onnx_bridge.report.junit import write_junit
 
 
 class AsTarget(enum.Enum):
-    """What `check` can compute as on."""
+    """Targets whose results `check` can compute on ref."""
 
     gpu = "gpu"
 
 
 def check(
     model: ModelOrBundle,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            "--inputs",
-            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
-            help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
-        ),
-    ] = None,
+    inputs: Inputs = None,
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
     ] = None,
@@ -67,7 +61,7 @@ def check(
         typer.Option("--tol", metavar="NAME:rtol=R,atol=A", help="Tolerance of one output; repeatable."),
     ] = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="Compare every value within the model, and say where it begins to differ.")
+        bool, typer.Option("--layers", help="Compare every value of the model, and name the first that differs.")
     ] = False,
     html: HtmlReport = None,
     junit: Annotated[Path | None, typer.Option(metavar="OUT.xml", help="Write the results as JUnit's XML.")] = None,
@@ -93,8 +87,8 @@ def check(
 ) -> None:
     """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
 
-    Compared are the cleaned model on ONNX Runtime, and the bundle. Exit code 1 where either differs, 3 where MIGraphX
-    fails: files are written all the same.
+    The cleaned model on ONNX Runtime and the bundle are compared with it. Exit code 1 where either differs, 3 where
+    MIGraphX fails; files are written in any case.
     """
     if save_results is not None:
         from onnx_bridge.parity import polygraphy  # needs Polygraphy: say so before a long check

@@ -1,4 +1,4 @@
-"""The verbs ``bisect`` and ``reduce``: what is at fault where numbers differ, and a reproduction of it."""
+"""The verbs ``bisect`` and ``reduce``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onnx_bridge.cli.options import (
     Host,
     Inputs,
     Memory,
+    ModelOrBundle,
     Pipeline,
     Rtol,
     Samples,
@@ -28,10 +29,9 @@ from onnx_bridge.cli.options import (
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.parity.bisect import bisect as bisection
+from onnx_bridge.parity.reduce import reduce as reduction
 
-ModelOrBundle = Annotated[
-    Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
-]
 Subject = Annotated[
     Path,
     typer.Argument(
@@ -51,7 +51,7 @@ class Precision(enum.Enum):
     fp8 = "fp8"
 
 
-In = Annotated[
+LowPrecision = Annotated[
     Precision | None,
     typer.Option("--precision", help="What MIGraphX computes in; default: the model's own."),
 ]
@@ -62,17 +62,17 @@ def bisect(
     inputs: Inputs = None,
     outputs: Annotated[
         Path | None,
-        typer.Option("--outputs", metavar="FILE.npz", help="The right outputs, as PyTorch gave them for the inputs."),
+        typer.Option("--outputs", metavar="FILE.npz", help="The expected outputs, from PyTorch for example."),
     ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option("--reference", metavar="ONNX", help="A model that is right, of which this one was made."),
+        typer.Option("--reference", metavar="ONNX", help="A correct model, from which this one was made."),
     ] = None,
     seed: Seed = 0,
     samples: Samples = None,
     rtol: Rtol = None,
     atol: Atol = None,
-    precision: In = None,
+    precision: LowPrecision = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -84,14 +84,12 @@ def bisect(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Find what breaks a model: its export, one application of a pass, nodes on MIGraphX, or the precision.
+    """Find what makes a model wrong: its export, one application of a pass, nodes on MIGraphX, or the precision.
 
-    The first line says it in one sentence. Exit code 1 where something diverges, crashes or does not end.
+    The first line of output names it in one sentence. Exit code 1 where something diverges, crashes or times out.
     """
-    import onnx_bridge
-
     with progress(as_json) as tell:
-        found = onnx_bridge.bisect(
+        found = bisection.bisect(
             model,
             reference=reference,
             inputs=inputs,
@@ -127,7 +125,7 @@ def reduce(
     samples: Samples = None,
     rtol: Rtol = None,
     atol: Atol = None,
-    precision: In = None,
+    precision: LowPrecision = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -138,14 +136,12 @@ def reduce(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Cut a model down to what MIGraphX computes wrongly, rejects or crashes on, and write that as a bug report.
+    """Reduce a model to what MIGraphX computes wrongly, rejects or crashes on, and write that as a bug report.
 
-    With `--pipeline none` it is the model as it is. Exit code 1 where there is nothing to reduce.
+    With `--pipeline none` the model is not cleaned first. Exit code 1 where there is nothing to reduce.
     """
-    import onnx_bridge
-
     with progress(as_json) as tell:
-        found = onnx_bridge.reduce(
+        found = reduction.reduce(
             model,
             out,
             inputs=inputs,

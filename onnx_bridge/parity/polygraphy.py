@@ -1,4 +1,4 @@
-"""The bridge to Polygraphy: MIGraphX as one of its runners, and our results as files that its tools read.
+"""Polygraphy: MIGraphX as one of its runners, and results as files that its tools read.
 
     from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
     from polygraphy.comparator import Comparator
@@ -8,8 +8,8 @@
     results = Comparator.run([OnnxrtRunner(SessionFromOnnx("model.onnx")), MigraphxRunner("model.onnx")])
 
 On the command line the same runner is ``polygraphy run model.onnx --onnxrt --migraphx`` (`polygraphy_plugin`). Its ONNX
-Runtime optimizes unless it is given ``--graph-optimization-level ORT_DISABLE_ALL``. Polygraphy's verdict lets
-differences through (a missing output, an error within either of both tolerances): ours is ``onnx-bridge check``.
+Runtime optimizes graphs unless ``--graph-optimization-level ORT_DISABLE_ALL`` is given. Polygraphy's comparison accepts
+a missing output, and an error within either of its two tolerances; ``onnx-bridge check`` does not.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class MigraphxRunner(BaseRunner):  # type: ignore[misc]
-    """Runs a model on MIGraphX, in its worker process, and what MIGraphX cannot run on ONNX Runtime.
+    """Runs a model on MIGraphX in its worker process, and host partitions on ONNX Runtime.
 
-    The model is converted for the shapes that it is fed, once for each: at once where it leaves none open.
+    The model is converted once for each set of input shapes: on activation where all shapes are static.
 
     Args:
         model: an ONNX file, a model in memory, or a function that returns either.
-        name: of the runner, in Polygraphy's results.
-        target: ``gpu``, ``ref``, or ``auto``: gpu where there is one.
+        name: the name of the runner in Polygraphy's results.
+        target: ``gpu``, ``ref``, or ``auto``: gpu if there is one.
         pipeline: the passes, as a specification or the name of a pipeline.
         host: whether ONNX Runtime may run nodes that MIGraphX cannot; if not, such a node is an error.
-        timeout: most seconds for each of MIGraphX's steps.
-        memory: most GiB that MIGraphX's process may take.
+        timeout: limit in seconds for each of MIGraphX's steps.
+        memory: limit in GiB for MIGraphX's process.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
 
     @util.check_called_by("activate")  # type: ignore[untyped-decorator]
     def activate_impl(self) -> None:
-        """Load the model, and convert it where its shapes are known."""
+        """Load the model, and convert it if its shapes are static."""
         source, _ = util.invoke_if_callable(self._source)
         self._folder = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
         self._bundles: dict[Shapes, Bundle] = {}
         try:
             self._model = ir.from_proto(source) if isinstance(source, onnx.ModelProto) else models.load(source)
-            # of a file, so that its weights are read from where they are
+            # a file is converted as a file, so that its weights are mapped
             self._convertible = self._model if isinstance(source, onnx.ModelProto) else Path(source)
             values = [each for each in self._model.graph.inputs if each.name not in self._model.graph.initializers]
             self._inputs = tuple(map(TensorInfo.of, values))
@@ -101,11 +101,11 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
                 self._bundle(tuple(known))  # type: ignore[arg-type]
         except BridgeError as error:
             self._folder.cleanup()
-            self._give_up(error)
+            self._fail(error)
 
     @util.check_called_by("get_input_metadata")  # type: ignore[untyped-decorator]
     def get_input_metadata_impl(self) -> Any:
-        """What the model takes; None stands for sizes that are open."""
+        """The model's inputs; None stands for a symbolic size."""
         metadata = TensorMetadata()
         for each in self._inputs:
             metadata.add(each.name, dtype=DataType.from_dtype(each.numpy), shape=each.shape)
@@ -121,20 +121,20 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
             started = time.perf_counter()
             outputs = bundle(arrays)
         except BridgeError as error:
-            self._give_up(error)
+            self._fail(error)
         self.inference_time = time.perf_counter() - started
         return plain(outputs)
 
     @util.check_called_by("deactivate")  # type: ignore[untyped-decorator]
     def deactivate_impl(self) -> None:
-        """Let go of the programs."""
+        """Close the bundles."""
         for bundle in self._bundles.values():
             bundle.close()
         self._folder.cleanup()
         del self._folder, self._bundles, self._model, self._convertible, self._inputs
 
     def _bundle(self, shapes: Shapes) -> Bundle:
-        """The bundle for these shapes, made and loaded where it is not there yet."""
+        """The bundle for these shapes, converted and loaded on first use."""
         if shapes not in self._bundles:
             out = Path(self._folder.name) / str(len(self._bundles))
             bundle = convert(self._convertible, out, shapes=dict(shapes), **self._options)
@@ -144,8 +144,8 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
             self._bundles[shapes] = bundle
         return self._bundles[shapes]
 
-    def _give_up(self, error: BridgeError) -> None:
-        """Fail as Polygraphy's tools expect it: with one message and no traceback."""
+    def _fail(self, error: BridgeError) -> None:
+        """Raise as Polygraphy's tools do: with one message and no traceback."""
         G_LOGGER.critical(f"{self.name:35} | {error}")
 
 
@@ -153,7 +153,7 @@ def run_results(runs: Mapping[str, Iterable[Mapping[str, Value]]]) -> Any:
     """Outputs as Polygraphy's ``RunResults``.
 
     Args:
-        runs: by who computed them, the outputs of each sample, in order.
+        runs: the outputs of each sample, by the name of the runner.
     """
     results = RunResults()
     for name, samples in runs.items():
@@ -176,10 +176,10 @@ def save_results(path: str | os.PathLike[str], runs: Mapping[str, Sequence[Mappi
 
 
 def plain(outputs: Mapping[str, Value]) -> dict[str, Array]:
-    """The arrays within outputs, in dtypes that Polygraphy knows: those of numpy.
+    """The arrays in outputs, in the dtypes of numpy, which Polygraphy knows.
 
-    bfloat16 and float8 become float32, integers of 4 and 2 bits int8 or uint8, which hold each of their values; strings
-    become numpy's own.
+    bfloat16 and float8 become float32, integers of 4 and 2 bits int8 or uint8, without loss; strings become numpy's
+    fixed-width strings.
     """
     return {name: array.astype(_plain(array.dtype), copy=False) for name, array in flat(outputs).items()}
 

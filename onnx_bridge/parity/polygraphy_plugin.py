@@ -1,6 +1,6 @@
-"""``polygraphy run --migraphx``: the options, and the lines of Polygraphy's script that make the runner.
+"""``polygraphy run --migraphx``: its options, and the lines of Polygraphy's script that create the runner.
 
-Polygraphy finds it by the entry point ``polygraphy.run.plugins``.
+Polygraphy loads it by the entry point ``polygraphy.run.plugins``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from polygraphy.tools.script import make_invocable
 
 
 def argument_groups() -> list[BaseArgs]:
-    """What the entry point gives: the groups of options to add."""
+    """The groups of options to add; called by the entry point."""
     return [MigraphxRunnerArgs()]
 
 
@@ -35,16 +35,16 @@ class MigraphxRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
     def add_parser_args_impl(self) -> None:
         """Add the options."""
         add = self.group.add_argument
-        add("--migraphx-target", help="gpu, ref (any CPU), or auto: gpu where there is one. Defaults to auto.")
+        add("--migraphx-target", help="gpu, ref (any CPU), or auto: gpu if there is one. Defaults to auto.")
         add("--migraphx-pipeline", help="Passes, as 'a,b{option=value}', or a pipeline's name. Defaults to 'default'.")
         add(
             "--migraphx-no-host",
             action="store_true",
             default=None,
-            help="Fail where MIGraphX cannot run a node, instead of running that on ONNX Runtime.",
+            help="Fail where MIGraphX cannot run a node, instead of running it on ONNX Runtime.",
         )
-        add("--migraphx-timeout", type=float, metavar="S", help="Most seconds for each MIGraphX step.")
-        add("--migraphx-memory", type=float, metavar="GiB", help="Most memory of MIGraphX's process.")
+        add("--migraphx-timeout", type=float, metavar="S", help="Time limit for each MIGraphX step.")
+        add("--migraphx-memory", type=float, metavar="GiB", help="Memory limit of MIGraphX's process.")
 
     def parse_impl(self, args: Any) -> None:
         """Read the options.
@@ -58,7 +58,7 @@ class MigraphxRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
         self.options = {name: value for name, value in given.items() if value is not None}
 
     def add_to_script_impl(self, script: Any) -> None:
-        """Add the runner to the script; it reads the file itself, unless options of Polygraphy change the model."""
+        """Add the runner to the script; it loads the file itself unless Polygraphy's options change the model."""
         loading = self.arg_groups[OnnxLoadArgs]
         changed = loading.must_use_onnx_loader()
         model = loading.add_to_script(script) if changed else self.arg_groups[ModelArgs].path

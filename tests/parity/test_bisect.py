@@ -18,7 +18,6 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-import onnx_bridge
 import passes
 from fixtures import small
 from fixtures.faults import Plot
@@ -391,8 +390,7 @@ class TestCommandLine:
     """The verb, its exit codes, and one JSON document."""
 
     @pytest.fixture
-    def invoke(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-        monkeypatch.setattr(onnx_bridge, "bisect", bisect, raising=False)
+    def invoke(self) -> Callable[..., Result]:
         app = typer.Typer()
         app.command()(parity.bisect)
         return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])

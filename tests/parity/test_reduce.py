@@ -16,7 +16,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import onnx_bridge
 from fixtures import small
 from fixtures.faults import Plot
 from onnx_bridge.cli import parity
@@ -213,8 +212,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_bridge, "reduce", reduce, raising=False)
+def test_the_command_line(tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(parity.reduce)
     models.save(pad_conv(), tmp_path / "m.onnx")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
@@ -69,19 +70,17 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as place:
-            there = Path(place)
-            models.save(found.model, there / "model.onnx", external_data=False)
-            np.savez(there / "inputs.npz", allow_pickle=False, **_plain(found.sample))
-            np.savez(there / "expected.npz", allow_pickle=False, **_plain(found.expected))
-            (there / "README.md").write_text(_readme(found, environment), encoding="utf-8")
-            for name in FILES:
-                (there / name).replace(folder / name)
     except OSError as error:
-        raise InputError(f"the reproduction cannot be written: {error.strerror}", where=str(folder)) from error
+        raise InputError(f"it cannot be created: {error.strerror}", where=str(folder)) from error
+    with ExitStack() as stack:
+        model, inputs, expected, readme = (stack.enter_context(atomic_file(folder / name)) for name in FILES)
+        models.save(found.model, model, external_data=False)
+        np.savez(inputs, allow_pickle=False, **_contiguous(found.sample))
+        np.savez(expected, allow_pickle=False, **_contiguous(found.expected))
+        readme.write_text(_readme(found, environment), encoding="utf-8")
 
 
-def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
 
 
