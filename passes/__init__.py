@@ -1,7 +1,7 @@
-"""Graph rewrites, one pass a file, and the registry that knows them by name.
+"""Graph rewrites, one pass a file, and their registry by name.
 
-Importing this package is cheap: a pass is imported when it is asked for, so that names can be listed and completed
-without waiting for onnx.
+Importing this package is cheap: a pass is imported when it is needed, so that names can be listed and completed without
+importing onnx.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def get(name: str) -> type[Pass]:
 
 
 def describe(name: str) -> str:
-    """One line on what a pass does: the first of its class's docstring, read without importing a built-in pass.
+    """The first line of a pass's docstring, read without importing a built-in pass.
 
     Raises:
         InputError: no pass has this name.
@@ -114,7 +114,7 @@ def describe(name: str) -> str:
 
 
 def register(cls: type[_P]) -> type[_P]:
-    """Make a pass of your own known by its name; use it as a decorator.
+    """Register a pass under its name; use it as a decorator.
 
     Args:
         cls: a `Pass`, or an ``onnx_ir.passes.PassBase`` that is made without arguments. The name of the latter is its
@@ -135,10 +135,10 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
     """Run a Python file whose classes `register` themselves as passes.
 
     Returns:
-        The names of the passes that are new.
+        The names of the new passes.
 
     Raises:
-        InputError: there is no such file, it fails, or it registers nothing.
+        InputError: there is no such file, it raises an error, or it registers nothing.
     """
     path = Path(path)
     before = set(_registered)
@@ -162,9 +162,8 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
     """The passes of installed packages: entry points of the group ``onnx_bridge.passes``, pass name = module:Class."""
-    from importlib.metadata import entry_points  # 40 ms, which completion need not wait for
-
-    return {each.name: each for each in entry_points(group="onnx_bridge.passes")}
+    metadata = importlib.import_module("importlib.metadata")  # deferred: 40 ms, which completion need not wait for
+    return {each.name: each for each in metadata.entry_points(group="onnx_bridge.passes")}
 
 
 def _load_offered(name: str) -> type[Pass]:

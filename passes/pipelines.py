@@ -8,19 +8,18 @@ _QDQ_TO_INT8 = (
 
 PIPELINES = {
     "none": "",
-    # What changes no operator: only structure that says nothing about the computation goes.
+    # Changes no operator: it removes only structure that is irrelevant to the computation.
     "minimal": "inline-functions,remove-dead,infer-shapes",
-    # Every form of quantization becomes QuantizeLinear and DequantizeLinear first. What decides whether these become
-    # kernels of 8 bits comes then: dtypes and zero points, which axes scales belong to, where integers are rearranged.
-    # Weights of 4 bits go before scales, of which only those of 8 bits are widened: a kernel takes scales of one dtype.
-    # Saturation is last, since what is in range of what depends on all that. Each does nothing to a model in float.
+    # First, every form of quantization becomes QuantizeLinear and DequantizeLinear. Then follow the passes that decide
+    # whether these become 8-bit kernels: dtypes, zero points, axes of scales, rearranged integers. 4-bit weights are
+    # converted before scales are widened, which applies to 8-bit integers only: a kernel takes scales of one dtype.
+    # Saturation is last, since ranges depend on all of that. None of these passes changes a float model.
     "quantized": "check-quantization,inline-functions,unshadow-names,fold-constants,"
     f"{_QUANTIZATION_TO_QDQ},infer-shapes,{_QDQ_TO_INT8},remove-dead,infer-shapes",
-    # Functions first, since inference and folding do not look into them; then every value gets a name of its own, so
-    # that nothing that moves between graphs is caught by another of its name. What quantization leaves to be folded
-    # comes before the second folding of constants, which goes on from there. Nodes that do nothing, repeat, or can be
-    # merged or fused are found once shapes are known, before quantization is settled, which puts Clip between them.
-    # The runtime is asked about what is left of that, if there is one.
+    # Functions first, since inference and folding do not look into them; then every value gets a unique name, so that
+    # nothing that moves between graphs is shadowed. Constants are folded again after the quantization passes that leave
+    # some to fold. Nodes that are redundant or can be merged or fused are found once shapes are known, and before the
+    # 8-bit passes, which insert Clip between them. Last, legalize probes the runtime, if there is one.
     "default": "check-quantization,inline-functions,unshadow-names,fold-constants,inline-constant-if,"
     f"dissolve-sequences,{_QUANTIZATION_TO_QDQ},infer-shapes,remove-identity,lift-constant-nodes,share-constants,"
     "eliminate-common-subexpressions,merge-reshapes,merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,"

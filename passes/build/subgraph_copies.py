@@ -131,7 +131,7 @@ class Body:
             value.type = value.type if value.type is not None else old.type
             if old.shape is not None and graphs.DISPUTED not in old.meta:
                 sizes = ir.Shape([each if isinstance(each, int) else None for each in old.shape])
-                value.shape = graphs.more_known(value.shape, sizes)
+                value.shape = graphs.merge_shapes(value.shape, sizes)
 
     def _attribute(self, attribute: ir.Attr, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Attr:
         if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):

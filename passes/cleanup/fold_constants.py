@@ -53,7 +53,7 @@ class FoldConstants(Pass):
     """
 
     name = "fold-constants"
-    settles = True
+    idempotent = True
     max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
 
     def run(self, model: ir.Model, context: Context) -> Result:

@@ -24,7 +24,7 @@ class InferShapes(Pass):
     """Infer the types and shapes of all values."""
 
     name = "infer-shapes"
-    settles = True
+    idempotent = True
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Merge what inference finds into the values of the main graph and its subgraphs."""

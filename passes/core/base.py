@@ -1,8 +1,7 @@
-"""What a pass is: the base classes, and the words for what it did and did not do.
+"""The base classes of passes, and the records of what a pass did and did not do.
 
 A pass is a frozen dataclass whose fields are its options. `Pass.run` does whole-graph work; a `NodeRewrite` looks at
-one node at a time and leaves the walking, the bookkeeping and the committing to its driver
-(``passes/core/rewrite.py``).
+one node at a time; its driver (`passes.core.rewrite`) walks the graph, keeps the records and commits.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ import onnx_ir as ir
 
 
 class Exactness(enum.Enum):
-    """How far numbers may move under a pass."""
+    """How much a pass may change the numbers that a model computes."""
 
     BITWISE = "bitwise"
-    """Not a bit changes."""
+    """Results are the same bit for bit."""
     ROUNDING = "rounding"
-    """The same real-number function, computed in another order."""
+    """The same function of real numbers, rounded differently."""
     QUANTIZATION_STEP = "quantization-step"
-    """Results may move by one step of a quantization grid."""
+    """Results may differ by one quantization step."""
 
 
 @dataclass(frozen=True)
 class Skip:
-    """Why a pass left something alone: what ``passes explain`` prints."""
+    """Why a pass did not apply where it might have: what ``passes explain`` prints."""
 
     reason: str
     node: str = ""
@@ -37,7 +36,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One committed application of a pass: the nodes that went (or were changed), and those that came."""
+    """One committed application of a pass: the names of the nodes removed or changed, and of the new ones."""
 
     before: tuple[str, ...]
     after: tuple[str, ...] = ()
@@ -46,7 +45,7 @@ class Rewrite:
 
 @dataclass
 class Result:
-    """What a pass did. ``model`` is the one it was given unless a pass had to make another."""
+    """What a pass did. ``model`` is the one that was given, unless the pass makes another."""
 
     model: ir.Model
     rewrites: list[Rewrite] = field(default_factory=list)
@@ -54,12 +53,12 @@ class Result:
 
     @property
     def modified(self) -> bool:
-        """Whether the model is another than before."""
+        """Whether the pass changed the model."""
         return bool(self.rewrites)
 
 
 class Status(enum.Enum):
-    """What a runtime makes of a probe."""
+    """The kind of a verdict."""
 
     OK = "ok"
     REJECTED = "rejected"
@@ -70,13 +69,13 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a runtime really says of one probe.
+    """How a runtime handles one probe.
 
     Attributes:
         status: its kind.
-        message: the runtime's own words, cleaned; for a crash the signal and the last output; for wrong numbers how
-            they differ.
-        error: largest absolute difference from the reference where the probe was run and such a number exists.
+        message: the runtime's message, cleaned; for a crash the signal and the last output; for wrong numbers how they
+            differ.
+        error: the largest absolute difference from the reference, if the probe was run and has one.
     """
 
     status: Status
@@ -85,7 +84,7 @@ class Verdict:
 
 
 class Target(Protocol):
-    """What passes may ask of the runtime that the model is meant for."""
+    """The runtime that the model is meant for, as passes see it."""
 
     name: str
 
@@ -94,18 +93,18 @@ class Target(Protocol):
 
         Args:
             probes: each a `passes.target.probe.Probe` without a ``problem``.
-            run: also compile them and, where that is cheap, compare what they compute with the reference.
+            run: also compile them and, if that is cheap, compare their results with the reference.
         """
 
 
 class Budget:
-    """How many more rewrites may be committed (``--max-rewrites``); unlimited by default."""
+    """The number of rewrites that may still be committed (``--max-rewrites``); unlimited by default."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.left = limit
 
     def take(self) -> bool:
-        """Take one; False when none is left."""
+        """Take one from the budget; False if none is left."""
         if self.left is None:
             return True
         if self.left <= 0:
@@ -116,12 +115,12 @@ class Budget:
 
 @dataclass
 class Context:
-    """What a pass may know besides the model.
+    """What a pass is given besides the model.
 
     Attributes:
-        target: the runtime that the model is meant for; None where there is none at hand.
-        budget: asked before each rewrite is committed, by every pass.
-        progress: told what is being done, for long work.
+        target: the runtime that the model is meant for; None if none is available.
+        budget: every pass takes from it before it commits a rewrite.
+        progress: is notified of the steps of long work.
     """
 
     target: Target | None = None
@@ -134,18 +133,18 @@ class Pass(ABC):
     """One graph rewrite; the fields of a subclass are its options.
 
     Attributes:
-        name: kebab-case verb and objects.
-        exactness: how far numbers may move.
-        settles: whether one run leaves nothing for another; a pipeline leaves out what could find nothing new.
+        name: a verb and its objects, in kebab case.
+        exactness: how much it may change numbers.
+        idempotent: whether a second run finds nothing; a pipeline skips a repeated run on an unchanged model.
     """
 
     name: ClassVar[str]
     exactness: ClassVar[Exactness] = Exactness.BITWISE
-    settles: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Rewrite ``model`` in place and say what was done.
+        """Rewrite ``model`` in place.
 
-        Each rewrite is asked for with ``context.budget.take()`` before it touches the model.
+        Before each rewrite, ``context.budget.take()`` must return True.
         """

@@ -1,4 +1,4 @@
-"""Building the replacement of a node: it stays a proposal, outside of the graph, until it is committed."""
+"""Building the replacement of a node: a proposal outside of the graph, until it is committed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ATTRIBUTES: Mapping[str, tuple[int, Mapping[int, str]]] = {
     "ReduceSum": (13, {1: "axes"}),
     **{f"Reduce{name}": (18, {1: "axes"}) for name in _REDUCTIONS.split()},
 }
-"""Operators some of whose inputs were attributes before an opset: that opset, and the attributes by input."""
+"""Operators with inputs that were attributes before an opset: that opset, and the attributes by input index."""
 _SCALARS = {"min", "max", "value", "k"}
 
 
 class Edit:
-    """Builds what shall stand in the place of a node.
+    """Builds the replacement of a node.
 
     Args:
-        scope: where the node is.
+        scope: the scope of the node.
         at: the node.
     """
 
@@ -55,7 +55,7 @@ class Edit:
         *,
         domain: str = "",
     ) -> ir.Value:
-        """The output of a new node; see `node`."""
+        """The first output of a new node; see `node`."""
         return self.node(op_type, inputs, attributes, domain=domain).outputs[0]
 
     def node(
@@ -67,20 +67,20 @@ class Edit:
         domain: str = "",
         outputs: int = 1,
     ) -> ir.Node:
-        """A new node, whose outputs know their types and shapes as far as inference can tell.
+        """A new node, with the types and shapes of its outputs inferred.
 
-        Operators are written in their newest form. Where the model's opset is older than the input that was an
-        attribute before (axes, pads, split, …), a constant given for it becomes that attribute.
+        Operators are written in their newest form. If an input (axes, pads, split, …) is still an attribute in the
+        model's opset, the constant given for it becomes that attribute.
 
         Args:
             op_type: the operator.
-            inputs: values of the graph, or made by this edit; None for those left out.
-            attributes: by name; an empty list does not tell its type and cannot be given.
-            domain: the operator's.
-            outputs: how many there are.
+            inputs: values of the graph or of this edit; None for optional inputs that are not given.
+            attributes: by name; empty lists are not possible, since their type is unknown.
+            domain: of the operator.
+            outputs: their number.
 
         Raises:
-            PassError: the model's opset needs an attribute where the input is not constant.
+            PassError: an input that must be an attribute in the model's opset is not constant.
         """
         given: dict[str, Attribute] = dict(attributes or {})
         since, moved = _ATTRIBUTES.get(op_type, (0, {}))
@@ -106,7 +106,7 @@ class Edit:
 
         Args:
             array: an array of any dtype and shape that ONNX has, or a tensor.
-            name: what to call it; other constants of this name are no obstacle.
+            name: its name, made unique; default: derived from the node.
         """
         tensor = ir.Tensor(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else array
         label = self.scope.names.value(name or f"{self.at.name}/constant")
@@ -145,15 +145,15 @@ class Edit:
 
 @dataclass(eq=False)
 class Proposal:
-    """A replacement that is ready but not in the graph.
+    """A replacement that is complete but not yet in the graph.
 
     Attributes:
-        scope: where.
+        scope: the scope of the node.
         node: the node whose outputs are replaced.
-        outputs: what stands for each of its outputs; None where nothing uses it.
+        outputs: the replacement of each of its outputs; None for outputs that nothing uses.
         nodes: the new nodes, in topological order.
         constants: the new initializers.
-        absorbed: nodes before it that the replacement covers as well; those that nothing else uses go too.
+        absorbed: nodes before it that the replacement covers as well; those that nothing else uses are removed.
     """
 
     scope: Scope
@@ -164,23 +164,25 @@ class Proposal:
     absorbed: Sequence[ir.Node] = ()
 
     def commit(self, maker: str) -> Rewrite:
-        """Put the replacement into the graph and take the node out of it.
+        """Insert the replacement into the graph and remove the node.
 
         Args:
-            maker: the pass's name, which the new nodes will bear.
+            maker: the name of the pass, which is recorded in the new nodes.
 
         Raises:
             PassError: an output that is used has no replacement.
         """
         graph = self.node.graph
         assert graph is not None
-        # what a node leaves out has an empty name, which nothing must take over
+        # an output that is left out has an empty name, which its replacement must not take
         self.outputs = [new if old.name else None for old, new in zip(self.node.outputs, self.outputs, strict=True)]
         pairs = list(zip(self.node.outputs, self.outputs, strict=True))
         lost = next((old for old, new in pairs if new is None and (old.uses() or old.is_graph_output())), None)
         if lost is not None:
             self.discard()
-            raise PassError(f"{maker} has nothing for the output {lost.name}, which is used", where=self.node.name)
+            raise PassError(
+                f"{maker} has no replacement for the output {lost.name}, which is used", where=self.node.name
+            )
         self.prune()
         for value in self.constants:
             assert value.const_value is not None
@@ -189,16 +191,16 @@ class Proposal:
                 if self.scope.model.ir_version < 4 and graph is self.scope.graph:
                     graph.inputs.append(value)
         graph.insert_before(self.node, self.nodes)
-        fresh = {*self.constants, *(value for node in self.nodes for value in node.outputs)}
+        new_values = {*self.constants, *(value for node in self.nodes for value in node.outputs)}
         for old, new in pairs:
             if new is not None:
-                self._replace(old, new, fresh, graph)
-        gone = self._remove(graph)
-        graphs.stamp(self.nodes, maker, gone or [self.node])
-        return Rewrite(tuple(node.name or "" for node in gone), tuple(node.name or "" for node in self.nodes))
+                self._replace(old, new, new_values, graph)
+        removed = self._remove(graph)
+        graphs.stamp(self.nodes, maker, removed or [self.node])
+        return Rewrite(tuple(node.name or "" for node in removed), tuple(node.name or "" for node in self.nodes))
 
     def substitute(self, node: ir.Node, inner: Proposal) -> None:
-        """Let another proposal, for one of this one's new nodes, take that node's place."""
+        """Replace one of the new nodes by another proposal for it."""
         for old, new in zip(node.outputs, inner.outputs, strict=True):
             if new is not None:
                 old.replace_all_uses_with(new)
@@ -210,12 +212,12 @@ class Proposal:
         self.prune()
 
     def discard(self) -> None:
-        """Forget the replacement; nothing of it remains among the uses of the graph's values."""
+        """Detach the replacement, so that the values of the graph have no uses in it."""
         graphs.detach(self.nodes)
         self.nodes = []
 
     def prune(self) -> None:
-        """Leave out new nodes that do not contribute to the outputs."""
+        """Remove new nodes that do not contribute to the outputs."""
         kept: list[ir.Node] = []
         for node in reversed(self.nodes):
             if any(value.uses() or value in self.outputs for value in node.outputs):
@@ -224,16 +226,16 @@ class Proposal:
                 graphs.detach([node])
         self.nodes = kept[::-1]
 
-    def _replace(self, old: ir.Value, new: ir.Value, fresh: set[ir.Value], graph: ir.Graph) -> None:
+    def _replace(self, old: ir.Value, new: ir.Value, new_values: set[ir.Value], graph: ir.Graph) -> None:
         if old.is_graph_output() and not graphs.can_take_name(new, graph):
             identity = ir.Node("", "Identity", [new], name=self.scope.names.node(f"{self.node.name}/Identity"))
             graph.insert_before(self.node, identity)
             self.nodes.append(identity)
             new = identity.outputs[0]
-            fresh.add(new)
-        if new in fresh:
+            new_values.add(new)
+        if new in new_values:
             new.name = old.name
-            fresh.discard(new)
+            new_values.discard(new)
         graphs.replace(old, new)
 
     def _remove(self, graph: ir.Graph) -> list[ir.Node]:

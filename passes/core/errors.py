@@ -1,7 +1,6 @@
-"""What can go wrong, said once and clearly.
+"""The errors of passes.
 
-Every error that a user can meet says *what* happened, *where*, and what to do about it (*hint*), and knows the exit
-code of a command that ends with it.
+Every error for users says *what* is wrong, *where*, and what to do (*hint*), and has the exit code of the command.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import ClassVar
 
 
 class BridgeError(Exception):
-    """The base of all errors that users are meant to read.
+    """The base class of all errors for users.
 
     Args:
-        what: one sentence: what is wrong.
-        where: the file, node or option that it is about.
-        hint: what to do next.
+        what: what is wrong, as one sentence.
+        where: the file, node or option.
+        hint: what to do.
     """
 
     exit_code: ClassVar[int] = 2
@@ -38,7 +37,7 @@ class InputError(BridgeError):
 
 
 class PassError(BridgeError):
-    """A pass met something that it should have handled: a defect of the pass, not of the input."""
+    """A defect of a pass, not of the input."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Passes made of several rewrites, of operators that ONNX's inference does not know."""
+"""Running several rewrites until none of them applies, with shape inference between."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from passes.core.inference import infer
 from passes.core.rewrite import NodeRewrite
 
 
-def run_in_rounds(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context: Context) -> Result:
-    """Run rewrites in turn until none of them finds anything; each round lets shapes be known for the next."""
+def run_to_fixpoint(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context: Context) -> Result:
+    """Run rewrites in turn until none applies.
+
+    ONNX does not infer shapes through their operators, so each iteration infers what the one before made known.
+    """
     result = Result(model)
     known = frozenset().union(*(step.operators for step in steps))
     while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
         infer(model, declared=not result.rewrites)
-        rounds = [step.run(model, context) for step in steps]
-        result.skips = [skip for each in rounds for skip in each.skips]
-        found = [rewrite for each in rounds for rewrite in each.rewrites]
+        results = [step.run(model, context) for step in steps]
+        result.skips = [skip for each in results for skip in each.skips]
+        found = [rewrite for each in results for rewrite in each.rewrites]
         if not found:
             break
         result.rewrites += found

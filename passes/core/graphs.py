@@ -1,4 +1,4 @@
-"""What passes need to know of a graph besides what `onnx_ir` says: scopes, constants, names, and who made what."""
+"""Graph helpers on top of `onnx_ir`: scopes, constants, unique names, provenance of nodes, removal and replacement."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import onnx_ir as ir
 PASS = "onnx_bridge.pass"
 """The node property that names the pass that made a node."""
 ORIGIN = "onnx_bridge.origin"
-"""The node property that lists, as JSON, the names of the nodes of the source model that a node stands for."""
+"""The node property that lists, as JSON, the names of the nodes of the source model that a node replaces."""
 DISPUTED = "onnx_bridge.disputed"
-"""Set in a value's ``meta`` where its declared shape contradicts inference: neither is a ground to rewrite on."""
+"""Set in the ``meta`` of a value whose declared shape contradicts inference: passes rely on neither."""
 
 
 class Names:
-    """The names of values and nodes within a scope, for new ones that clash with none."""
+    """The names of all values and nodes of a scope, to make unique new ones."""
 
     def __init__(self, scope: Scope) -> None:
         self._values: dict[str, int] = {}
@@ -33,16 +33,16 @@ class Names:
                 self._values |= dict.fromkeys((value.name for value in node.outputs if value.name), 1)
 
     def value(self, base: str) -> str:
-        """``base``, or ``base_2`` and so on where that is taken."""
+        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
         return _unique(base, self._values)
 
     def node(self, base: str) -> str:
-        """``base``, or ``base_2`` and so on where that is taken."""
+        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
         return _unique(base, self._nodes)
 
 
 def _unique(base: str, taken: dict[str, int]) -> str:
-    """``base`` or a numbered one; ``taken`` also says how far each base has been numbered."""
+    """``base`` or a numbered name that is free; ``taken`` holds the highest number of each base."""
     if base not in taken:
         taken[base] = 1
         return base
@@ -55,10 +55,10 @@ def _unique(base: str, taken: dict[str, int]) -> str:
 
 @dataclass(eq=False)
 class Scope:
-    """The main graph or a function, with all subgraphs in it: the range of one opset, and of one set of names.
+    """The main graph or a function, with all its subgraphs: what shares opset imports and unique names.
 
     Attributes:
-        model: the whole.
+        model: the model.
         graph: the main graph, or the function's.
         function: the function; None for the main graph. Functions have no initializers.
     """
@@ -69,17 +69,17 @@ class Scope:
 
     @cached_property
     def names(self) -> Names:
-        """All names within, collected when first asked for; whoever names something must take the name from here."""
+        """All names of the scope, collected at first use; every new name must come from here."""
         return Names(self)
 
     @property
     def opset_imports(self) -> Mapping[str, int]:
-        """Versions by domain; that of the standard operators is always ``""``."""
+        """Versions by domain; the standard domain is always ``""``."""
         imports = self.graph.opset_imports
         return {"" if domain == "ai.onnx" else domain: version for domain, version in imports.items()}
 
     def opset(self, domain: str = "") -> int:
-        """The version of a domain; 1 where it is not imported."""
+        """The version of a domain; 1 if it is not imported."""
         return self.opset_imports.get(domain, 1)
 
     def nodes(self) -> Iterator[ir.Node]:
@@ -95,12 +95,12 @@ class Scope:
     def is_parameter(self, value: ir.Value) -> bool:
         """Whether it is an initializer that callers cannot override.
 
-        Before IR version 4 every initializer had to be listed among the inputs; that said nothing.
+        Before IR version 4 every initializer had to be an input as well.
         """
         return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor that a value always is: a parameter's, or a Constant node's; None for all others."""
+        """The tensor of a parameter or of a Constant node's output; None for all other values."""
         if value is None:
             return None
         if self.is_parameter(value):
@@ -109,19 +109,19 @@ class Scope:
         return constant_of(node) if node is not None else None
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape that may be relied on; None where it is unknown, disputed, or differs from call to call."""
+        """The shape of a value; None if it is unknown, disputed, or in a function, whose calls differ."""
         tensor = self.constant(value)
         if tensor is not None:
             return ir.Shape(tensor.shape.numpy())
         return value.shape if value is not None and self._is_reliable(value) else None
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The shape that may be relied on, if all its dimensions are numbers."""
+        """The shape of a value, if all its dimensions are known numbers."""
         shape = self.shape(value)
         return shape.numpy() if shape is not None and shape.is_static() else None
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The dtype that may be relied on, likewise."""
+        """The dtype of a value; None if it is unknown, disputed, or in a function."""
         tensor = self.constant(value)
         if tensor is not None:
             return tensor.dtype
@@ -131,7 +131,7 @@ class Scope:
         return self.function is None and DISPUTED not in value.meta
 
     def new_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
-        """Make an initializer of ``graph``; this is not for functions."""
+        """Add an initializer to ``graph``, which must not be that of a function."""
         value = ir.Value(
             name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )
@@ -141,7 +141,7 @@ class Scope:
         return value
 
     def drop_constant(self, value: ir.Value) -> bool:
-        """Take a parameter that nothing uses out of its graph; False where it is not one, or is used."""
+        """Remove a parameter that nothing uses; False if it is not a parameter, or is used."""
         graph = value.graph
         if graph is None or not self.is_parameter(value) or value.is_graph_output() or value.uses():
             return False
@@ -186,7 +186,7 @@ def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def captures(node: ir.Node) -> dict[ir.Value, None]:
-    """The values from outside that a node's subgraphs use, at any depth, in order."""
+    """The values of outer graphs that a node's subgraphs use, at any depth, in order."""
     inner: set[ir.Graph | None] = set()
     used: dict[ir.Value, None] = {}
     pending = list(subgraphs(node))
@@ -200,7 +200,7 @@ def captures(node: ir.Node) -> dict[ir.Value, None]:
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor of a Constant node; None for other nodes, sparse tensors and attributes that a caller supplies."""
+    """The tensor of a Constant node; None for other nodes, sparse tensors, and attributes of a function's caller."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
     attribute = next(iter(node.attributes.values()))
@@ -223,7 +223,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
-    """A tensor with its elements, wherever they are kept."""
+    """A tensor with its elements, including external ones."""
     if tensor.dtype == ir.DataType.STRING:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
@@ -248,7 +248,7 @@ def name_nodes(scope: Scope) -> None:
 
 
 def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> None:
-    """Write into new nodes which pass made them and which nodes of the source model they stand for."""
+    """Record in new nodes which pass made them and which nodes of the source model they replace."""
     names: dict[str, None] = {}
     for source in sources:
         names.update(dict.fromkeys(origin(source)))
@@ -259,13 +259,13 @@ def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> N
 
 
 def origin(node: ir.Node) -> list[str]:
-    """The names of the nodes of the source model that a node stands for: its own where no pass made it."""
+    """The names of the nodes of the source model that a node replaces; its own name if no pass made it."""
     text = node.metadata_props.get(ORIGIN)
     return list(map(str, json.loads(text))) if text else [node.name or ""]
 
 
 def detach(nodes: Iterable[ir.Node]) -> None:
-    """Let nodes, and those of their subgraphs, use nothing any more."""
+    """Disconnect nodes, and those of their subgraphs, from their inputs."""
     for node in nodes:
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)
@@ -274,39 +274,39 @@ def detach(nodes: Iterable[ir.Node]) -> None:
 
 
 def remove(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Take nodes out of a graph, with their subgraphs: what of these shall live on must have been cloned."""
+    """Remove nodes from a graph, with their subgraphs, of which nothing can be used afterwards."""
     nodes = list(nodes)
     detach(nodes)
     graph.remove(nodes)
 
 
 def can_take_name(value: ir.Value, graph: ir.Graph | None) -> bool:
-    """Whether ``value`` could be an output of ``graph`` under the name of another.
+    """Whether ``value`` can become an output of ``graph`` under another name.
 
-    Not a graph input or initializer, whose names are promises and which make poor outputs; not a value of an outer
-    graph; nor one that is an output already, since no value can be two.
+    Graph inputs and initializers cannot, since their names are part of the interface; nor values of an outer graph;
+    nor those that are outputs already.
     """
     producer = value.producer()
     return producer is not None and producer.graph is graph and not value.is_graph_output()
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Let ``new`` stand for ``old``, which means the same, in all nodes and graph outputs.
+    """Replace ``old`` by ``new``, which has the same contents, in all nodes and graph outputs.
 
-    An output keeps its name: ``new`` takes it, for which `can_take_name` must hold. What ``old`` knew of its type and
-    shape ``new`` learns.
+    If ``old`` is a graph output, ``new`` takes its name, for which `can_take_name` must hold. Types and shapes are
+    merged.
     """
     if new.type is None:
         new.type = old.type
     if old.shape is not None and not new.is_initializer():
-        new.shape = more_known(new.shape, old.shape)
+        new.shape = merge_shapes(new.shape, old.shape)
     if old.is_graph_output():
         new.name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
 
 
-def more_known(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
-    """``shape``, with what ``other`` knows better; ``shape`` where the two disagree."""
+def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
+    """``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
     if shape is None:
         return ir.Shape(other)
     if len(shape) != len(other):

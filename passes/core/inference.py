@@ -1,4 +1,4 @@
-"""Types and shapes by ONNX's own inference, without handing it the weights.
+"""Types and shapes by ONNX's own inference, without copying weights.
 
 `onnx.shape_inference` takes a serialized model, so a model is first reduced to its skeleton: structure, types, and
 those constants that are small enough to be shapes, axes and the like.
@@ -18,8 +18,8 @@ from passes.core.graphs import Scope
 
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
-_LONG = 2**16
-"""With lists of more elements than this, ONNX may not follow the arithmetic of shapes."""
+_MAX_LIST = 2**16
+"""With longer lists than this, ONNX must not propagate the values of shapes."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Inferred:
     """What `infer` found.
 
     Attributes:
-        learned: values whose type or shape is known better than before.
-        disputed: why some values were left alone: what they declare contradicts what was inferred.
-        error: why nothing could be inferred at all, else empty.
+        learned: values whose types or shapes are known better than before.
+        disputed: values whose declared types or shapes contradict inference, with the reason; they are not changed.
+        error: why inference failed; empty if it did not.
     """
 
     learned: list[ir.Value] = field(default_factory=list)
@@ -42,15 +42,15 @@ def infer(
 ) -> Inferred:
     """Merge inferred types and shapes into the values of the main graph and its subgraphs.
 
-    What is known stays: a declared shape that contradicts inference is kept, and marked as disputed.
+    Known types and shapes are kept: a declared shape that contradicts inference is marked as disputed.
 
     Args:
-        model: rewritten in place; only its values' types and shapes.
-        commit: asked once, before the first change; if it says no, nothing changes.
-        declared: whether to look for declared shapes that inference from the inputs alone contradicts. This costs a
+        model: its values' types and shapes are changed in place.
+        commit: called once, before the first change; if it returns False, nothing changes.
+        declared: whether to look for declared shapes that contradict inference from the inputs alone. This costs a
             second inference, and is needed once for a model.
-        propagate: whether ONNX may follow the arithmetic of shapes. It then takes every list of numbers for a shape,
-            element by element, so with long lists it is not let.
+        propagate: whether ONNX may propagate the values of shapes. It then processes every list of numbers element
+            by element, so it is disabled if there are long lists.
     """
     result = Inferred()
     updates: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
@@ -63,7 +63,7 @@ def infer(
                 value.meta[graphs.DISPUTED] = True  # so that the next inference does not build on what it declares
         propagate = propagate and not any(_is_long(value.shape) for value in graphs.values(model))
         for value, info in _run(model, declared=True, propagate=propagate):
-            update = _update(value, info) if _trusted(value) else None
+            update = _update(value, info) if _is_undisputed(value) else None
             if update is not None:
                 updates[value] = update
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
@@ -76,7 +76,7 @@ def infer(
 
 
 def infer_node(node: ir.Node, scope: Scope) -> None:
-    """Set the types and shapes of the outputs of one node, which need not be in a graph; its values must have names."""
+    """Infer the outputs of one node, which need not be in a graph; its values must have names."""
     try:
         schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
     except onnx.defs.SchemaError:
@@ -87,7 +87,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
         types[str(value.name)] = ir.serde.serialize_value(value).type
         tensor = scope.constant(value)
         if tensor is None and value.producer() is None and not value.is_graph_input():
-            tensor = value.const_value  # a constant that has been proposed and is in no graph yet
+            tensor = value.const_value  # a constant of a proposal, which is in no graph yet
         if tensor is not None and tensor.nbytes <= SMALL:
             data[str(value.name)] = graphs.tensor_proto(tensor, str(value.name))
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
@@ -103,29 +103,29 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
 
 
 def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
-    """Learn what newly known ``values`` imply for the nodes after them, as far as there is anything to learn."""
+    """Infer unknown types and shapes after ``values``, whose own have become known."""
     work = deque(use.node for value in values for use in value.uses())
     while work:
         node = work.popleft()
-        open_ones = [value for value in node.outputs if value.name and _trusted(value) and not _is_known(value)]
-        if not open_ones:
+        unknown = [value for value in node.outputs if value.name and _is_undisputed(value) and not _is_known(value)]
+        if not unknown:
             continue
         before = [(value.type, value.shape) for value in node.outputs]
         infer_node(node, scope)
         for value, (kind, shape) in zip(node.outputs, before, strict=True):
-            if value not in open_ones:
+            if value not in unknown:
                 value.type, value.shape = kind, shape
             elif (value.type, value.shape) != (kind, shape):
                 work.extend(use.node for use in value.uses())
 
 
 def first_line(error: Exception) -> str:
-    """What a library's exception says, without what follows."""
+    """The first line of an exception's message."""
     return str(error).strip().partition("\n")[0]
 
 
 def _run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
-    """Infer, and pair the values of the model with what was found for them."""
+    """Run inference; yields the values of the model with their inferred types and shapes."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))  # so that initializers need not be inputs
     proto.opset_import.extend(
         onnx.helper.make_opsetid(*each) for each in Scope(model, model.graph).opset_imports.items()
@@ -138,12 +138,12 @@ def _run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[
 
 
 def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None:
-    """Write a graph with its structure, types, and small constants; of others ``value_info`` has the types.
+    """Write a graph with its structure, types, and small constants; other constants are in ``value_info``.
 
     Args:
         graph: with its subgraphs.
-        proto: what to write it into.
-        declared: with what is known of the types and shapes of results.
+        proto: is written to.
+        declared: include known types and shapes of results.
     """
     proto.name = graph.name or "graph"
     for value in graph.inputs:
@@ -159,16 +159,16 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
         _node(node, proto.node.add(), declared=declared)
         if declared or node.domain not in ("", "ai.onnx.ml"):
             for value in node.outputs:
-                if value.name and value.type is not None and not value.is_graph_output() and _trusted(value):
+                if value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value):
                     ir.serde.serialize_value_into(proto.value_info.add(), value)
     for value in graph.outputs:
         info = proto.output.add()
         ir.serde.serialize_value_into(info, value)
-        if info.type.HasField("tensor_type") and not (declared and _trusted(value)):
+        if info.type.HasField("tensor_type") and not (declared and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
 
 
-def _trusted(value: ir.Value) -> bool:
+def _is_undisputed(value: ir.Value) -> bool:
     return graphs.DISPUTED not in value.meta
 
 
@@ -184,7 +184,7 @@ def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto
 def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     if node.domain == "com.microsoft" and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        proto.domain = ""  # they are ONNX's in all that matters here, and ONNX does not know theirs
+        proto.domain = ""  # inference is the same as for ONNX's, and ONNX does not have these
     proto.input.extend("" if value is None else str(value.name) for value in node.inputs)
     proto.output.extend(value.name or "" for value in node.outputs)
     for attribute in node.attributes.values():
@@ -196,7 +196,7 @@ def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
 
 
 def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
-    """The values of a graph and of its subgraphs, each with what inference says of it."""
+    """The values of a graph and of its subgraphs, each with what was inferred."""
     found = {info.name: info for info in (*proto.value_info, *proto.output)}
     protos = iter(proto.node)
     for node in graph:
@@ -219,8 +219,8 @@ def _read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape |
     shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     if kind is not None and kind.dtype == ir.DataType.UNDEFINED:
         kind = None
-    if shape is not None:  # the names that inference makes up say nothing, and differ from run to run
-        shape = ir.Shape([None if _made_up(dim) else dim for dim in shape])
+    if shape is not None:  # generated names have no meaning and differ from run to run
+        shape = ir.Shape([None if _is_generated(dim) else dim for dim in shape])
     return kind, shape
 
 
@@ -229,25 +229,25 @@ def _is_known(value: ir.Value) -> bool:
 
 
 def _is_long(shape: ir.Shape | None) -> bool:
-    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONG
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _MAX_LIST
 
 
-def _made_up(dim: int | ir.SymbolicDim) -> bool:
+def _is_generated(dim: int | ir.SymbolicDim) -> bool:
     return not isinstance(dim, int) and (dim.value or "").startswith("unk__")
 
 
 def _update(value: ir.Value, info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None] | None:
-    """The type and shape of a value with what inference adds; None where it adds nothing."""
+    """The merged type and shape of a value; None if inference adds nothing."""
     if _is_known(value):
         return None
     kind, shape = _read(info)
-    merged = graphs.more_known(value.shape, shape) if shape is not None else value.shape
+    merged = graphs.merge_shapes(value.shape, shape) if shape is not None else value.shape
     kind = value.type if value.type is not None else kind
     return (kind, merged) if kind is not value.type or merged != value.shape else None
 
 
 def _dispute(value: ir.Value, info: onnx.ValueInfoProto, result: Inferred) -> None:
-    """Note whether a value declares what inference contradicts."""
+    """Record a value whose declared type or shape contradicts inference."""
     kind, shape = _read(info)
     if kind is not None and value.type is not None and kind != value.type:
         result.disputed[value] = f"{value.name} is declared as {value.type}, and inferred to be {kind}"

@@ -1,4 +1,4 @@
-"""An ordered list of passes: written, read, and run, with a call back between any two."""
+"""Pipelines: ordered lists of passes, parsed from text, written as text, and run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Step:
     """What one pass of a pipeline did.
 
     Attributes:
-        name: the pass.
-        options: the options that differ from their defaults, by name, as values of JSON.
-        exactness: how far numbers may have moved.
-        seconds: how long it took.
-        nodes_before: the number of nodes it was given, in all graphs, subgraphs and functions.
-        nodes_after: the number it left.
-        result: its own account, with the model.
+        name: the name of the pass.
+        options: the options that differ from their defaults, by name, as JSON values.
+        exactness: how much it may have changed numbers.
+        seconds: its duration.
+        nodes_before: the number of nodes before it, in all graphs, subgraphs and functions.
+        nodes_after: the number after it.
+        result: its result, with the model.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Pipeline:
             text: as in ``inline-functions,fold-constants{max-bytes=1MiB}``; the grammar is in `passes.core.spec`.
 
         Raises:
-            InputError: it is not well formed, or a name, option or value in it is wrong.
+            InputError: it is malformed, or a name, option or value in it is wrong.
         """
         steps: list[Pass] = []
         for name, options in spec.parse(text):
@@ -107,24 +107,24 @@ class Pipeline:
         """Run the passes in order.
 
         Args:
-            model: rewritten in place, unless a pass had to make another: go on with that of the last step.
-            context: what the passes may know besides the model; ``progress`` is told each pass as it begins.
-            between: called after each pass with what it did.
+            model: rewritten in place, unless a pass makes another; the last step has the final model.
+            context: what passes are given besides the model; ``progress`` is notified of each pass.
+            between: called after each pass.
 
         Raises:
             InputError: the options of a pass do not fit the model.
-            PassError: a pass is at fault.
+            PassError: a pass is defective.
         """
         context = context or Context()
         steps: list[Step] = []
-        settled: list[Pass] = []  # that have run since the model was last changed
+        unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed
         nodes = _count(model)
         for each in self.passes:
             if context.progress is not None:
                 context.progress(each.name)
             begin = time.perf_counter()
             try:
-                result = Result(model) if each in settled else each.run(model, context)
+                result = Result(model) if each in unchanged_by else each.run(model, context)
             except BridgeError:
                 raise
             except Exception as error:
@@ -136,7 +136,7 @@ class Pipeline:
             seconds = time.perf_counter() - begin
             changed = result.modified or result.model is not model
             model, before = result.model, nodes
-            settled = [*([] if changed else settled), *([each] if each.settles else [])]
+            unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
             steps.append(step)

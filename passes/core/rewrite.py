@@ -33,7 +33,7 @@ UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 @dataclass(frozen=True)
 class Match:
-    """What a rewrite found; subclasses add the facts that it needs.
+    """What a rewrite matched; subclasses add the facts that it needs.
 
     Attributes:
         node: the node whose outputs will be replaced.
@@ -49,10 +49,10 @@ M = TypeVar("M", bound=Match)
 
 @dataclass
 class NodeContext(Context):
-    """A context that knows where the node is.
+    """The context of a node.
 
     Attributes:
-        scope: its graph or function, with opset, constants and shapes.
+        scope: the main graph or function that contains it, with opset, constants and shapes.
     """
 
     scope: Scope = field(kw_only=True)
@@ -242,7 +242,7 @@ class NodeRewrite(Pass, Generic[M]):
             result.rewrites.append(proposal.commit(self.name))
             work.add(proposal.nodes)
             work.add(before)
-            for each in before:  # a value that lost its other uses may match now
+            for each in before:  # a value with one use left may match now
                 work.add(use.node for value in each.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
         result.skips.extend(skips.values())
@@ -252,7 +252,7 @@ _HIDDEN = "a subgraph calls another value by the same name: unshadow-names comes
 
 
 class _Worklist:
-    """Nodes still to be looked at, each at most once at a time, in the order in which they came."""
+    """A queue of nodes to visit, in which each is at most once."""
 
     def __init__(self, operators: frozenset[tuple[str, str]], nodes: Iterable[ir.Node]) -> None:
         self._operators = operators
@@ -270,7 +270,7 @@ class _Worklist:
                 self._queue.append(node)
 
     def take(self) -> ir.Node | None:
-        """The next node that is still in a graph; None at the end."""
+        """The next node that is still in a graph; None if there is none."""
         while self._queue:
             node = self._queue.popleft()
             self._queued.discard(node)

@@ -4,8 +4,8 @@
     map      = "{" [ entry { "," entry } ] "}"  entry = word "=" value
     list     = "[" [ value { "," value } ] "]"  value = map | list | word
 
-A word is a run of other characters, or a JSON string where it holds any of ``{}[],="`` or blanks at its ends. What a
-word means, the annotation of the pass's field decides.
+A word is a run of other characters, or a JSON string where it holds any of ``{}[],="`` or blanks at its ends. The
+annotation of the pass's field determines how a word is read.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Reader:
         self.text, self.at = text, 0
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """The next non-blank character; empty at the end."""
         while self.at < len(self.text) and self.text[self.at].isspace():
             self.at += 1
         return self.text[self.at : self.at + 1]
@@ -171,7 +171,7 @@ class _Reader:
 
 
 def _typed(value: Value, hint: Any, unit: str | None) -> Any:
-    """Read a value as what an annotation says; ValueError tells what was expected."""
+    """Convert a value to the type of an annotation; the message of a ValueError says what was expected."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value == "none" and type(None) in arguments:
@@ -192,6 +192,10 @@ def _typed(value: Value, hint: Any, unit: str | None) -> Any:
         return tuple(_typed(each, arguments[0], unit) for each in value)
     if not isinstance(value, str):
         raise ValueError("expected a single value")
+    return _typed_word(value, hint, unit)
+
+
+def _typed_word(value: str, hint: Any, unit: str | None) -> bool | int | float | str:
     if hint is bool:
         if value not in ("true", "false"):
             raise ValueError("expected true or false")
@@ -200,9 +204,10 @@ def _typed(value: Value, hint: Any, unit: str | None) -> Any:
         return _size(value)
     if hint in (int, float):
         try:
-            return hint(value)
+            number: int | float = hint(value)
         except ValueError:
             raise ValueError("expected a whole number" if hint is int else "expected a number") from None
+        return number
     if hint is str:
         return value
     raise TypeError(f"options of type {hint} have no text form")

@@ -1,4 +1,4 @@
-"""Whether a value can be named where another is used: subgraphs may hide it behind a value of their own."""
+"""Whether a value is visible by its name: a subgraph may shadow it with a value of its own."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import onnx_ir as ir
 
 from passes.core.graphs import Scope
 
-_bearers: WeakKeyDictionary[Scope, Counter[str]] = WeakKeyDictionary()
+_name_counts: WeakKeyDictionary[Scope, Counter[str]] = WeakKeyDictionary()
 
 
 def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: Scope) -> bool:
-    """Whether ``new``, by its name, means itself wherever ``old`` is used.
+    """Whether ``new`` is visible by its name wherever ``old`` is used.
 
-    Values are objects here and names in a file, where a subgraph may use a name again. Only a name that one value bears
-    can be hidden nowhere; names that are made while a pass runs are of that kind.
+    Values are objects in memory and names in a file, where a subgraph may use a name again. A name that only one value
+    has cannot be shadowed; all names that passes make are unique.
 
     Args:
-        new: what shall be used instead; where ``old`` is an output of its graph, ``new`` would take its name.
-        old: what is used now.
-        graph: a graph whose nodes can name ``new``.
-        scope: where all of this is.
+        new: the replacement; if ``old`` is an output of its graph, ``new`` takes its name.
+        old: the value to be replaced.
+        graph: a graph in which ``new`` is visible.
+        scope: the scope of both.
     """
     uses = [*old.uses(), *(new.uses() if old.is_graph_output() else ())]
     if all(use.node.graph is graph for use in uses):
@@ -32,14 +32,14 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
 
 
 def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Scope) -> bool:
-    """Whether ``value``, by its name, means itself in ``graph``, which is its own or a subgraph of it."""
+    """Whether ``value`` is visible by its name in ``graph``, which is its own graph or a subgraph of it."""
     return value.graph is graph or _is_unique(value.name, scope)
 
 
 def _is_unique(name: str | None, scope: Scope) -> bool:
-    if scope not in _bearers:
-        _bearers[scope] = Counter(name for each in scope.graphs() for name in _names(each))
-    return _bearers[scope][str(name)] < 2
+    if scope not in _name_counts:
+        _name_counts[scope] = Counter(name for each in scope.graphs() for name in _names(each))
+    return _name_counts[scope][str(name)] < 2
 
 
 def _names(graph: ir.Graph) -> set[str]:

@@ -38,7 +38,7 @@ from passes.build.block_floats import (
 from passes.build.operators import reshape_or_fold
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
-from passes.core.fixpoint import run_in_rounds
+from passes.core.fixpoint import run_to_fixpoint
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
@@ -256,4 +256,4 @@ class DecomposeQuark(Pass):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite to a fixpoint: ONNX does not infer these operators, so each round makes more shapes known."""
-        return run_in_rounds(_STEPS, model, context)
+        return run_to_fixpoint(_STEPS, model, context)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from passes.core.base import Context, Exactness, Pass, Result
-from passes.core.fixpoint import run_in_rounds
+from passes.core.fixpoint import run_to_fixpoint
 
 
 class _Operators(QuantizedOperator):
@@ -41,4 +41,4 @@ class QOperatorToQdq(Pass):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite to a fixpoint: ONNX does not infer most of these operators, so each round makes more shapes known."""
-        return run_in_rounds(_STEPS, model, context)
+        return run_to_fixpoint(_STEPS, model, context)

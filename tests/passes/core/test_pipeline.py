@@ -213,7 +213,7 @@ class Counted(Pass):
     """Count how often it runs, and change the model as often as it is told to."""
 
     name = "count"
-    settles = True
+    idempotent = True
     ran: list[int] = field(default_factory=list, compare=False)
     changes: int = 0
 
@@ -246,7 +246,7 @@ class TestSettled:
         @dataclass(frozen=True)
         class Unsettled(Counted):
             name = "count-always"
-            settles = False
+            idempotent = False
 
         step = Unsettled(ran)
         Pipeline([step, step]).run(model("(float[2] x) => (float[2] y) { y = Relu(x) }"))

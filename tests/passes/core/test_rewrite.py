@@ -171,7 +171,7 @@ def test_an_output_without_a_replacement() -> None:
     assert reasons(Doubled(both=False).run(source, Context())) == ["its output z is used, and nothing replaces it"]
     assert len(source.graph.inputs[0].uses()) == 1
     node = source.graph[0]
-    with pytest.raises(PassError, match="s: double has nothing for the output z, which is used"):
+    with pytest.raises(PassError, match="s: double has no replacement for the output z, which is used"):
         Proposal(Scope(source, source.graph), node, [node.inputs[0], None]).commit("double")
 
 
