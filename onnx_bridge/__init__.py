@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from onnx_bridge.benchmark.mixed_precision import mixed_precision
     from onnx_bridge.benchmark.tune import tune
     from onnx_bridge.bundle.buckets import Buckets
-    from onnx_bridge.bundle.bundle import Bundle, load
+    from onnx_bridge.bundle.bundle import Bundle
     from onnx_bridge.bundle.gpu_preview import AsGpu, as_gpu
     from onnx_bridge.bundle.inspect import inspect
+    from onnx_bridge.bundle.load import load
     from onnx_bridge.bundle.pack import pack, unpack
     from onnx_bridge.bundle.verify import verify
     from onnx_bridge.conversion.buckets import convert_buckets
@@ -107,7 +108,7 @@ _HOMES = {
     "export": "onnx_bridge.torch.export.export",
     "forecast": "onnx_bridge.model.int8_forecast",
     "inspect": "onnx_bridge.bundle.inspect",
-    "load": "onnx_bridge.bundle.bundle",
+    "load": "onnx_bridge.bundle.load",
     "lower": "onnx_bridge.torch.lowering.lower",
     "mixed_precision": "onnx_bridge.benchmark.mixed_precision",
     "quantize": "onnx_bridge.quantization.quantize",

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.conversion.keys import canonical
 from onnx_bridge.core.atomic_write import synchronize
+from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError
 
 STATE_FOLDER = ".batch"
@@ -51,7 +51,7 @@ def decode_record(line: str | bytes) -> Record | None:
 
 
 def _checksum(record: Record) -> str:
-    return f"{zlib.crc32(canonical(record).encode()):08x}"
+    return f"{zlib.crc32(canonical_json(record).encode()):08x}"
 
 
 def read(folder: Path) -> tuple[list[Record], int, bool]:

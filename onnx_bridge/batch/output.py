@@ -25,10 +25,10 @@ from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import MANIFEST, bundle_files
-from onnx_bridge.bundle.buckets import Buckets, BucketsManifest, has_buckets
-from onnx_bridge.bundle.bundle import manifest_path
-from onnx_bridge.bundle.manifest import Manifest, is_manifest
-from onnx_bridge.conversion.publish import adopt, aside, keep_off
+from onnx_bridge.bundle.buckets import Buckets, has_buckets
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest import Manifest, is_manifest, manifest_path
+from onnx_bridge.conversion.staging import adopt, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath
@@ -156,8 +156,9 @@ class LocalOutput(Output):
             hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
             raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
         files = _manifests_last(each.relative_to(staged).as_posix() for each in staged.rglob("*") if each.is_file())
-        with aside(bundle):
-            keep_off([bundle / each for each in files], staged if isinstance(source, RemotePath) else source, bundle)
+        with staging_folder(bundle):
+            original = staged if isinstance(source, RemotePath) else source
+            refuse_to_overwrite([bundle / each for each in files], original, bundle)
             for each in _earlier_files(bundle) - {MANIFEST}:
                 (bundle / each).unlink(missing_ok=True)
             for each in (MANIFEST, *files[:-1]):  # first the manifest, which claims the folder for a bundle
@@ -262,7 +263,7 @@ class RemoteOutput(Output):
             earlier |= set(json.loads(plan.read_bytes()))
             is_bundle = True
         if not is_bundle and (clash := sorted(present & set(files))):
-            what = "there is a file already that no conversion made, and that the bundle would overwrite"
+            what = "the bundle would overwrite a file that no conversion wrote"
             raise InputError(what, where=str(bundle / clash[0]), hint="give another folder")
         # while there is no manifest, the plan lists the files that belong to the bundle
         plan.write_bytes(json.dumps(sorted(earlier | set(files))).encode())

@@ -28,7 +28,6 @@ from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import Limits, RunHistory
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
-from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.core.errors import BridgeError, nearest
 from onnx_bridge.core.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
@@ -258,26 +257,8 @@ class Scheduler:
     def _key(self, state: _JobState) -> str:
         request = state.request.conversion
         machine, target = self._machines[request.target]
-        precision = Precision(request.precision, request.keep_fp32, request.calibration)
-        cleaned = cleaning_key(
-            state.model.digest,
-            pipeline=request.pipeline,
-            dims=request.dims,
-            shapes=request.shapes,
-            freeze=request.freeze,
-            runtime=machine,
-            precision=precision.to_json(),
-        )
-        key = conversion_key(
-            cleaned,
-            host=request.host,
-            target=target,
-            runtime=machine,
-            precision=precision.to_key(),
-            options=request.options,
-            buckets=request.buckets,
-            pad=request.pad if request.buckets else {},
-        )
+        cleaned = cleaning_key(state.model.digest, request, machine)
+        key = conversion_key(cleaned, request, machine, target=target)
         assert key is not None
         return key
 

@@ -21,9 +21,9 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
-from onnx_bridge.bundle.buckets import BucketsManifest, has_buckets
-from onnx_bridge.bundle.bundle import manifest_path
-from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.buckets import has_buckets
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest import Manifest, manifest_path
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location

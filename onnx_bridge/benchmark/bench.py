@@ -239,7 +239,7 @@ class _Benchmark:
         start = ready.start
         if bundle is None:
             return Row(engine, "", precision, batch, (), start.load, start.first, start.memory)
-        precision, target = bundle.manifest.options.get("precision", "fp32"), bundle.manifest.target
+        precision, target = bundle.manifest.precision, bundle.manifest.target
         row = Row(engine, target, precision, batch, (), start.load, start.first, start.memory)
         if not self.request.per_operator:
             return row

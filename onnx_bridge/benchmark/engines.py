@@ -150,7 +150,7 @@ def _worker_pid(bundle: Bundle) -> int | None:
     """The worker process that a bundle will be loaded into, started; None if it needs none."""
     if not bundle.manifest.programs:
         return None
-    worker = workers.shared(runtimes.find(), bundle.manifest.options.get("environment"))
+    worker = workers.shared(runtimes.find(), bundle.manifest.environment)
     worker.start()
     return worker.pid
 

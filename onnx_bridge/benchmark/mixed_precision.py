@@ -38,6 +38,7 @@ from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.pipeline import Pipeline
 from passes.specialize.convert_precision import FORMATS
 from passes.target.partition import extract
 
@@ -245,7 +246,8 @@ def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], 
     if conversion.precision in BY_CALIBRATION:
         return [str(node.name) for node in products(cleaned(conversion.pipeline).model)], {}
     precision = Precision(conversion.precision)
-    steps = cleaned(precision.pipeline(conversion.pipeline, models.load(file))).steps
+    pipeline = precision.pipeline(Pipeline.parse(conversion.pipeline), models.load(file))
+    steps = cleaned(str(pipeline) or "none").steps
     step = next(each for each in steps if each.name == "convert-precision")
     names = [each.before[0] for each in step.result.rewrites]
     float_model = cleaned(conversion.pipeline).model

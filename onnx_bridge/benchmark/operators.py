@@ -131,7 +131,7 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
         return ()
     said: list[str] = []
     runtime = runtimes.find()
-    environment = {**(bundle.manifest.options.get("environment") or {}), **_TRACE}
+    environment = {**bundle.manifest.environment, **_TRACE}
     worker = Worker(runtime, environment, bundle.limits, on_output=said.append)
     runs: list[list[Instruction]] = []
     silent = False

@@ -17,9 +17,9 @@ from onnx_bridge.benchmark.pareto import Candidate, Trial
 from onnx_bridge.benchmark.request import MixedPrecisionRequest, TuneRequest
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.bundle import Bundle, manifest_path
-from onnx_bridge.conversion import convert
-from onnx_bridge.conversion.buckets import convert_buckets
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest import manifest_path
+from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.core.progress import Progress
@@ -115,24 +115,7 @@ class Trials:
         if not manifest_path(folder).exists() or candidate.buckets:
             shutil.rmtree(folder, ignore_errors=True)
         request = self._conversion(candidate)
-        if not request.buckets:
-            return convert.run(self._model, folder, request)
-        return convert_buckets(
-            self._model,
-            folder,
-            request.buckets,
-            pad=request.pad,
-            dims=request.dims,
-            target=request.target,
-            pipeline=request.pipeline,
-            host=request.host,
-            precision=request.precision,
-            calibration=request.calibration,
-            keep_fp32=request.keep_fp32,
-            options=request.options,
-            timeout=request.timeout,
-            memory=request.memory,
-        )
+        return run_any(self._model, folder, request)
 
     def _workload(self, bundle: Buckets) -> list[Sample]:
         """One input of each size."""

@@ -27,9 +27,10 @@ from onnx_bridge.benchmark.request import CompileOptions, TuneRequest
 from onnx_bridge.benchmark.trials import Trials
 from onnx_bridge.benchmark.tuning import Tuning
 from onnx_bridge.benchmark.tuning_journal import Journal
-from onnx_bridge.conversion.keys import key_of
-from onnx_bridge.conversion.precision import PRECISIONS, Precision
+from onnx_bridge.conversion.keys import calibration_key
+from onnx_bridge.conversion.precision import PRECISIONS
 from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
@@ -176,7 +177,7 @@ def _bucketings(sizes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[in
 def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.Runtime) -> str:
     """The key of the search in its journal: everything that its trials depend on."""
     conversion = request.conversion
-    return key_of(
+    return json_digest(
         {
             "model": models.digest(model),
             "runtime": runtime.identity,
@@ -185,7 +186,7 @@ def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.
             "dims": dict(conversion.dims),
             "host": conversion.host,
             "inputs": str(request.inputs) if request.inputs is not None else None,
-            "calibration": Precision("int8", (), conversion.calibration).to_key(),
+            "calibration": calibration_key(conversion.calibration),
             "iterations": request.iterations,
             "seed": request.seed,
             "first": first.to_json(),

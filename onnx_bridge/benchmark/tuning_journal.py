@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.benchmark.pareto import Candidate, Trial
-from onnx_bridge.conversion.keys import key_of
+from onnx_bridge.core.digest import json_digest
 
 
 class Journal:
@@ -37,18 +37,18 @@ class Journal:
                 if values["key"] != key:
                     continue
                 if "float32_nodes" in values:
-                    self._float32_nodes[key_of(values["candidate"])] = tuple(values["float32_nodes"])
+                    self._float32_nodes[json_digest(values["candidate"])] = tuple(values["float32_nodes"])
                 else:
                     trial = Trial.from_json(values["trial"])
-                    self._trials[key_of(trial.candidate.to_json())] = trial
+                    self._trials[json_digest(trial.candidate.to_json())] = trial
 
     def found(self, candidate: Candidate) -> Trial | None:
         """The earlier trial of a candidate."""
-        return self._trials.get(key_of(candidate.to_json()))
+        return self._trials.get(json_digest(candidate.to_json()))
 
     def float32_nodes(self, candidate: Candidate) -> tuple[str, ...] | None:
         """The nodes that must stay in float32 for a candidate, as found by an earlier search."""
-        return self._float32_nodes.get(key_of(candidate.to_json()))
+        return self._float32_nodes.get(json_digest(candidate.to_json()))
 
     def add(self, trial: Trial) -> None:
         """Add a trial."""

@@ -1,12 +1,12 @@
-"""A bundle run on ``ref`` with the numbers that a GPU would compute, as far as quantization goes.
+"""A bundle run on ``ref`` with a GPU's quantization.
 
     bundle = onnx_bridge.convert("model.onnx", "out", target="ref")
     outputs = onnx_bridge.as_gpu(bundle)({"x": array})
 
-MIGraphX's gpu target rewrites quantization before all else, and ``ref`` does not: it makes kernels of 8 bits, and
-deletes every other pair of QuantizeLinear and DequantizeLinear with its rounding and its saturation. Here these passes
-run over the cleaned model (`onnx_bridge.migraphx.install.gpu_view`), and ``ref`` computes what they leave. The order
-in which a GPU's kernels add numbers up, and their own precision, are not to be seen.
+MIGraphX's gpu target rewrites quantization first, and ``ref`` does not: it uses 8-bit kernels where it can, and removes
+every other pair of QuantizeLinear and DequantizeLinear, with its rounding and its saturation. Here these passes of the
+gpu target run on the cleaned model (`onnx_bridge.migraphx.install.gpu_view`), and ``ref`` computes the result. The
+summation order and the precision of a GPU's kernels are not reproduced.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from onnx_bridge.migraphx.install.gpu_view import Operator, gpu_view
 
 
 class AsGpu(Bundle):
-    """A bundle, run on ``ref`` as a GPU would compute it; partitions on the host run as ever."""
+    """A bundle, run on ``ref`` as a GPU would compute it; host partitions are unchanged."""
 
     def __init__(self, bundle: Bundle) -> None:
-        """Look at a bundle in another way.
+        """Wrap a bundle.
 
         Raises:
-            InputError: it was compiled for a GPU, which can be asked itself, or keeps no cleaned model.
+            InputError: it was compiled for a GPU, or keeps no cleaned model.
         """
         super().__init__(bundle.path, runtime=bundle.runtime_name)
         self._limits = bundle.limits
         if self.manifest.target != "ref":
-            what = f"it was compiled for {self.manifest.target}, and runs there"
+            what = f"it was compiled for {self.manifest.target}"
             raise InputError(what, where=str(self.path), hint="convert with --target ref")
         if self.model_path is None:
-            what = "it keeps no cleaned model, which the passes of the gpu target would have to see"
+            what = "it keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(self.path), hint="convert into a folder")
         self._views: dict[int, tuple[Operator, ...]] = {}
 
     @property
     def products(self) -> tuple[Operator, ...]:
-        """The convolutions and matrix products that the gpu target goes on with.
+        """The convolutions and matrix products after the passes of the gpu target.
 
         Raises:
             RuntimeFailure: as for a call.
@@ -57,7 +57,7 @@ class AsGpu(Bundle):
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
-        """Which kernels these are, in a sentence; none before they are known, and without any."""
+        """A sentence on their kernels; empty if there are no products, or before the first call."""
         counts = Counter(each.kernel for view in self._views.values() for each in view)
         said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
         return (f"on a GPU, convolutions and matrix products are computed: {said}",) if said else ()
@@ -95,6 +95,6 @@ def as_gpu(bundle: Bundle) -> AsGpu:
         bundle: one that was compiled for ``ref``, in a folder.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not one.
     """
     return AsGpu(bundle)

@@ -1,4 +1,4 @@
-"""What a model or a bundle is, at a glance: the verb ``inspect``."""
+"""A summary of a model or a bundle: the verb ``inspect``."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ _INTEGER = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "M
 
 @dataclass(frozen=True)
 class ModelView:
-    """What a model is.
+    """A summary of a model.
 
     Attributes:
         path: its file; None for a model in memory.
-        ir_version, opsets, producer: as the file says.
+        ir_version, opsets, producer: those of the file.
         inputs, outputs: name, dtype, and shape (a symbolic size is its name, an unknown one None).
-        nodes: of all graphs and functions.
-        operators: how many of each, the most frequent first; other domains than ONNX's own in front of the name.
-        parameters: elements of all weights.
-        parameter_bytes: bytes of the weights by dtype.
-        quantization: how many of each quantizing or integer operator, and of weights below 8 bits wide or in fp8.
-        functions: names of the model's own functions.
-        forecast: of a quantized model, what a GPU would run it as (`onnx_bridge.model.int8_forecast.Forecast`), were
-        it not
-            cleaned; empty for others.
+        nodes: the number of nodes in all graphs and functions.
+        operators: the number of nodes of each, the most frequent first; with the domain, unless it is ONNX's.
+        parameters: the number of elements of all weights.
+        parameter_bytes: the size of the weights by dtype.
+        quantization: the number of nodes of each quantizing or integer operator.
+        functions: names of the model's functions.
+        forecast: of a quantized model, the kernels that a GPU would run it with if it were not cleaned
+            (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
     """
 
     path: str | None
@@ -88,7 +87,7 @@ class ModelView:
 
 @dataclass(frozen=True)
 class BundleView:
-    """What a bundle is: its manifest, and where it lies."""
+    """A summary of a bundle: its manifest and its paths."""
 
     bundle: Bundle
 
@@ -123,7 +122,7 @@ class BundleView:
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView | Buckets:
-    """Look at a model or a bundle.
+    """Summarize a model or a bundle.
 
     Raises:
         InputError: it cannot be read.
@@ -138,12 +137,12 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView 
 
 
 def describe_bundle(bundle: Bundle) -> BundleView:
-    """What a bundle is."""
+    """Summarize a bundle."""
     return BundleView(bundle)
 
 
 def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
-    """What a model is, without reading its weights but for the parameters of quantization."""
+    """Summarize a model; of its weights, only quantization parameters are read."""
     graph = model.graph
     operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model))
     parameters, sizes = 0, Counter[str]()
@@ -236,10 +235,10 @@ def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Ren
 
 
 def _forecast(found: dict[str, Any]) -> str:
-    """The kernels, and why quantized products run in float, each reason once with how many it goes for."""
+    """The kernels, and why quantized products run in float: each reason with the number of products."""
     lines = [found["summary"]]
-    lost = [each for each in found["products"] if each["quantized"] and each["kernel"] == "float"]
-    reasons = Counter(each["condition"] for each in lost)
+    in_float = [each for each in found["products"] if each["quantized"] and each["kernel"] == "float"]
+    reasons = Counter(each["condition"] for each in in_float)
     lines += [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
     lines += [f"wrong: {each['node']}: {each['wrong']}" for each in found["products"] if each["wrong"]]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The partitions of a bundle that is loaded: programs in a worker, and models on ONNX Runtime."""
+"""The partitions of a loaded bundle: programs in a worker, and models in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -20,20 +19,18 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
 from passes.target.partition import extract
-
-if TYPE_CHECKING:
-    from onnx_bridge.reference.reference import Reference
 
 
 @dataclass
 class HostPartition:
-    """A partition that ONNX Runtime runs, all optimizations off.
+    """A partition on ONNX Runtime, all graph optimizations off.
 
     Attributes:
-        info: what it takes and gives.
-        session: what runs it.
-        seconds: that the last run took.
+        info: its inputs and outputs.
+        session: the partition as a model.
+        seconds: the duration of the last run.
     """
 
     info: PartitionInfo
@@ -41,7 +38,7 @@ class HostPartition:
     seconds: float = 0.0
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Its outputs by name, of its inputs by name."""
+        """Compute its outputs from its inputs, both by name."""
         started = time.perf_counter()
         found = self.session.run(values)
         self.seconds = time.perf_counter() - started
@@ -50,7 +47,7 @@ class HostPartition:
 
 @dataclass
 class DevicePartition:
-    """A partition that MIGraphX runs."""
+    """A partition on MIGraphX."""
 
     info: PartitionInfo
     program: RemoteProgram
@@ -58,13 +55,12 @@ class DevicePartition:
     limits: Limits
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Its outputs by name, of its inputs by name."""
+        """Compute its outputs from its inputs, both by name."""
         shapes = self.program.get_parameter_shapes()
         tensors = {}
         for info in self.info.inputs:
-            if info.name in shapes:  # MIGraphX keeps no parameter that nothing uses
-                array = _fitting(values[info.name], info)
-                # it holds int4 in bytes
+            if info.name in shapes:  # MIGraphX drops unused parameters
+                array = _checked(values[info.name], info)
                 packed = array.dtype.name in _PACKED
                 tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
         with self.worker.limited(self.limits):
@@ -77,7 +73,7 @@ LoadedPartition = HostPartition | DevicePartition
 
 
 class CutModel:
-    """The cleaned model, read when a partition is first cut out of it."""
+    """The cleaned model of a bundle, loaded when the first partition is extracted from it."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -85,11 +81,11 @@ class CutModel:
 
     def part(self, info: PartitionInfo) -> ir.Model:
         """A partition as a model."""
-        return extract(self._loaded(), *_ends(info))
+        return extract(self._loaded(), *_borders(info))
 
     def file(self, info: PartitionInfo) -> contextlib.AbstractContextManager[Path]:
-        """A partition as a file, for a while."""
-        return part_file(self._loaded(), *_ends(info))
+        """A partition as a temporary file."""
+        return part_file(self._loaded(), *_borders(info))
 
     def _loaded(self) -> ir.Model:
         if self._model is None:
@@ -98,12 +94,12 @@ class CutModel:
         return self._model
 
 
-def _ends(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
+def _borders(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
     return [each.name for each in info.inputs], [each.name for each in info.outputs]
 
 
-def _fitting(value: Value, info: TensorInfo) -> Array:
-    """What comes from a partition before, which must be what the model declares it to be."""
+def _checked(value: Value, info: TensorInfo) -> Array:
+    """A value that another partition computed; InputError if it does not have the declared type."""
     assert value is not None
     assert not isinstance(value, list)
     if value.shape != info.shape or value.dtype != info.numpy:
@@ -113,10 +109,11 @@ def _fitting(value: Value, info: TensorInfo) -> Array:
 
 
 _PACKED = frozenset({"int4", "uint4"})
+"""MIGraphX holds these in bytes."""
 
 
 def _as_declared(array: Array, info: TensorInfo) -> Array:
-    """Undo what MIGraphX does to scalars (rank 1) and to int4 (held in bytes); all else stays as it came."""
+    """Undo what MIGraphX does to scalars (rank 1) and to int4 (held in bytes)."""
     if info.shape == () and array.shape == (1,):
         array = array.reshape(())
     if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):

@@ -1,9 +1,8 @@
-"""The manifest of a bundle: what was converted, how, by what, and what came out."""
+"""The manifest of a bundle: what was converted, how, with which versions, and the result."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,43 +13,48 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion.keys import key_of
+from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Kind
 
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
-"""The formats: one program that is the whole model; partitions, of which readers of the first know nothing; or buckets,
-each a bundle of its own (`onnx_bridge.bundle.buckets`)."""
+"""The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
+(`onnx_bridge.bundle.buckets_manifest`)."""
 SHARED = "../"
-"""Before the name of a model that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
+"""Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
 _CHECKSUM = "checksum"
 """The member of a manifest that is the digest of all others."""
 
 
+def manifest_path(bundle: Path) -> Path:
+    """The manifest of a bundle, given its folder or its program (``.mxr``)."""
+    return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / "manifest.json"
+
+
 def sealed(values: Mapping[str, Any]) -> str:
     """The text of a manifest, with its checksum."""
-    return json.dumps({**values, _CHECKSUM: key_of(values)}, indent=2) + "\n"
+    return json.dumps({**values, _CHECKSUM: json_digest(values)}, indent=2) + "\n"
 
 
 def unsealed(text: str | bytes) -> str | None:
-    """What is wrong with the text of a manifest as a text, in words; None where it is as it was written."""
+    """What is wrong with the text of a manifest; None if its checksum matches."""
     try:
         values = json.loads(text)
         claimed = values.pop(_CHECKSUM, None)
         if claimed is None:
-            return "it has no checksum: an earlier version made it"
-        return None if claimed == key_of(values) else "its content is another one (checksum)"
+            return "it has no checksum"
+        return None if claimed == json_digest(values) else "its content was changed (checksum)"
     except (ValueError, TypeError, AttributeError):
-        return "it is no manifest"
+        return "it is not a manifest"
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of whatever format, rather than some other program's."""
+    """Whether a file is a manifest of any format."""
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(values, dict) and {"format", "program"} <= values.keys()
+    return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,9 @@ class TensorInfo:
 
     Attributes:
         name: the model's.
-        dtype: its numpy or ml_dtypes name; ``string``, or ``unknown`` (only where it is on the host).
-        shape: sizes, None for one that depends on the data; None where not even their number is known.
-        kind: what it is (`Kind`); of a sequence, dtype and shape are those of its arrays.
+        dtype: the numpy or ml_dtypes name; ``string``, or ``unknown`` (on the host only).
+        shape: sizes, None for one that depends on the data; None if the rank is unknown.
+        kind: a `Kind`; of a sequence, dtype and shape are those of its arrays.
     """
 
     name: str
@@ -71,7 +75,7 @@ class TensorInfo:
 
     @classmethod
     def of(cls, value: ir.Value) -> TensorInfo:
-        """What a model declares of a value."""
+        """The type that a model declares for a value."""
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
@@ -86,7 +90,7 @@ class TensorInfo:
         return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``kind`` only for what is no tensor."""
+        """As JSON values; ``kind`` only if it is not a tensor."""
         values = dataclasses.asdict(self)
         if self.kind == Kind.TENSOR.value:
             del values["kind"]
@@ -94,7 +98,7 @@ class TensorInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TensorInfo:
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         shape = values["shape"]
         return cls(**{**values, "shape": None if shape is None else tuple(shape)})
 
@@ -110,7 +114,7 @@ class FileInfo:
     """A file of the bundle.
 
     Attributes:
-        file: its name beside the manifest; of a model that buckets share weights in, ``../`` and its name.
+        file: its name beside the manifest; with the prefix ``../`` for a model whose weights buckets share.
         bytes: its size.
         sha256: its digest.
     """
@@ -122,27 +126,21 @@ class FileInfo:
     @classmethod
     def of(cls, path: Path) -> FileInfo:
         """Measure a file."""
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return cls(path.name, path.stat().st_size, digest)
+        return cls(path.name, path.stat().st_size, file_digest(path))
 
     def problem(self, folder: Path) -> str | None:
-        """What is wrong with the file, in words; None where it is as it was.
-
-        Args:
-            folder: that of the manifest.
-        """
+        """What is wrong with the file in a folder (the manifest's); None if it is unchanged."""
         path = folder / self.file
         try:
             size = path.stat().st_size
             if size != self.bytes:
                 return f"it has {size:,} bytes instead of {self.bytes:,}"
-            same = FileInfo.of(path).sha256 == self.sha256
+            unchanged = file_digest(path) == self.sha256
         except FileNotFoundError:
             return "it is missing"
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
-        return None if same else "its content is another one (SHA-256)"
+        return None if unchanged else "its content was changed (SHA-256)"
 
 
 @dataclass(frozen=True)
@@ -156,15 +154,15 @@ class HostNode:
 
 @dataclass(frozen=True)
 class PartitionInfo:
-    """A part of the model that runs as a whole: what computes the outputs from the inputs.
+    """A partition: a part of the model that runs as a whole on one side.
 
     Attributes:
         inputs: in the order of first use.
         outputs: in order.
-        nodes: how many it has.
-        work: what they do, estimated, in multiply-adds.
-        program: the ``.mxr``; None for a partition on the host, which is cut out of the cleaned ONNX when it is loaded.
-        host: the nodes of a partition on the host.
+        nodes: the number of nodes.
+        work: their estimated multiply-adds.
+        program: the ``.mxr``; None for a host partition, which is extracted from the cleaned ONNX when it is loaded.
+        host: the nodes of a host partition that MIGraphX cannot run.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -184,19 +182,51 @@ class PartitionInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PartitionInfo:
-        """What `to_json` gave."""
+        """The inverse of `to_json`."""
         return cls(
             inputs=_tensors(values["inputs"]),
             outputs=_tensors(values["outputs"]),
             nodes=values["nodes"],
             work=values["work"],
-            program=None if values["program"] is None else FileInfo(**values["program"]),
+            program=_file(values["program"]),
             host=tuple(HostNode(**each) for each in values["host"]),
         )
 
 
 def _tensors(items: Sequence[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
     return tuple(map(TensorInfo.from_json, items))
+
+
+def _file(values: Mapping[str, Any] | None) -> FileInfo | None:
+    return None if values is None else FileInfo(**values)
+
+
+@dataclass(frozen=True)
+class CalibrationInfo:
+    """What an int8 or fp8 program was calibrated on.
+
+    Attributes:
+        data: the source of the samples, in words.
+        samples: their number.
+        file: the samples themselves, kept for programs that have to be quantized again when they are loaded.
+    """
+
+    data: str
+    samples: int
+    file: FileInfo | None = None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CalibrationInfo:
+        """Read the JSON values of one."""
+        return cls(values["data"], values["samples"], _file(values["file"]))
+
+
+@dataclass(frozen=True)
+class CleaningInfo:
+    """How the cleaned model was made, for a later conversion to reuse it: its content key, and the notes on it."""
+
+    key: str
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -206,32 +236,40 @@ class Manifest:
     Attributes:
         name: the model's.
         created: date and time, UTC, ISO 8601.
-        source: path and sha256 of the model that was converted (None for a model in memory).
+        source: path and sha256 of the converted model (None for a model in memory).
+        key: the content key of the conversion (`onnx_bridge.conversion.keys`); None for a model in memory.
+        request: the `onnx_bridge.conversion.request.ConvertRequest`, as JSON values.
+        pipeline: the passes that ran, with their options.
         program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in partitions.
-        model: the files of the cleaned ONNX, the model first; empty where only the program was kept.
-        target: what programs were compiled for.
+        model: the files of the cleaned ONNX, the model first; empty if only the program was kept.
+        target: the compilation target.
         architecture: the GPU's ("gfx942"); None for ``ref``.
-        options: of the conversion, as they were used: ``environment`` has what MIGraphX had to be given to compile, and
-            ``key`` is the content key (see `onnx_bridge.conversion.keys`).
-        versions: of everything that had a hand in it.
-        passes: what each pass did.
+        environment: variables that MIGraphX's process needed to compile the programs, and needs to run them.
+        versions: of the libraries involved.
+        passes: the results of each pass.
         inputs: in the model's order.
         outputs: in the model's order.
-        timings: seconds by stage.
-        notes: what the user should know, in sentences.
-        partitions: in the order in which they run; empty for a model that runs wholly on MIGraphX.
-        forecast: of a quantized model, what its convolutions and matrix products will run as on a GPU
+        timings: seconds by stage of the conversion.
+        notes: sentences for the user.
+        partitions: in execution order; empty for a model that runs wholly on MIGraphX.
+        forecast: of a quantized model, the kernels that a GPU will run its convolutions and matrix products with
             (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
+        calibration: what int8 and fp8 programs were calibrated on.
+        tuning: the archive of tuning results.
+        cleaning: how the cleaned model was made; None if it cannot be reused.
     """
 
     name: str
     created: str
     source: dict[str, str | None]
+    key: str | None
+    request: dict[str, Any]
+    pipeline: str
     program: FileInfo | None
     model: tuple[FileInfo, ...]
     target: str
     architecture: str | None
-    options: dict[str, Any]
+    environment: dict[str, str]
     versions: dict[str, str]
     passes: list[dict[str, Any]]
     inputs: tuple[TensorInfo, ...]
@@ -240,70 +278,63 @@ class Manifest:
     notes: list[str] = field(default_factory=list)
     partitions: tuple[PartitionInfo, ...] = ()
     forecast: dict[str, Any] = field(default_factory=dict)
+    calibration: CalibrationInfo | None = None
+    tuning: FileInfo | None = None
+    cleaning: CleaningInfo | None = None
 
     @property
     def format(self) -> int:
-        """Another where an older reader would misunderstand it."""
+        """The number of the format."""
         return PARTITIONS if self.partitions else ONE_PROGRAM
 
     @property
-    def key(self) -> str | None:
-        """The content key; None for a model in memory."""
-        key = self.options.get("key")
-        return key if isinstance(key, str) else None
+    def precision(self) -> str:
+        """What it computes in: fp32, fp16, bf16, int8 or fp8."""
+        return str(self.request["precision"])
+
+    @property
+    def keep_fp32(self) -> list[str]:
+        """The operators and nodes that were kept in float32."""
+        return list(self.request["keep_fp32"])
 
     @property
     def programs(self) -> tuple[FileInfo, ...]:
-        """All of them."""
-        return tuple(
-            each for each in (self.program, *(partition.program for partition in self.partitions)) if each is not None
-        )
-
-    @property
-    def kept(self) -> FileInfo | None:
-        """The data that programs are quantized on again, where there is any."""
-        said = self.options.get("calibration", {})
-        found = {name: said[name] for name in ("file", "bytes", "sha256") if name in said}
-        return FileInfo(**found) if found else None
+        """All of them, in execution order."""
+        return tuple(each for each in (self.program, *(each.program for each in self.partitions)) if each is not None)
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
-        """Everything beside the manifest, the programs behind the model."""
-        tuned = self.options.get("tuning")  # the archive of tuning results
-        others = (self.kept, FileInfo(**tuned) if tuned else None)
+        """Everything beside the manifest: the model, the programs, calibration data and tuning results."""
+        others = (self.calibration.file if self.calibration else None, self.tuning)
         return (*self.model, *self.programs, *filter(None, others))
 
     @property
     def node_share(self) -> float:
-        """Of the nodes, how many run on MIGraphX."""
-        total = sum(partition.nodes for partition in self.partitions)
+        """The share of the nodes that run on MIGraphX."""
+        total = sum(each.nodes for each in self.partitions)
         if not total:
             return float(bool(self.programs))
-        return sum(partition.nodes for partition in self.partitions if partition.program) / total
+        return sum(each.nodes for each in self.partitions if each.program) / total
 
     @property
     def work_share(self) -> float:
-        """Of the estimated work, how much is done on MIGraphX; of the nodes, where nothing is estimated to be work."""
-        total = sum(partition.work for partition in self.partitions)
-        return (
-            sum(partition.work for partition in self.partitions if partition.program) / total
-            if total
-            else self.node_share
-        )
+        """The share of the estimated work on MIGraphX; of the nodes if no work is estimated."""
+        total = sum(each.work for each in self.partitions)
+        return sum(each.work for each in self.partitions if each.program) / total if total else self.node_share
 
     @property
     def partition_line(self) -> str:
-        """The partitions in a line, with the shares; empty for a model that runs wholly on MIGraphX."""
+        """The partitions and shares in one line; empty for a model that runs wholly on MIGraphX."""
         if not self.partitions:
             return ""
         parts = " → ".join(
-            f"{'MIGraphX' if part.program else 'ONNX Runtime'} ({part.nodes} node{'s' * (part.nodes != 1)})"
-            for part in self.partitions
+            f"{'MIGraphX' if each.program else 'ONNX Runtime'} ({each.nodes} node{'s' * (each.nodes != 1)})"
+            for each in self.partitions
         )
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 
     def host_reasons(self) -> str:
-        """Why nodes run on the host, each reason once with the nodes that it goes for."""
+        """Why nodes run on the host: each reason once, with its nodes."""
         nodes: dict[str, list[str]] = {}
         for each in (node for partition in self.partitions for node in partition.host):
             nodes.setdefault(each.reason, []).append(f"{each.operator} {each.node}")
@@ -326,7 +357,7 @@ class Manifest:
         return {**values, "share": {"nodes": round(self.node_share, 6), "work": round(self.work_share, 6)}}
 
     def write(self, path: Path) -> None:
-        """Write it; without waiting for the disk, which would first have to take the weights written before."""
+        """Write it, without synchronizing the disk, which would wait for the weights as well."""
         path.write_text(sealed(self.to_json()))
 
     @classmethod
@@ -343,7 +374,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> Manifest:
-        """Read the text of one; raises as `read`."""
+        """Parse the text of one; raises like `read`."""
         try:
             values = json.loads(text)
             found = values["format"]
@@ -367,21 +398,31 @@ class Manifest:
     def _of(cls, values: Mapping[str, Any]) -> Manifest:
         fields = {each.name for each in dataclasses.fields(cls)}
         if unknown := values.keys() - fields - {"format", "share", _CHECKSUM}:
-            raise TypeError(f"{', '.join(sorted(unknown))} are no fields of it")
+            raise TypeError(f"unknown fields: {', '.join(sorted(unknown))}")
+        calibration, cleaning = values["calibration"], values["cleaning"]
         manifest = cls(
             **{
                 **{name: value for name, value in values.items() if name in fields},
-                "program": None if values["program"] is None else FileInfo(**values["program"]),
+                "program": _file(values["program"]),
                 "model": tuple(FileInfo(**each) for each in values["model"]),
                 "inputs": _tensors(values["inputs"]),
                 "outputs": _tensors(values["outputs"]),
                 "partitions": tuple(map(PartitionInfo.from_json, values.get("partitions", ()))),
+                "calibration": None if calibration is None else CalibrationInfo.from_json(calibration),
+                "tuning": _file(values["tuning"]),
+                "cleaning": None if cleaning is None else CleaningInfo(**cleaning),
             }
         )
-        shared = {each.file.removeprefix(SHARED) for each in manifest.model}
-        for name in {*(each.file for each in manifest.files if each not in manifest.model), *shared}:
-            if not name or name == ".." or Path(name).name != name:  # the next conversion would remove it
-                raise TypeError(f"{name!r} is no file in the bundle")
-        if (manifest.program is None) != bool(manifest.partitions) or (manifest.partitions and not manifest.model):
-            raise TypeError("it has neither a program nor partitions and the model that they are cut from")
+        manifest._check()
         return manifest
+
+    def _check(self) -> None:
+        """TypeError for a file outside of the bundle, which the next conversion would remove; or without programs."""
+        shared = {each.file.removeprefix(SHARED) for each in self.model}
+        for name in {*(each.file for each in self.files if each not in self.model), *shared}:
+            if not name or name == ".." or Path(name).name != name:
+                raise TypeError(f"{name!r} is not a file in the bundle")
+        if (self.program is None) != bool(self.partitions) or (self.partitions and not self.model):
+            raise TypeError("it has neither a program nor partitions with the model that they are extracted from")
+        if not {"precision", "keep_fp32", "options", "dims"} <= self.request.keys():
+            raise TypeError("its request is incomplete")

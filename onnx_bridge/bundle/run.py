@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.bundle.bundle import load
+from onnx_bridge.bundle.load import load
 from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, flat
@@ -20,13 +20,13 @@ from onnx_bridge.samples import files
 
 @dataclass(frozen=True)
 class RunResult:
-    """What ``run`` did.
+    """The result of `run_files`.
 
     Attributes:
-        path: where the outputs were written.
-        outputs: dtype and shape of each array there.
-        seconds: how long it took, without loading.
-        partitions: the partitions that ran and the share of MIGraphX; empty where it ran the whole.
+        path: the file that the outputs were written to.
+        outputs: dtype and shape of each array in it.
+        seconds: the duration, without loading the bundle.
+        partitions: the partitions, and MIGraphX's share of the work; empty for a model wholly on MIGraphX.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Parts of a model as MIGraphX takes them: cut out, written to a file, parsed."""
+"""Parts of a model for MIGraphX: extracted, written to a file, parsed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from passes.target.partition import extract
 
 
 def parse(worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] | None]) -> RemoteProgram:
-    """Let MIGraphX parse a model whose inputs have these shapes."""
-    # a size of 0 reads as unknown to MIGraphX, unless it is given like this
+    """Parse a model, whose inputs have these shapes, with MIGraphX."""
+    # MIGraphX reads a size of 0 in the file as unknown
     empty = {name: [dim or 0 for dim in shape] for name, shape in shapes.items() if shape and 0 in shape}
     return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty))
 
 
 @contextlib.contextmanager
 def part_file(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Path]:
-    """The part of a model between some of its values, by their names, as a file, for a while."""
+    """The part of a model between some of its values, given by name, as a temporary file."""
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / "partition.onnx"
         models.save(extract(model, inputs, outputs), path)

@@ -1,7 +1,8 @@
-"""Whether a bundle is whole, and whether it runs here: the verb ``verify``.
+"""Whether a bundle is intact, and whether it can run here: the verb ``verify``.
 
-Every file is read once, in a stream, and compared with the SHA-256 that its manifest has; manifests carry their own,
-and those of buckets stand in that of the whole. A packed bundle is looked at as it is, without being unpacked.
+Every file is read once, as a stream, and compared with the SHA-256 in its manifest. A manifest has a checksum of
+itself, and the manifest of a bundle with buckets has the digests of those of its buckets. A packed bundle is read
+without unpacking it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnx_bridge.bundle.buckets import BucketsManifest
-from onnx_bridge.bundle.bundle import manifest_path, require
-from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, unsealed
-from onnx_bridge.bundle.pack import is_packed, members, opened
+from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.compatibility import require_compatible
+from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, unsealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx import runtime as runtimes
 
@@ -29,16 +30,16 @@ _CHUNK = 1 << 20
 
 @dataclass
 class Verification:
-    """What was found.
+    """The result of `verify`.
 
     Attributes:
         path: of the bundle.
-        files: what belongs to it, the manifest first: names, and where each is (the archive, of a packed one).
-        bytes: of all of them.
-        problems: what is wrong, by file; empty for a bundle that is whole.
-        unfit: why it does not run here; None where it does, or was not asked.
-        notes: what else is worth knowing, in sentences.
-        made: what it was made by and for, in words.
+        files: its files by name, the manifest first, with their paths (of a packed bundle, the archive's).
+        bytes: the total size.
+        problems: what is wrong, by file; empty for an intact bundle.
+        unfit: why it cannot run here; None if it can, or if that was not checked.
+        notes: sentences for the user.
+        made: the versions and the target that it was made with, in words.
     """
 
     path: Path
@@ -51,25 +52,25 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether it is whole, and runs here."""
+        """Whether it is intact, and can run here."""
         return not self.problems and self.unfit is None
 
     @property
     def summary(self) -> str:
-        """All of it in a sentence."""
+        """The result in one sentence."""
         count = f"{len(self.files)} files, {self.bytes / 2**20:.3g} MiB"
         if self.problems:
-            return f"damaged: {len(self.problems)} of {count} are not as they were made"
+            return f"damaged: {len(self.problems)} of {count} were changed"
         if self.unfit:
-            return f"whole ({count}), but it does not run here: {self.unfit}"
-        return f"whole: {count}, each as it was made"
+            return f"intact ({count}), but it cannot run here: {self.unfit}"
+        return f"intact: {count}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "path": str(self.path),
             "passed": self.passed,
-            "whole": not self.problems,
+            "intact": not self.problems,
             "unfit": self.unfit,
             "problems": self.problems,
             "files": list(self.files),
@@ -80,7 +81,7 @@ class Verification:
         }
 
     def render(self) -> Text:
-        """In lines."""
+        """As text for the terminal."""
         from rich.text import Text
 
         lines = [f"bundle: {self.path}", *([f"made: {self.made}"] if self.made else [])]
@@ -89,23 +90,23 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True) -> Verification:
-    """Look whether a bundle is whole, and whether the MIGraphX and the GPU here can run it.
+    """Check whether a bundle is intact, and whether the MIGraphX and the GPU here can run it.
 
     Args:
         path: its folder, its program (``.mxr``), or the file that it was packed into.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        here: whether to ask if it runs here, too.
+        here: whether to check that it can run here, too.
 
     Raises:
         InputError: there is no bundle.
     """
     path = Path(path)
     files: _Files = _Packed(path) if is_packed(path) else _Folder(manifest_path(path).parent)
-    first = "manifest.json" if is_packed(path) else manifest_path(path).name
+    first = FIRST if is_packed(path) else manifest_path(path).name
     found = Verification(path)
     text = files.read(first)
     if text is None:
-        what = "this is no bundle: it has no manifest" if path.exists() else "there is no such bundle"
+        what = "this is not a bundle: it has no manifest" if path.exists() else "there is no such bundle"
         raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
     if isinstance(files, _Packed) and files.damage:
         found.problems[path.name] = files.damage
@@ -115,7 +116,8 @@ def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bo
         _check(files, {os.path.normpath(folder / each.file): each for each in manifest.files}, found)
     found.bytes = sum(files.size(name) for name in found.files)
     if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
-        found.notes.append(f"not of the bundle: {', '.join(extra[:5])}{' and more' * (len(extra) > 5)}")
+        more = " and more" * (len(extra) > 5)
+        found.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
     programs = [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
     if programs:
         one = programs[0]
@@ -130,7 +132,7 @@ def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bo
 def _walk(
     files: _Files, name: str, text: bytes, found: Verification
 ) -> Iterator[tuple[str, Manifest | BucketsManifest]]:
-    """The manifest, and those of buckets, with their names; what is wrong with one goes into ``found``."""
+    """The manifest, and those of buckets, with their names; their problems are added to ``found``."""
     found.files[name] = files.place(name)
     if problem := unsealed(text):
         found.problems[name] = problem
@@ -140,7 +142,7 @@ def _walk(
             return
         manifest = BucketsManifest.parse(text, name)
     except (BridgeError, ValueError, AttributeError) as error:
-        found.problems[name] = error.what if isinstance(error, BridgeError) else "it is no manifest"
+        found.problems[name] = error.what if isinstance(error, BridgeError) else "it is not a manifest"
         return
     yield name, manifest
     for bucket in manifest.buckets:
@@ -152,7 +154,7 @@ def _walk(
             continue
         yield from _walk(files, inner, content, found)
         if hashlib.sha256(content).hexdigest() != bucket.manifest:
-            found.problems[inner] = "it is not the bucket that belongs here: parts of two conversions are mixed"
+            found.problems[inner] = "it belongs to another conversion"
 
 
 def _check(files: _Files, infos: Mapping[str, FileInfo], found: Verification) -> None:
@@ -171,7 +173,7 @@ def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -
     try:
         there = runtimes.find(runtime)
         for each in needed:
-            require(each, there, found.path)
+            require_compatible(each, there, found.path)
     except BridgeError as error:
         found.unfit = error.what
         return
@@ -181,22 +183,22 @@ def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -
 
 
 class _Files(Protocol):
-    """Where the files of a bundle are."""
+    """Access to the files of a bundle."""
 
     def read(self, name: str) -> bytes | None:
-        """The content of one; None where there is no such file."""
+        """The content of a manifest; None if there is no such file."""
 
     def problem(self, name: str, info: FileInfo) -> str | None:
-        """What is wrong with one, in words."""
+        """What is wrong with a file; None if it is unchanged."""
 
     def names(self) -> set[str]:
-        """All that are there."""
+        """All files."""
 
     def size(self, name: str) -> int:
-        """Bytes of one; 0 where there is no such file."""
+        """The size of a file; 0 if there is no such file."""
 
     def place(self, name: str) -> Path:
-        """Where one is."""
+        """The path of a file."""
 
 
 class _Folder:
@@ -228,7 +230,7 @@ class _Folder:
 
 
 class _Packed:
-    """Files in an archive, which is read once from one end to the other."""
+    """Files in an archive, which is read once, sequentially."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -261,7 +263,7 @@ class _Packed:
             return "it is missing"
         if there.bytes != info.bytes:
             return f"it has {there.bytes:,} bytes instead of {info.bytes:,}"
-        return None if there.sha256 == info.sha256 else "its content is another one (SHA-256)"
+        return None if there.sha256 == info.sha256 else "its content was changed (SHA-256)"
 
     def names(self) -> set[str]:
         return set(self._found)

@@ -143,13 +143,13 @@ def _check_engine(engine: str, address: str | None) -> None:
 
 
 def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
-    from onnx_bridge.batch.engines.job_process import convert_model
     from onnx_bridge.bundle.bundle import Bundle
     from onnx_bridge.bundle.inspect import describe_bundle
+    from onnx_bridge.conversion.buckets import run_any
     from onnx_bridge.parity import check as parity
 
     with progress(as_json) as tell:
-        bundle = convert_model(source, out, request.conversion, tell)
+        bundle = run_any(source, out, request.conversion, tell)
         report = None
         if request.check:
             report = parity.run(bundle, request.check_request(source), tell)

@@ -1,4 +1,4 @@
-"""Converting a model for several sizes: a bundle for each, in one folder, with the large weights written once."""
+"""Converting a model for several sizes: a bundle for each, in one folder, with large weights written once."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ import itertools
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import (
+from onnx_bridge.bundle.buckets import Buckets, has_buckets
+from onnx_bridge.bundle.buckets_manifest import (
     EDGE,
     Axis,
     BucketInfo,
-    Buckets,
     BucketsManifest,
-    Ends,
-    digest,
-    has_buckets,
+    BucketTensor,
     label,
+    manifest_digest,
     size_of,
     symbols_of,
 )
-from onnx_bridge.bundle.bundle import Bundle, manifest_path
-from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, sealed
-from onnx_bridge.conversion.clean import clean
-from onnx_bridge.conversion.convert import convert
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.precision import Precision
-from onnx_bridge.conversion.publish import keep_off
-from onnx_bridge.conversion.request import as_json
+from onnx_bridge.conversion.request import CleanRequest, ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.weight_sharing import SharedWeights
-from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
-from onnx_bridge.core.progress import Stage
-from onnx_bridge.core.values import Kind
+from onnx_bridge.core.progress import Progress, Stage, silent
+from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
+from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
 from passes.core.inference import infer
 
@@ -52,121 +51,172 @@ def convert_buckets(
     buckets: Mapping[str, Sequence[int]],
     *,
     pad: Mapping[str, str] | None = None,
+    target: str = "auto",
+    pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    host: bool = True,
+    cache: bool = True,
+    precision: str = "fp32",
+    calibration: SampleSource | None = None,
+    keep_fp32: Sequence[str] = (),
+    options: Mapping[str, bool | str] | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+    runtime: str | None = None,
     reuse: bool = True,
-    progress: Callable[[str], None] | None = None,
-    **rest: Any,
+    progress: Progress | None = None,
 ) -> Buckets:
     """Convert a model for several sizes of some of its dimensions.
 
     Large weights of the cleaned models are written once, whatever the number of buckets (`SharedWeights`); each program
-    has its own, which its format demands.
+    has its own, which its format requires.
 
     Args:
         model: an ONNX file.
         out: a folder.
         buckets: sizes by symbol; there is a bucket for each combination.
-        pad: by input what it is padded with: a number, or ``edge`` for its last element; default: 0, which is what
-            attention masks want.
+        pad: by input, the value that pads it: a number, or ``edge`` for its last element; default: 0, which is right
+            for attention masks.
+        target: like the following, as for `onnx_bridge.convert`.
+        pipeline: as above.
         dims: sizes of the other symbols.
-        reuse: whether to keep those buckets of an earlier bundle in ``out`` that would be made again as they are, and,
-            of others, the cleaned models that would.
-        progress: told each stage as it begins.
-        rest: as for `convert`.
+        shapes: as above.
+        freeze: as above.
+        host: as above.
+        cache: as above.
+        precision: as above.
+        calibration: as above.
+        keep_fp32: as above.
+        options: as above.
+        timeout: as above.
+        memory: as above.
+        runtime: as above.
+        reuse: whether to keep those buckets of an earlier bundle in ``out`` that are up to date, and the cleaned models
+            of others.
+        progress: as above.
 
     Raises:
-        InputError: a symbol or an input is unknown, sizes are wrong, or as `convert`.
-        RuntimeFailure: as `convert`.
+        InputError: a symbol or an input is unknown, sizes are wrong, or as for `onnx_bridge.convert`.
+        RuntimeFailure: as for `onnx_bridge.convert`.
     """
-    path, out, pad = Path(model), Path(out), dict(pad or {})
-    tell = progress or (lambda _stage: None)
-    path, out, pad, dims = Path(model), Path(out), dict(pad or {}), dict(dims or {})
+    request = ConvertRequest(
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        shapes=as_shapes(shapes),
+        freeze=as_json(freeze),
+        buckets=as_shapes(buckets),
+        pad=dict(pad or {}),
+        host=host,
+        cache=cache,
+        precision=precision,
+        calibration=calibration,
+        keep_fp32=tuple(keep_fp32),
+        options=dict(options or {}),
+        timeout=timeout,
+        memory=memory,
+        runtime=runtime,
+        reuse=reuse,
+    )
+    return run_buckets(model, Path(out), request, progress)
+
+
+def run_any(
+    model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None
+) -> Bundle | Buckets:
+    """Convert a model into a bundle, or, if the request has buckets, into a bundle with buckets."""
+    return (run_buckets if request.buckets else run)(model, out, request, progress)
+
+
+def run_buckets(
+    model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None
+) -> Buckets:
+    """Convert a model for the buckets of a request; errors are those of `convert_buckets`."""
+    source, progress = Source.of(model), progress or silent
     if out.suffix == ".mxr":
         raise InputError("buckets need a folder", where=str(out))
-    source, name = models.load(path), f"{path.stem}.onnx"
-    _check(source, buckets, pad, dims, set(rest.get("freeze") or {}))
-    before = _folders(out)
-    fixed = _others(source, buckets, dims)
-    combined = [dict(zip(buckets, sizes, strict=True)) for sizes in itertools.product(*map(sorted, buckets.values()))]
-    combined.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
-    written = [name, f"{name}.data", *(f"{label(each)}.onnx" for each in combined)]
-    keep_off([out / each for each in (*written, "manifest.json")], path, out)
-    tell(Stage.CLEAN)
-    options = {"pipeline": rest.get("pipeline", "default"), "dims": fixed, "freeze": rest.get("freeze")}
-    cleaned = clean(source, progress=progress, **options).model
+    source.hash()
+    original, name = source.model(), source.name
+    _check(original, request)
+    earlier = _bucket_folders(out)
+    sizes = [dict(zip(request.buckets, each, strict=True)) for each in _combinations(request)]
+    sizes.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
+    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{label(each)}.onnx" for each in sizes), "manifest.json"]
+    refuse_to_overwrite([out / each for each in written], source.given, out)
+    progress(Stage.CLEAN)
+    fixed = _fixed_dims(original, request)
+    cleaned = rewrite(
+        source.model(), CleanRequest(request.pipeline, dims=fixed, freeze=request.freeze), progress=progress
+    ).model
     infer(cleaned)
-    key = _keys(models.digest(path), rest)
-    limits = {each: rest.get(each) for each in ("runtime", "timeout", "memory")}
-    weights = SharedWeights(out / f"{name}.data")
-    made: list[tuple[BucketInfo, Bundle]] = []
-    kept = {}  # mapped while the weights are still those that they were saved with
-    for each in combined if reuse else ():
-        if _is_whole(out / label(each), key({**fixed, **each})):
-            kept[label(each)] = models.load(_model_path(out / label(each)))
-    for each in combined:
+    weights = SharedWeights(out / f"{name}.onnx.data")
+    requests = [replace(request, dims={**fixed, **each}, buckets={}, pad={}) for each in sizes]
+    # loaded while the weights are still those that they were saved with
+    up_to_date = {
+        label(each): models.load(_model_path(out / label(each)))
+        for each, one in zip(sizes, requests, strict=True)
+        if request.reuse and _is_complete(out / label(each), _key(source, one))
+    }
+    buckets: list[BucketInfo] = []
+    for each, one in zip(sizes, requests, strict=True):
         folder = out / label(each)
-        if folder.name in kept:
-            mine = kept[folder.name]
-        else:
-            convert(path, folder, dims={**fixed, **each}, reuse=reuse, progress=progress, **rest)
-            mine = models.load(_model_path(folder))
-        if not made:
-            weights.gather([cleaned, mine])
-        weights.share(folder, mine)
-        made.append((BucketInfo(each, folder.name, digest(folder / "manifest.json")), Bundle(folder, **limits)))
-    tell(Stage.FINISH)
-    if not weights.save(cleaned, out / name):
-        models.save(cleaned, out / name)
-    manifest = _manifest(
-        source, cleaned, made, fixed, rest, name=path.stem, pad=pad, dims=dims, key=key(dims, buckets, pad)
-    )
-    _write(manifest, out)
-    for stale in before - {info.folder for info, _ in made}:
+        if folder.name not in up_to_date:
+            run(source, folder, one, progress)
+        of_bucket = up_to_date.get(folder.name) or models.load(_model_path(folder))
+        if not buckets:
+            weights.gather([cleaned, of_bucket])
+        weights.share(folder, of_bucket)
+        buckets.append(BucketInfo(each, folder.name, manifest_digest(folder / "manifest.json")))
+    progress(Stage.FINISH)
+    if not weights.save(cleaned, out / f"{name}.onnx"):
+        models.save(cleaned, out / f"{name}.onnx")
+    _write(_describe(_Converted(source, original, cleaned, fixed, buckets), out, request), out)
+    for stale in earlier - {each.folder for each in buckets}:
         shutil.rmtree(out / stale, ignore_errors=True)
         (out / f"{stale}.onnx").unlink(missing_ok=True)
-    return Buckets(out, **limits)
+    return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
 
-def _manifest(
-    source: ir.Model,
-    cleaned: ir.Model,
-    made: Sequence[tuple[BucketInfo, Bundle]],
-    fixed: Mapping[str, int],
-    rest: Mapping[str, Any],
-    *,
-    name: str,
-    pad: dict[str, str],
-    dims: dict[str, int],
-    key: str | None,
-) -> BucketsManifest:
-    infos, bundles = tuple(info for info, _ in made), [bundle for _, bundle in made]
-    frozen = set(rest.get("freeze") or {})
-    required = [v for v in source.graph.inputs if v.name not in source.graph.initializers and v.name not in frozen]
-    inputs = tuple(_ends(value, bundles[0].inputs, fixed) for value in required)
+@dataclass(frozen=True)
+class _Converted:
+    """A model for which all buckets were converted: the original, the cleaned one, and the dimensions of both."""
+
+    source: Source
+    model: ir.Model
+    cleaned: ir.Model
+    fixed: Mapping[str, int]
+    buckets: Sequence[BucketInfo]
+
+
+def _describe(converted: _Converted, out: Path, request: ConvertRequest) -> BucketsManifest:
+    infos, model, fixed = tuple(converted.buckets), converted.model, converted.fixed
+    manifests = [Manifest.read(manifest_path(out / each.folder)) for each in infos]
+    first = manifests[0]
+    required = [value for value in _required(model) if value.name not in request.freeze]
+    inputs = tuple(_tensor(value, first.inputs, fixed) for value in required)
     outputs = tuple(
-        _following(_ends(value, bundles[0].outputs, fixed), infos, [_shape(each, str(value.name)) for each in bundles])
-        for value in cleaned.graph.outputs
+        _following(_tensor(value, first.outputs, fixed), infos, [_shape(each, str(value.name)) for each in manifests])
+        for value in converted.cleaned.graph.outputs
     )
     timings: dict[str, float] = {}
-    for each in bundles:
-        for stage, seconds in each.manifest.timings.items():
+    for each in manifests:
+        for stage, seconds in each.timings.items():
             timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-    notes = list(dict.fromkeys(note for each in bundles for note in each.manifest.notes))
-    if loose := [each.name for each in outputs if None in each.axes]:
-        notes.append(f"of {', '.join(loose)} some sizes depend on the data, and are not cut down to what was asked for")
-    first = bundles[0].manifest
-    sizes = {symbol: sorted({info.dims[symbol] for info in infos}) for symbol in infos[0].dims}
+    notes = list(dict.fromkeys(note for each in manifests for note in each.notes))
+    if unknown := [each.name for each in outputs if None in each.axes]:
+        notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
     return BucketsManifest(
-        name=name,
+        name=converted.source.name,
         source=first.source,
-        key=key,
-        model=f"{name}.onnx",
+        key=_key(converted.source, request),
+        request=request.to_json(),
+        model=f"{converted.source.name}.onnx",
         buckets=infos,
         inputs=inputs,
         outputs=outputs,
-        pad=pad,
         target=first.target,
-        options={**first.options, "dims": dims, "buckets": sizes},
         versions=first.versions,
         timings=timings,
         notes=notes,
@@ -174,52 +224,29 @@ def _manifest(
 
 
 def _write(manifest: BucketsManifest, out: Path) -> None:
-    """Write the manifest, with its files as they are, so that it appears whole or not at all."""
+    """Write the manifest atomically, with the files beside it."""
     files = [out / manifest.model, out / f"{manifest.model}.data"]
     try:
-        whole = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
-        write_text(out / "manifest.json", sealed(whole.to_json()))
+        complete = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
+        with tempfile.TemporaryDirectory(prefix=".converting-", dir=out) as staging:
+            written = Path(staging) / "manifest.json"
+            written.write_text(sealed(complete.to_json()))
+            written.replace(out / "manifest.json")
     except OSError as error:
         raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
 
 
-def _keys(source: str, rest: Mapping[str, Any]) -> Callable[..., str | None]:
-    """What gives the key of a bucket for its sizes, and that of the whole."""
-    runtime = runtimes.find(rest.get("runtime"))
-    precision = Precision(rest.get("precision", "fp32"), tuple(rest.get("keep_fp32", ())), rest.get("calibration"))
-
-    def key(
-        dims: Mapping[str, int],
-        buckets: Mapping[str, Sequence[int]] | None = None,
-        pad: Mapping[str, str] | None = None,
-    ) -> str | None:
-        if isinstance(rest.get("calibration"), (str, os.PathLike, type(None))):
-            cleaned = cleaning_key(
-                source,
-                pipeline=rest.get("pipeline", "default"),
-                dims=dims,
-                shapes=rest.get("shapes") or {},
-                freeze=as_json(rest.get("freeze") or {}),
-                runtime=runtime,
-                precision=precision.to_json(),
-            )
-            return conversion_key(
-                cleaned,
-                host=rest.get("host", True),
-                target=resolve_target(rest.get("target", "auto"), runtime),
-                runtime=runtime,
-                precision=precision.to_key(),
-                options=rest.get("options") or {},
-                buckets=buckets,
-                pad=pad,
-            )
-        return None  # arrays in memory are not looked at before they are needed
-
-    return key
+def _key(source: Source, request: ConvertRequest) -> str | None:
+    """The content key of a bucket, or of all; None for calibration samples in memory, which are not read yet."""
+    if not isinstance(request.calibration, (str, os.PathLike, type(None))):
+        return None
+    runtime = runtimes.find(request.runtime)
+    target = resolve_target(request.target, runtime)
+    return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
 
 
-def _is_whole(bundle: Path, key: str | None) -> bool:
-    """Whether there is a bundle with a key, whose files are those that it had when it was made."""
+def _is_complete(bundle: Path, key: str | None) -> bool:
+    """Whether there is a bundle with this key, whose files are intact."""
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
@@ -232,7 +259,7 @@ def _model_path(bundle: Path) -> Path:
     return bundle / Manifest.read(manifest_path(bundle)).model[0].file
 
 
-def _folders(out: Path) -> set[str]:
+def _bucket_folders(out: Path) -> set[str]:
     """The folders of the buckets that are there already."""
     try:
         return {each.folder for each in BucketsManifest.read(manifest_path(out)).buckets} if has_buckets(out) else set()
@@ -240,36 +267,41 @@ def _folders(out: Path) -> set[str]:
         return set()
 
 
-def _check(
-    model: ir.Model,
-    buckets: Mapping[str, Sequence[int]],
-    pad: Mapping[str, str],
-    dims: Mapping[str, int],
-    frozen: set[str],
-) -> None:
-    required = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-    kept = [value for value in required if value.name not in frozen]
-    symbols = {axis for value in kept for axis in dims_of(value) or () if isinstance(axis, str)}
-    for name, sizes in buckets.items():
-        if name not in symbols:
-            hint = nearest(name, symbols) or f"there are {', '.join(sorted(symbols)) or 'none'}"
-            raise InputError(f"no input has a dimension {name}", where="bucket", hint=hint)
-        if name in dims:
-            raise InputError("it has a fixed size as well", where=f"bucket {name}")
-        if not sizes or min(sizes) < 1:
-            raise InputError("sizes must be 1 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
-    if not buckets:
-        raise InputError("there are no sizes", where="bucket", hint="for example batch=1,4,16")
-    names = [str(value.name) for value in kept]
-    for name, rule in pad.items():
+def _combinations(request: ConvertRequest) -> itertools.product[tuple[int, ...]]:
+    return itertools.product(*map(sorted, request.buckets.values()))
+
+
+def _required(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def _check(model: ir.Model, request: ConvertRequest) -> None:
+    """Require that buckets and padding rules fit the model; raises InputError."""
+    inputs = [value for value in _required(model) if value.name not in request.freeze]
+    _check_sizes({axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}, request)
+    names = [str(value.name) for value in inputs]
+    for name, rule in request.pad.items():
         if name not in names:
             hint = nearest(name, names) or f"there are {', '.join(names)}"
             raise InputError(f"the model has no input {name}", where="pad", hint=hint)
         if rule != EDGE and not _is_number(rule):
             raise InputError(f"{rule!r} is neither a number nor {EDGE}", where=f"pad {name}")
-    for value in kept:
+    for value in inputs:
         if Kind.of(value.type) is not Kind.TENSOR or value.dtype == ir.DataType.STRING or value.shape is None:
             raise InputError("only tensors of numbers can be padded", where=f"input {value.name!r}")
+
+
+def _check_sizes(symbols: set[str], request: ConvertRequest) -> None:
+    if not request.buckets:
+        raise InputError("there are no sizes", where="bucket", hint="for example batch=1,4,16")
+    for name, sizes in request.buckets.items():
+        if name not in symbols:
+            hint = nearest(name, symbols) or f"there are {', '.join(sorted(symbols)) or 'none'}"
+            raise InputError(f"no input has a dimension {name}", where="bucket", hint=hint)
+        if name in request.dims:
+            raise InputError("it has a fixed size as well", where=f"bucket {name}")
+        if not sizes or min(sizes) < 1:
+            raise InputError("sizes must be 1 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
 
 
 def _is_number(text: str) -> bool:
@@ -280,29 +312,33 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _others(model: ir.Model, buckets: Mapping[str, Sequence[int]], dims: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of all symbols that have no buckets: as given, or 1."""
+def _fixed_dims(model: ir.Model, request: ConvertRequest) -> dict[str, int]:
+    """The sizes of all symbols that have no buckets: those of the request, or 1."""
     axes = [axis for value in model.graph.inputs for axis in dims_of(value) or () if isinstance(axis, str)]
-    free = [axis for axis in axes if axis not in buckets and not symbols_of(axis) & buckets.keys()]
-    return {**dict.fromkeys(free, 1), **dims}
+    bucketed = request.buckets.keys()
+    free = [axis for axis in axes if axis not in bucketed and not symbols_of(axis) & bucketed]
+    return {**dict.fromkeys(free, 1), **request.dims}
 
 
-def _ends(value: ir.Value, given: Sequence[TensorInfo], fixed: Mapping[str, int]) -> Ends:
-    info = next(each for each in given if each.name == value.name)
+def _tensor(value: ir.Value, infos: Sequence[TensorInfo], fixed: Mapping[str, int]) -> BucketTensor:
+    info = next(each for each in infos if each.name == value.name)
     axes = dims_of(value) if value.shape is not None else None
     if axes is None or len(axes) != len(info.shape or ()):
         axes = tuple(None for _ in info.shape or ())
-    return Ends(info.name, info.dtype, tuple(fixed.get(axis, axis) if isinstance(axis, str) else axis for axis in axes))
+    sizes = tuple(fixed.get(axis, axis) if isinstance(axis, str) else axis for axis in axes)
+    return BucketTensor(info.name, info.dtype, sizes)
 
 
-def _shape(bundle: Bundle, name: str) -> tuple[int | None, ...]:
-    return next(each.shape or () for each in bundle.outputs if each.name == name)
+def _shape(manifest: Manifest, name: str) -> tuple[int | None, ...]:
+    return next(each.shape or () for each in manifest.outputs if each.name == name)
 
 
-def _following(ends: Ends, infos: Sequence[BucketInfo], shapes: Sequence[tuple[int | None, ...]]) -> Ends:
-    """An output whose dimensions say by what they are given in the buckets which symbols they follow."""
+def _following(
+    output: BucketTensor, infos: Sequence[BucketInfo], shapes: Sequence[tuple[int | None, ...]]
+) -> BucketTensor:
+    """An output, with the symbol that each axis follows, judged by its sizes in all buckets."""
     axes: list[Axis] = []
-    for index, axis in enumerate(ends.axes):
+    for index, axis in enumerate(output.axes):
         sizes = [shape[index] for shape in shapes]
         if all(size_of(axis, info.dims) == size is not None for info, size in zip(infos, sizes, strict=True)):
             axes.append(axis)
@@ -313,4 +349,4 @@ def _following(ends: Ends, infos: Sequence[BucketInfo], shapes: Sequence[tuple[i
         else:
             alike = [name for name in infos[0].dims if [each.dims[name] for each in infos] == sizes]
             axes.append(alike[0] if len(alike) == 1 else None)
-    return Ends(ends.name, ends.dtype, tuple(axes))
+    return BucketTensor(output.name, output.dtype, tuple(axes))

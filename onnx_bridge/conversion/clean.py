@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
 from onnx_bridge.conversion.explain import rewrite_line
-from onnx_bridge.conversion.request import as_json, as_shapes
+from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import Comparison
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What `clean` did.
+    """The result of `clean`.
 
     Attributes:
         model: the cleaned model.
         pipeline: the passes that ran.
-        steps: what each of them did, in order.
-        checked: for each step what `verify` found; None where it changed nothing; empty without `verify`.
-        notes: what the user should know, in sentences.
-        path: where it was written; None where it was not.
+        steps: the results of each pass, in order.
+        notes: sentences for the user.
+        path: the file that it was written to, if any.
+        checked: the comparison of each step, None if it changed nothing; empty without ``verify``.
     """
 
     model: ir.Model
@@ -47,7 +48,7 @@ class Cleaned:
 
     @property
     def passed(self) -> bool:
-        """Whether no pass was found to move numbers further than it may."""
+        """Whether the results of every verified pass are within its exactness."""
         return all(each is None or each.passed for each in self.checked)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,13 +64,11 @@ class Cleaned:
         }
 
     def trace(self) -> RenderableType:
-        """What each pass did, rewrite by rewrite, and what it left alone and why."""
+        """Every rewrite of each pass, and every skip with its reason."""
         lines = []
         for step in self.steps:
             lines += [f"{step.name}: {rewrite_line(each)}" for each in step.result.rewrites]
-            lines += [
-                f"{step.name} leaves {each.node or 'the model'} alone: {each.reason}" for each in step.result.skips
-            ]
+            lines += [f"{step.name} skips {each.node or 'the model'}: {each.reason}" for each in step.result.skips]
         return "\n".join(lines)
 
     def _step_to_json(self, index: int) -> dict[str, Any]:
@@ -81,7 +80,7 @@ class Cleaned:
         return values
 
     def render(self) -> RenderableType:
-        """As a table, one row a pass."""
+        """As a table with one row per pass."""
         from rich.console import Group
         from rich.table import Table
 
@@ -111,45 +110,73 @@ def clean(
     target: Target | None = None,
     verify: Literal["none", "each"] = "none",
     max_rewrites: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Cleaned:
     """Rewrite a model with the passes of a pipeline.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is.
+        model: an ONNX file, or a model in memory, which is not modified.
         out: the file to write; None writes nothing.
         pipeline: the passes, as a specification (``fold-constants{max-bytes=1MiB},remove-dead``) or the name of a
             pipeline (``default``, ``minimal``, ``none``).
         dims: sizes of symbolic dimensions by name.
         shapes: whole shapes by input name.
         freeze: inputs that become constant, by name: an array, or a value as JSON.
-        default_dim: the size of every dimension of an input that is still open; None leaves it open.
-        target: the runtime that the model is meant for, which passes may ask; None where there is none.
-        verify: ``each`` runs the model on ONNX Runtime before and after each pass that changes it, on a seeded sample.
-        max_rewrites: how many rewrites all passes together may commit, to find a wrong one by halving.
-        progress: told each pass as it begins.
+        default_dim: the size of every input dimension that is still open; None leaves it open.
+        target: the runtime that the model is meant for, which gives verdicts; None if there is none.
+        verify: ``each`` compares the model on ONNX Runtime before and after each pass that changes it, on a seeded
+            sample.
+        max_rewrites: how many rewrites all passes together may commit, to bisect them.
+        progress: called with the name of each pass as it begins.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
     """
+    request = CleanRequest(
+        pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), default_dim, verify, max_rewrites
+    )
     loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
-    passes = Pipeline.parse(pipeline)
+    cleaned = rewrite(loaded, request, target=target, progress=progress)
+    if out is None:
+        return cleaned
+    models.save(cleaned.model, out)
+    return replace(cleaned, path=Path(out))
+
+
+def rewrite(
+    model: ir.Model,
+    request: CleanRequest,
+    pipeline: Pipeline | None = None,
+    *,
+    target: Target | None = None,
+    progress: Progress | None = None,
+) -> Cleaned:
+    """Rewrite a model in place.
+
+    Args:
+        model: the model; use that of the result from now on.
+        request: how.
+        pipeline: the request's, if it is parsed already.
+        target: the runtime that gives verdicts; None if there is none.
+        progress: called with the name of each pass as it begins.
+
+    Raises:
+        InputError: the pipeline, a dimension or an input is wrong.
+    """
+    passes = pipeline or Pipeline.parse(request.pipeline)
     notes = []
-    if freeze:
-        passes = Pipeline([FreezeInputs(values=as_json(freeze))]) + passes
-    if dims or shapes or default_dim is not None:
-        sizes = FreezeShapes(dims=dict(dims or {}), shapes=as_shapes(shapes), default=default_dim)
+    if request.freeze:
+        passes = Pipeline([FreezeInputs(values=request.freeze)]) + passes
+    if request.dims or request.shapes or request.default_dim is not None:
+        sizes = FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)
         passes = Pipeline([sizes]) + passes
-        if default_dim is not None:
-            notes = _left_open(loaded, dims or {}, {*(shapes or ()), *(freeze or ())}, default_dim)
-    verifier = Verifier(loaded, dims, shapes) if verify == "each" else None
-    context = Context(target, budget=Budget(max_rewrites), progress=progress)
-    steps = passes.run(loaded, context, between=verifier)
-    cleaned = steps[-1].result.model if steps else loaded
-    if out is not None:
-        models.save(cleaned, out)
-    checked = verifier.found if verifier else []
-    return Cleaned(cleaned, passes, steps, notes, Path(out) if out is not None else None, checked)
+        if request.default_dim is not None:
+            notes = _open_dims(model, request)
+    verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
+    context = Context(target, budget=Budget(request.max_rewrites), progress=progress)
+    steps = passes.run(model, context, between=verifier)
+    cleaned = steps[-1].result.model if steps else model
+    return Cleaned(cleaned, passes, steps, notes, checked=verifier.found if verifier else [])
 
 
 def _checked(comparison: Comparison | None) -> str:
@@ -161,19 +188,20 @@ def _checked(comparison: Comparison | None) -> str:
     return f"{largest:.1e}" if largest else "equal"
 
 
-def _left_open(model: ir.Model, dims: Mapping[str, int], given: Collection[str], size: int) -> list[str]:
+def _open_dims(model: ir.Model, request: CleanRequest) -> list[str]:
     """A note on the dimensions that the user left open."""
     names: dict[str, None] = {}
     for value in model.graph.inputs:
-        if value.shape is None or value.name in given or value.name in model.graph.initializers:
+        given = value.name in request.shapes or value.name in request.freeze
+        if value.shape is None or given or value.name in model.graph.initializers:
             continue
         if not isinstance(value.type, ir.TensorType):  # the arrays of a sequence may have any sizes
             continue
         for index, dim in enumerate(value.shape):
-            if isinstance(dim, ir.SymbolicDim) and dim.value not in dims:
+            if isinstance(dim, ir.SymbolicDim) and dim.value not in request.dims:
                 names[dim.value or f"{value.name}[{index}]"] = None
     if not names:
         return []
     first = next(iter(names))
     how = f"--dim {first}=N" if "[" not in first else f"--shape {first.split('[')[0]}:[…]"
-    return [f"left open, and so given the size {size}: {', '.join(names)}; choose with {how}"]
+    return [f"open dimensions got the size {request.default_dim}: {', '.join(names)}; choose with {how}"]

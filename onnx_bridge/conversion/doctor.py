@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import clean
-from onnx_bridge.conversion.partition import Partitioned, completed, partition
+from onnx_bridge.conversion.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -211,7 +211,7 @@ def doctor(
         progress=progress,
     )
     tell("parse")
-    partitioned = partition(completed(after.model), target, host=host)
+    partitioned = partition(with_inferred_types(after.model), target, host=host)
     fates = _Fates(after.model, after.steps, partitioned)
     nodes = [
         NodeFinding(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *fates.of(node))

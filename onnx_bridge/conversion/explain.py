@@ -82,7 +82,7 @@ class Explanation:
     def render(self) -> str:
         """One line a rewrite or skip."""
         lines = [f"would rewrite {rewrite_line(each)}" for each in self.rewrites]
-        lines += [f"leaves {each.node or 'the model'} alone: {each.reason}" for each in self.skips]
+        lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
         return (
             "\n".join(lines) or f"{self.name} finds nothing that it is about{f' at {self.node}' if self.node else ''}"
         )

@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
 from passes.core import graphs
 from passes.core.graphs import Scope
@@ -144,8 +145,6 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
 
 def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]) -> dict[str, float]:
     """The largest magnitude of values: of constants, of inputs, and of what ONNX Runtime makes of the samples."""
-    from onnx_bridge.reference.reference import Reference
-
     found: dict[str, float] = {}
     wanted: list[str] = []
     inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]

@@ -1,9 +1,8 @@
-"""The cleaned model of a conversion: made by the passes, or taken from the bundle that is there already.
+"""The cleaned model of an earlier bundle, for a conversion that cleans alike.
 
-Options of compiling, int8 and fp8, the target and whether nodes may run on the host have no part in cleaning. Where
-only these have changed since the bundle in OUT was made, its cleaned model is linked into the new one, and the passes
-and MIGraphX's verdicts are not asked again. fp16 and bf16 are made by passes, before legalization, and so are cleaned
-anew.
+Compile options, int8 and fp8, the target, and whether nodes may run on the host do not affect cleaning. If only these
+have changed since the bundle in OUT was made, its cleaned model is linked into the new one, and neither the passes nor
+MIGraphX's verdicts are needed. fp16 and bf16 are made by passes, before legalization, so that models are cleaned again.
 """
 
 from __future__ import annotations
@@ -15,25 +14,22 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bundle import manifest_path
-from onnx_bridge.bundle.manifest import SHARED, Manifest
-from onnx_bridge.conversion.clean import Cleaned
-from onnx_bridge.conversion.precision import converted
-from onnx_bridge.conversion.publish import link
+from onnx_bridge.bundle.manifest import SHARED, CleaningInfo, Manifest, manifest_path
+from onnx_bridge.conversion.staging import link
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
 
 
 @dataclass(frozen=True)
-class CleanModel:
-    """A cleaned model, and what a manifest says of how it came to be.
+class PassResults:
+    """A model after its passes, and what a manifest records of them.
 
     Attributes:
         model: in memory.
-        pipeline: the passes that ran.
-        passes: what each of them did (`passes.core.pipeline.Step.to_json`).
-        notes: what the user should know, in sentences.
-        files: where it lies already, the model first; empty for one that was just made, or that shares its weights.
+        pipeline: the passes that ran, as text.
+        passes: the results of each (`passes.core.pipeline.Step.to_json`).
+        notes: sentences for the user.
+        files: the files that it is in, the model first; empty for a new one, or for one that shares its weights.
     """
 
     model: ir.Model
@@ -42,48 +38,47 @@ class CleanModel:
     notes: list[str]
     files: tuple[Path, ...] = ()
 
-    @classmethod
-    def of(cls, cleaned: Cleaned, precision: str) -> CleanModel:
-        """What `clean` gave."""
-        steps = cleaned.steps
-        notes = [*cleaned.notes, *converted(steps, precision)]
-        return cls(cleaned.model, str(cleaned.pipeline), [step.to_json() for step in steps], notes)
-
     def write(self, path: Path) -> None:
-        """Put it at a path, with its external data beside it; raises as `onnx_bridge.model.io.save`."""
+        """Write the model, with its external data beside it; raises like `onnx_bridge.model.io.save`."""
         if not self.files:
             models.save(self.model, path)
         for each in self.files:
             link(each, path.parent / each.name)
 
 
-def earlier(out: Path, name: str, key: str | None) -> CleanModel | None:
-    """The cleaned model of a bundle that was cleaned alike; None where there is none, or it is not whole.
+class EarlierBundle:
+    """The bundle in a folder, if its manifest says how its model was cleaned.
 
     Args:
-        out: the bundle's folder.
-        name: of the model, which its files are named after.
-        key: the key of the cleaning.
+        out: the folder.
+
+    Attributes:
+        cleaning: how; None if there is no such bundle.
     """
-    found = recorded(out)
-    if found is None or key is None or found.name != name or found.options["cleaned"]["key"] != key:
-        return None
-    files = [out / each.file for each in found.model]
-    if not files or any(each.problem(out) for each in found.model):
-        return None
-    own = () if any(each.file.startswith(SHARED) for each in found.model) else tuple(files)
-    with contextlib.suppress(BridgeError):
-        notes = found.options["cleaned"]["notes"]
-        return CleanModel(models.load(files[0]), found.options["pipeline"], found.passes, notes, own)
-    return None
 
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._manifest: Manifest | None = None
+        with contextlib.suppress(BridgeError):
+            if out.suffix != ".mxr" and manifest_path(out).exists():
+                self._manifest = Manifest.read(manifest_path(out))
+        self.cleaning: CleaningInfo | None = self._manifest.cleaning if self._manifest else None
 
-def recorded(out: Path) -> Manifest | None:
-    """The manifest of the bundle in a folder, where it says how its model was cleaned."""
-    place = manifest_path(out)
-    with contextlib.suppress(BridgeError):
-        if out.suffix != ".mxr" and place.exists():
-            found = Manifest.read(place)
-            cleaned = found.options.get("cleaned")
-            return found if isinstance(cleaned, dict) and {"key", "notes"} <= cleaned.keys() else None
-    return None
+    def cleaned(self, name: str, key: str | None) -> PassResults | None:
+        """Its cleaned model, if it is intact and has a key.
+
+        Args:
+            name: of the model, which its files are named after.
+            key: of the cleaning.
+        """
+        manifest, cleaning = self._manifest, self.cleaning
+        if manifest is None or cleaning is None or manifest.name != name or key is None or cleaning.key != key:
+            return None
+        if not manifest.model or any(each.problem(self._out) for each in manifest.model):
+            return None
+        files = tuple(self._out / each.file for each in manifest.model)
+        shared = any(each.file.startswith(SHARED) for each in manifest.model)
+        with contextlib.suppress(BridgeError):
+            model = models.load(files[0])
+            return PassResults(model, manifest.pipeline, manifest.passes, cleaning.notes, () if shared else files)
+        return None

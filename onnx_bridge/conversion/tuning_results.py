@@ -1,37 +1,35 @@
-"""Tuning results that travel with a bundle.
+"""Tuning results that are kept in a bundle.
 
-Compiling for a GPU measures kernels: MIGraphX keeps what it found in its problem cache (``MIGRAPHX_PROBLEM_CACHE``, a
-JSON file), MIOpen in its user databases (``MIOPEN_USER_DB_PATH``, a folder). With the option ``tuning=keep`` both lie
-in a folder of the conversion's own, and go into the bundle as one archive; ``tuning=BUNDLE`` begins with the results of
-an earlier bundle, so that a model that has changed a little, or needs to be compiled again, is not tuned from scratch.
+Compiling for a GPU measures kernels. MIGraphX keeps the results in its problem cache (``MIGRAPHX_PROBLEM_CACHE``, a
+JSON file), MIOpen in its user databases (``MIOPEN_USER_DB_PATH``, a folder). With the option ``tuning=keep`` both are
+in a folder of the conversion, and are added to the bundle as one archive. ``tuning=BUNDLE`` starts with the results of
+an earlier bundle, so that a model that has changed a little, or is compiled again, is not tuned from scratch.
 
-Results belong to a GPU's architecture and a minor release of MIGraphX: those of another are not taken. The ``ref``
-target tunes nothing, so there is nothing to keep. Either is said in a note of the bundle, which is right without them.
+Results are valid for a GPU's architecture and a minor release of MIGraphX; others are not used. The ``ref`` target
+tunes nothing. Either is a note of the bundle.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from onnx_bridge.bundle.manifest import FileInfo
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, manifest_path
 from onnx_bridge.core.errors import InputError
 
 ENDING = ".tuning.zip"
-"""What the name of the archive ends in."""
+"""The ending of the archive's name."""
 _CACHE, _DATABASES = "problem_cache.json", "miopen"
 _MOST = 1 << 30
-"""Bytes that an archive may unpack to."""
+"""The largest size of an unpacked archive, in bytes."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What results are for.
+    """What tuning results are valid for.
 
     Attributes:
         target: ``ref`` or ``gpu``.
@@ -53,30 +51,30 @@ class Origin:
 
 
 class TuningResults:
-    """The results of one conversion, which has them as a context.
+    """The tuning results of one conversion; a context manager, which removes the temporary folder.
 
     Args:
         option: ``keep``, the path of an earlier bundle, or empty for none.
-        here: what is compiled for.
+        here: what the conversion compiles for.
 
     Attributes:
-        environment: the variables for MIGraphX's process; empty where nothing is tuned.
-        notes: what the user should know, in sentences.
+        environment: the variables of MIGraphX's process; empty if nothing is tuned.
+        notes: sentences for the user.
 
     Raises:
-        InputError: the earlier bundle is none, or damaged.
+        InputError: there is no earlier bundle, or it is damaged.
     """
 
     def __init__(self, option: str, here: Origin) -> None:
         self.environment: dict[str, str] = {}
         self.notes: list[str] = []
-        self._room: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         earlier = None if option in ("", "keep") else _Earlier.of(Path(option))
         if option and here.target != "gpu":
             self.notes.append(f"no tuning results are kept: the target {here.target} tunes nothing")
         elif option:
-            self._room = tempfile.TemporaryDirectory(prefix="onnx-bridge-tuning-")
-            folder = Path(self._room.name)
+            self._folder = tempfile.TemporaryDirectory(prefix="onnx-bridge-tuning-")
+            folder = Path(self._folder.name)
             (folder / _DATABASES).mkdir()
             if earlier is not None:
                 self.notes.append(earlier.unpack(folder, here))
@@ -91,31 +89,31 @@ class TuningResults:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._room is not None:
-            self._room.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
 
-    def keep(self, path: Path) -> dict[str, Any]:
-        """Put what was found into an archive.
+    def keep(self, path: Path) -> FileInfo | None:
+        """Write the results into an archive.
 
         Returns:
-            The archive as a `FileInfo`, as JSON values; empty where there is nothing.
+            The archive; None if there are no results.
         """
-        if self._room is None:
-            return {}
-        room = Path(self._room.name)
+        if self._folder is None:
+            return None
+        room = Path(self._folder.name)
         files = sorted(each for each in room.rglob("*") if each.is_file() and each.stat().st_size)
         if not files:
             self.notes.append("no tuning results are kept: compiling tuned nothing")
-            return {}
+            return None
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             for each in files:
                 archive.write(each, each.relative_to(room).as_posix())
-        return asdict(FileInfo.of(path))
+        return FileInfo.of(path)
 
 
 @dataclass(frozen=True)
 class _Earlier:
-    """An earlier bundle: its path, what it was compiled for, and its archive (None: it keeps no results)."""
+    """An earlier bundle: its path, what it was compiled for, and its archive, if it has one."""
 
     path: Path
     origin: Origin
@@ -123,23 +121,21 @@ class _Earlier:
 
     @classmethod
     def of(cls, path: Path) -> _Earlier:
-        manifest = path.with_suffix(".manifest.json") if path.suffix == ".mxr" else path / "manifest.json"
         try:
-            values = json.loads(manifest.read_text())
-            origin = Origin(values["target"], values["architecture"], values["versions"]["migraphx"])
-            kept = values["options"].get("tuning")
-            archive = manifest.parent / Path(kept["file"]).name if kept else None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"there is no bundle to take tuning results from at {path}: {type(error).__name__}: {error}"
-            hint = "keep, or what an earlier conversion wrote"
+            manifest = Manifest.read(manifest_path(path))
+        except InputError as error:
+            what = f"there is no bundle to take tuning results from at {path}: {error.what}"
+            hint = "give keep, or an earlier bundle"
             raise InputError(what, where="option 'tuning'", hint=hint) from None
+        origin = Origin(manifest.target, manifest.architecture, manifest.versions["migraphx"])
+        archive = manifest_path(path).parent / manifest.tuning.file if manifest.tuning else None
         return cls(path, origin, archive)
 
     def unpack(self, folder: Path, here: Origin) -> str:
-        """Lay its results ready; returns what was done, in a sentence.
+        """Unpack its results into a folder, if they are valid here; returns a note.
 
         Raises:
-            InputError: the archive is gone or damaged.
+            InputError: the archive is missing or damaged.
         """
         if self.archive is None:
             return f"{self.path} keeps no tuning results: tuned from scratch"
@@ -152,8 +148,8 @@ class _Earlier:
                 if sum(each.file_size for each in infos) > _MOST or not all(
                     each.resolve().is_relative_to(folder.resolve()) for each in inside
                 ):
-                    raise zipfile.BadZipFile("it holds what no conversion put there")
+                    raise zipfile.BadZipFile("it has files that no conversion wrote")
                 archive.extractall(folder, infos)
         except (OSError, zipfile.BadZipFile) as error:
             raise InputError(f"its tuning results cannot be read: {error}", where=str(self.archive)) from None
-        return f"tuning went on from the results of {self.path} ({len(infos)} files)"
+        return f"tuning started from the results of {self.path} ({len(infos)} files)"

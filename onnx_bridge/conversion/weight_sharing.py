@@ -21,9 +21,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bundle import manifest_path
-from onnx_bridge.bundle.manifest import SHARED, FileInfo, Manifest
-from onnx_bridge.conversion.publish import aside, link, publish
+from onnx_bridge.bundle.manifest import SHARED, FileInfo, Manifest, manifest_path
+from onnx_bridge.conversion.staging import link, move_into_place, staging_folder
 from onnx_bridge.core.atomic_write import AtomicFiles, write_all
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import elements, packed_size
@@ -127,7 +126,7 @@ class SharedWeights:
         """
         manifest = Manifest.read(manifest_path(bundle))
         path = bundle.with_name(f"{bundle.name}.onnx")
-        with aside(bundle) as folder:
+        with staging_folder(bundle) as folder:
             if self._info is not None and self.save(model, path):
                 found = (FileInfo.of(path), self._info)
                 files = tuple(replace(each, file=f"{SHARED}{each.file}") for each in found)
@@ -138,7 +137,7 @@ class SharedWeights:
                 return
             for each in manifest.files[len(manifest.model) :]:
                 link(bundle / each.file, folder / each.file)
-            publish(bundle, folder, replace(manifest, model=files))
+            move_into_place(bundle, folder, replace(manifest, model=files))
 
 
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:

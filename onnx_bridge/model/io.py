@@ -45,17 +45,22 @@ _SAYS = {
 }
 
 
-def load(path: str | os.PathLike[str]) -> ir.Model:
+def load(path: str | os.PathLike[str] | ModelFile) -> ir.Model:
     """Read a model; its weights stay in their files, which must not be written to as long as it lives.
 
     Args:
-        path: an ONNX file. Its external data, if any, must be in its folder, or in that of the file that it links to.
+        path: an ONNX file, or one that is parsed already. Its external data, if any, must be in its folder, or in that
+            of the file that it links to.
 
     Raises:
         InputError: it cannot be read, is no ONNX model, or has a defect that would make it compute something else:
             elements missing, names undefined or defined twice, nodes waiting for each other, sparse initializers.
     """
-    return build(ModelFile(Path(path)))
+    return build(_file(path))
+
+
+def _file(path: str | os.PathLike[str] | ModelFile) -> ModelFile:
+    return path if isinstance(path, ModelFile) else ModelFile(Path(path))
 
 
 def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool | None = None) -> None:
@@ -223,14 +228,14 @@ def session_source(model: ir.Model) -> SessionSource:
     return SessionSource(message.join(), weights)
 
 
-def digest(path: str | os.PathLike[str]) -> str:
+def digest(path: str | os.PathLike[str] | ModelFile) -> str:
     """The SHA-256 of a model, in hexadecimal: that of its file, or of its file's and its external data's digests.
 
     Raises:
         InputError: as `load`.
     """
     hashes = []
-    for source in ModelFile(Path(path)).sources.values():
+    for source in _file(path).sources.values():
         hashed, at = hashlib.sha256(), 0
         while chunk := source.read(at, 1 << 22):
             hashed.update(chunk)

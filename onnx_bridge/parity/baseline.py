@@ -81,7 +81,7 @@ class Baseline:
         tell("reference")
         reference = Reference(original)
         samples = _samples(bundle, original, request)
-        freeze = bundle.manifest.options.get("freeze", {})
+        freeze = bundle.manifest.request["freeze"]
         frozen = frozen_values(models.load(original), freeze) if freeze else {}
         original_samples = [{**sample, **frozen} for sample in samples]
         device, cleaning = _tolerances(request, bundle)
@@ -173,12 +173,11 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     """The tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
     device = request.error_tolerances
     cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
-    options = bundle.manifest.options
-    precision = options.get("precision")
-    if precision is None:
+    precision = bundle.manifest.precision
+    if precision == "fp32":
         return device, cleaning
     device = device.at_least(TOLERANCES[precision])
-    lowered_by_pass = precision in BY_PASS or "keep_fp32" in options
+    lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.keep_fp32)
     return device, device if lowered_by_pass else cleaning
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from onnx_bridge.bundle.buckets import BucketInfo, Buckets, label
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.buckets_manifest import BucketInfo, label
 from onnx_bridge.conversion.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
@@ -38,11 +39,11 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
     names = {each.name for each in bundle.manifest.inputs}
     specs = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
     reference = Reference(original)
-    fixed = bundle.manifest.options["dims"]
+    fixed = bundle.manifest.request["dims"]
     symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
-    precision = bundle.manifest.options.get("precision")
+    precision = bundle.manifest.precision
     tolerances = request.error_tolerances
-    if precision is not None:
+    if precision != "fp32":
         tolerances = tolerances.at_least(TOLERANCES[precision])
     legs = []
     for info in bundle.manifest.buckets:

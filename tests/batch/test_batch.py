@@ -342,7 +342,7 @@ class TestFailures:
         (tmp_path / "out/a").mkdir(parents=True)
         (tmp_path / "out/a/a.onnx").write_text("mine")
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
-        assert "no conversion made" in outcome.results[0].reason
+        assert "no conversion wrote" in outcome.results[0].reason
         assert (tmp_path / "out/a/a.onnx").read_text() == "mine"
 
 

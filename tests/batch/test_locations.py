@@ -304,7 +304,7 @@ class TestBatches:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         (root / "out/a/a.onnx").write_bytes(b"mine")
         outcome = convert(root)
-        assert "no conversion made" in outcome.results[0].reason
+        assert "no conversion wrote" in outcome.results[0].reason
         assert (root / "out/a/a.onnx").read_bytes() == b"mine"
         assert not (root / "out/a/manifest.json").exists()
 

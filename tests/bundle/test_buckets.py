@@ -14,7 +14,8 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.bundle.buckets import BucketInfo, Buckets, Ends, _cut, _pad
+from onnx_bridge.bundle.buckets import Buckets, _crop, _pad
+from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketTensor
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import _following, convert_buckets
 from onnx_bridge.core.errors import InputError
@@ -177,10 +178,10 @@ def test_the_model_itself_is_not_overwritten(made: tuple[Path, Buckets]) -> None
 
 def test_outputs_without_symbols_follow_what_they_agree_with() -> None:
     infos = [BucketInfo({"n": n, "m": m}, "", "") for n, m in ((1, 4), (1, 8), (2, 4))]
-    ends = Ends("y", "float32", (None, None, None, "odd", None))
+    ends = BucketTensor("y", "float32", (None, None, None, "odd", None))
     found = _following(ends, infos, [(1, 4, 7, 3, 5), (1, 8, 7, 3, 9), (2, 4, 7, 3, 6)])
     assert found.axes == ("n", "m", 7, 3, None)
-    assert Ends("y", "float32", ("2*n", "n + m")).sizes({"n": 3, "m": 4}) == (6, 7)
+    assert BucketTensor("y", "float32", ("2*n", "n + m")).sizes({"n": 3, "m": 4}) == (6, 7)
 
 
 def test_padding_and_cutting() -> None:
@@ -189,7 +190,7 @@ def test_padding_and_cutting() -> None:
     assert _pad(array, (2, 3), "-1").tolist() == [[1, 2, -1], [-1, -1, -1]]
     assert _pad(array, (2, 3), "edge").tolist() == [[1, 2, 2], [1, 2, 2]]
     assert _pad(np.array([True]), (2,), "0").tolist() == [True, False]
-    assert _cut(np.arange(6).reshape(2, 3), (1, None)).tolist() == [[0, 1, 2]]
+    assert _crop(np.arange(6).reshape(2, 3), (1, None)).tolist() == [[0, 1, 2]]
 
 
 class TestEverywhere:

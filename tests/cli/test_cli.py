@@ -22,6 +22,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from onnx_bridge.cli import main
+from onnx_bridge.conversion.staging import staging_folder
 from onnx_bridge.migraphx.runtime import Runtime
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
@@ -357,9 +358,9 @@ class TestOutputs:
             "import onnx_bridge.cli.main, onnx_bridge.model.io\n"
             "import onnxruntime, onnx_bridge.conversion.convert, passes.core.pipeline\n"
             "os.getuid() or os.setuid(65534)\n"
-            "from onnx_bridge.conversion import publish\n"
+            "from onnx_bridge.conversion import staging\n"
             "try:\n"
-            "    with publish.aside(__import__('pathlib').Path(sys.argv[1])): pass\n"
+            "    with staging.staging_folder(__import__('pathlib').Path(sys.argv[1])): pass\n"
             "except Exception as error: sys.exit(f'{type(error).__name__}: {error}')\n"
         )
         done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, check=False)
@@ -381,7 +382,7 @@ class TestOutputs:
             out = tmp_path / f"with {Path(name).stem}{len(name)}"
             out.mkdir()
             (out / name).write_text("{}")
-            one_message(bridge("convert", relu, "-o", out), 2, "no conversion made", str(out / name))
+            one_message(bridge("convert", relu, "-o", out), 2, "no conversion wrote", str(out / name))
             assert [path.name for path in out.iterdir()] == [name]
             assert (out / name).read_text() == "{}"
 
@@ -416,20 +417,18 @@ class TestOutputs:
 
     def test_a_program_alone_beside_a_bundle(self, tmp_path: Path) -> None:
         """A conversion into the folder sweeps what killed ones left, not what another is working with."""
-        from onnx_bridge.conversion import publish
 
         (tmp_path / ".converting-dead").mkdir()
-        with publish.aside(tmp_path / "x.mxr") as living, publish.aside(tmp_path):
+        with staging_folder(tmp_path / "x.mxr") as living, staging_folder(tmp_path):
             assert living.exists()
             assert not (tmp_path / ".converting-dead").exists()
 
     def test_two_conversions_into_one_folder(
         self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
     ) -> None:
-        from onnx_bridge.conversion import publish
 
         out = tmp_path / "out"
-        with publish.aside(out):
+        with staging_folder(out):
             one_message(bridge("convert", relu, "-o", out, "--target", "ref"), 2, "another conversion", str(out))
         assert bridge("convert", relu, "-o", out, "--target", "ref").code == 0
 

@@ -145,9 +145,9 @@ class TestBundles:
         ("field", "value", "message"),
         [
             ("format", 99, "has format 99.*upgrade"),
-            ("versions", {"migraphx": "1.2.3"}, r"made by MIGraphX 1.2.3, and the one here is"),
+            ("versions", {"migraphx": "1.2.3"}, r"compiled by MIGraphX 1.2.3, and the one here is"),
             ("target", "gpu", "GPU"),
-            ("program", {"file": "../other.mxr"}, "damaged.*other.mxr.*is no file in the bundle"),
+            ("program", {"file": "../other.mxr"}, "damaged.*other.mxr.*is not a file in the bundle"),
         ],
     )
     def test_refusals(self, bundle: onnx_bridge.Bundle, tmp_path: Path, field: str, value: Any, message: str) -> None:

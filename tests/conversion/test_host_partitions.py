@@ -16,8 +16,10 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.partition import completed, partition
+from onnx_bridge.conversion.compiler import Compiler
+from onnx_bridge.conversion.partition import partition, with_inferred_types
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
+from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
@@ -209,7 +211,7 @@ class TestBundle:
         onnx_bridge.convert(save(build("nothing for MIGraphX"), tmp_path, "other"), out, target="ref")
         assert {path.name for path in out.iterdir()} == {"manifest.json", "other.onnx"}
         (tmp_path / "m.partition0.mxr").write_text("mine")
-        with pytest.raises(InputError, match="a file already that no conversion made"):
+        with pytest.raises(InputError, match="a file that no conversion wrote"):
             onnx_bridge.convert(made[0], tmp_path, target="ref")
 
     def test_a_program_alone_has_no_partitions(self, made: tuple[Path, Path], tmp_path: Path) -> None:
@@ -333,13 +335,14 @@ def test_a_partition_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
     middle, guilty = FAILING[name]
     text = f"(float[16, 16] x) => (float[16, 16] y) {{ n = Neg(x) m = MatMul(n, v) a = Relu(m) {middle}"
     text += " e = Add(a, r) f = MatMul(e, v) y = Relu(f) }"
-    source = completed(model(text, **mentioned(text, CONSTANTS | EXTRA)))
-    partitioned = partition(source, TooKind(runtime), compile_for="ref")
+    source = with_inferred_types(model(text, **mentioned(text, CONSTANTS | EXTRA)))
+    compiler = Compiler(source, workers.shared(runtime), "ref")
+    partitioned = partition(source, TooKind(runtime), compiler=compiler)
     assert partitioned.error is None
     assert guilty <= {node.op_type for node in partitioned.plan.reasons} <= guilty | {"ReduceMax"}
-    assert any("though it accepts each node" in note for note in partitioned.notes)
+    assert any("although it accepts each node" in note for note in partitioned.notes)
     assert [program is None for program in partitioned.programs].count(True) == 1
-    stern = partition(source, TooKind(runtime), compile_for="ref", host=False)
+    stern = partition(source, TooKind(runtime), compiler=compiler, host=False)
     assert all(name in str(stern.problem) for name in guilty)
 
 
@@ -432,7 +435,7 @@ def test_freezing_takes_nodes_off_the_host(runtime: Runtime, tmp_path: Path) -> 
         bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", freeze={"s": value})
         assert bundle.wholly_on_migraphx
         assert [each.name for each in bundle.inputs] == ["x"]
-        assert "s=5" in bundle.manifest.options["pipeline"]
+        assert "s=5" in bundle.manifest.pipeline
         np.testing.assert_allclose(bundle({"x": x})["y"], 10 * x, 1e-6)
         report = onnx_bridge.check(bundle)
         assert report.passed, report.to_json()

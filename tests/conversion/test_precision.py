@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.batch.jobs import gather as gather_jobs
-from onnx_bridge.conversion.precision import PRECISIONS, Precision, quantize_again
+from onnx_bridge.bundle.requantize import quantize_again
+from onnx_bridge.conversion.precision import PRECISIONS, Precision
 from onnx_bridge.conversion.quantized_products import quantize_products
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.compile_options import CompileOptions, parse_option
@@ -20,6 +22,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.calibration import ImageRules, load_calibration
 from onnx_bridge.samples.inputs import TensorSpec
+from passes.core.pipeline import Pipeline
 from passes.target.partition import Partition, Side
 from tests.passes.rewriting import model
 
@@ -57,7 +60,7 @@ def test_each_precision_agrees_within_its_own_tolerance(cnn: Path, tmp_path: Pat
     assert report.passed, report.summary
     worst = max(each.outputs[0].max_abs or 0 for each in report.legs[-1].comparisons)
     assert (worst > 1e-4) == (precision != "fp32")
-    assert bundle.manifest.options.get("precision") == (None if precision == "fp32" else precision)
+    assert bundle.manifest.precision == precision
     assert bundle.outputs[0].dtype == "float32"
 
 
@@ -72,7 +75,7 @@ def test_what_stays_in_float32_is_told(cnn: Path, tmp_path: Path) -> None:
     (note,) = bundle.manifest.notes
     assert note.startswith("3 nodes are computed in fp16, 1 stay in float32")
     assert note.endswith("MatMul is kept in float32)")
-    assert bundle.manifest.options["keep_fp32"] == ["MatMul"]
+    assert bundle.manifest.keep_fp32 == ["MatMul"]
     with pytest.raises(InputError, match="no such node or operator to keep"):
         onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="fp16", keep_fp32=["Gemm"])
 
@@ -80,7 +83,8 @@ def test_what_stays_in_float32_is_told(cnn: Path, tmp_path: Path) -> None:
 def test_made_up_calibration_is_told(cnn: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="int8")
     assert any("8 generated samples" in note for note in bundle.manifest.notes)
-    assert bundle.manifest.options["calibration"]["data"] == "seeded samples"
+    assert bundle.manifest.calibration is not None
+    assert bundle.manifest.calibration.data == "seeded samples"
 
 
 def test_keys_tell_precisions_data_and_options_apart(cnn: Path, tmp_path: Path) -> None:
@@ -145,7 +149,8 @@ def test_products_stay_in_float32(cnn: Path, tmp_path: Path, precision: str, kee
         producers = [value.producer() for value in nodes[name].inputs[:2] if value is not None]
         assert [each is not None and each.op_type == "DequantizeLinear" for each in producers] == [quantized] * 2
     assert "1 of 2 products are quantized" in bundle.manifest.notes[-1]
-    assert bundle.manifest.options["calibration"]["samples"] == 32
+    assert bundle.manifest.calibration is not None
+    assert bundle.manifest.calibration.samples == 32
     again = onnx_bridge.convert(cnn, tmp_path / "out", keep_fp32=[keep], **how)  # not upon what is quantized already
     assert onnx_bridge.check(again).passed
     assert again.manifest.key == bundle.manifest.key
@@ -189,8 +194,8 @@ def test_an_old_opset_is_raised_for_fp8(cnn: Path) -> None:
     old = models.load(cnn)
     old.graph.opset_imports[""] = 13
     for precision, first in (("int8", None), ("fp8", "convert-opset{to=19}")):
-        steps = Precision(precision, ("Conv",)).pipeline("none", old)
-        assert steps == (first or "none")
+        steps = Precision(precision, ("Conv",)).pipeline(Pipeline(), old)
+        assert str(steps) == (first or "")
 
 
 class _Old:
@@ -202,7 +207,7 @@ class _Old:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_a_runtime_must_know_the_format(precision: str) -> None:
-    with pytest.raises(InputError, match=f"2.11\\) does not know it: it has no quantize_{precision}.*since 2.1[23]"):
+    with pytest.raises(InputError, match=f"2.11\\) does not support it: it has no quantize_{precision}.*since 2.1[23]"):
         Precision(precision).check_runtime(_Old())  # type: ignore[arg-type]
 
 
@@ -214,9 +219,10 @@ def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Pa
     first, again = worker.parse_onnx(cnn), worker.parse_onnx(cnn)
     whole = Partition(Side.DEVICE, tuple(source.graph), tuple(source.graph.inputs), tuple(source.graph.outputs))
     quantizer(first, whole)
-    quantizer.keep_data(tmp_path / "calibration.npz", {0: ["x"]})
-    options = {"precision": "int8", "calibration": {}}
-    quantize_again(again, 0, options, "ref", tmp_path)
+    quantizer.save_samples(tmp_path / "calibration.npz", {0: ["x"]})
+    bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref")
+    manifest = replace(bundle.manifest, request={**bundle.manifest.request, "precision": "int8"})
+    quantize_again(again, 0, manifest, tmp_path)
     sample = {"x": Tensor.of(data(1)[0])}
     results = []
     for program in (first, again):
@@ -224,8 +230,8 @@ def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Pa
         results.append(program.run(sample)[0].numpy())
     np.testing.assert_array_equal(results[0], results[1])
     (tmp_path / "calibration.npz").unlink()
-    with pytest.raises(InputError, match="the data that it was quantized on is gone"):
-        quantize_again(worker.parse_onnx(cnn), 0, options, "ref", tmp_path)
+    with pytest.raises(InputError, match="the calibration samples are missing"):
+        quantize_again(worker.parse_onnx(cnn), 0, manifest, tmp_path)
 
 
 # Calibration data
@@ -332,8 +338,8 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
 def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) -> None:
     given: dict[str, bool | str] = {"fast_math": "false", "disable_pointwise_fusion": True}
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", options=given)
-    assert bundle.manifest.options["compile"] == given
-    assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
+    assert bundle.manifest.request["options"] == given
+    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
     assert onnx_bridge.check(bundle).passed
     assert bundle.worker is not None
     assert bundle.worker.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}

@@ -12,9 +12,8 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.output import intact_manifest
-from onnx_bridge.bundle.bundle import manifest_path
-from onnx_bridge.bundle.manifest import FileInfo
-from onnx_bridge.conversion.publish import adopt
+from onnx_bridge.bundle.manifest import FileInfo, manifest_path
+from onnx_bridge.conversion.staging import adopt
 from onnx_bridge.core.errors import BridgeError
 
 

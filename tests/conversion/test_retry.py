@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.conversion import convert as conversions
-from onnx_bridge.conversion.partition import completed, partition
+from onnx_bridge.conversion.compiler import Compiler
+from onnx_bridge.conversion.partition import partition, with_inferred_types
 from onnx_bridge.conversion.retry import Ladder, rungs
+from onnx_bridge.conversion.stopwatch import Stopwatch
 from onnx_bridge.core.errors import (
     InputError,
     MigraphxError,
@@ -43,7 +43,7 @@ CRASH = WorkerCrashed("compile", returncode=-signal.SIGSEGV)
 
 
 class TooKind(ProbedRuntime):
-    """Verdicts that find nothing wrong with any node: what they would say is not what this is about."""
+    """ProbedRuntime that find nothing wrong with any node: what they would say is not what this is about."""
 
     def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
         return [Verdict(Status.OK) for _ in probes]
@@ -107,10 +107,11 @@ def channels() -> ir.Model:
 
 def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
     model = channels()
-    without = partition(model, TooKind(runtime), compile_for="ref")
+    compiler = Compiler(model, workers.shared(runtime), "ref")
+    without = partition(model, TooKind(runtime), compiler=compiler)
     assert any(program is None for program in without.programs)  # to the host, where there is no ladder
     with Ladder(runtime, "ref", Limits()) as ladder:
-        partitioned = partition(model, TooKind(runtime), compile_for="ref", ladder=ladder)
+        partitioned = partition(model, TooKind(runtime), compiler=compiler, ladder=ladder)
         assert partitioned.error is None
         assert partitioned.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
         assert any("MIGRAPHX_DISABLE_PASSES=eliminate_pad" in note for note in partitioned.notes)
@@ -123,10 +124,10 @@ def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
 
 def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What worked is pinned in the manifest, with the command that cuts the failure out; and that command does."""
-    monkeypatch.setattr(conversions, "ProbedRuntime", lambda runtime, **_: TooKind(runtime))
+    monkeypatch.setattr("onnx_bridge.conversion.steps.clean.ProbedRuntime", lambda runtime, **_: TooKind(runtime))
     models.save(channels(), tmp_path / "m.onnx")
-    bundle = conversions.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
-    assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+    bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
+    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
     (offer,) = (note for note in bundle.manifest.notes if "onnx-bridge reduce" in note)
     model = Path(offer.split()[2])
     assert model == tmp_path / "out/m.onnx"
@@ -138,13 +139,12 @@ def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch
 def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
     """The conversion goes on in another, and nothing is taken for a fault of the model."""
     text = "(float[4, 4] x) => (float[4, 4] y) { a = MatMul(x, x) y = Relu(a) }"
-    model = completed(ir.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')))
+    model = with_inferred_types(ir.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')))
     killed: list[int] = []
 
-    @contextlib.contextmanager
-    def timed(name: str) -> Iterator[None]:
+    def progress(stage: str) -> None:
         worker = workers.shared(runtime)
-        if name == doing and not killed:
+        if stage == doing and not killed:
             with worker._lock:  # a request begins with a living process, and loses it
                 pid = worker.start() and worker.pid
                 assert pid
@@ -158,10 +158,10 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
                     return original(*arguments)  # type: ignore[arg-type]
 
                 worker._exchange = exchange  # type: ignore[assignment, method-assign]
-        yield
 
     with Ladder(runtime, "ref", Limits()) as ladder:
-        partitioned = partition(model, TooKind(runtime), compile_for="ref", timed=timed, ladder=ladder)
+        compiler = Compiler(model, workers.shared(runtime), "ref", stopwatch=Stopwatch(progress))
+        partitioned = partition(model, TooKind(runtime), compiler=compiler, ladder=ladder)
         assert killed
         assert partitioned.error is None
         assert partitioned.plan.wholly_on_device
@@ -173,15 +173,15 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
 
 def test_what_worked_is_pinned(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest has the settings, and a bundle that must compile again does it with them."""
-    monkeypatch.setattr("onnx_bridge.conversion.convert.ProbedRuntime", TooKind)
+    monkeypatch.setattr("onnx_bridge.conversion.steps.clean.ProbedRuntime", TooKind)
     path = tmp_path / "m.onnx"
     onnx.save(ir.to_proto(channels()), path)
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="none")
     assert bundle.wholly_on_migraphx
-    assert bundle.manifest.options["environment"] == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
     loaded = onnx_bridge.load(tmp_path / "out")
     assert loaded._worker is not None
-    assert loaded._worker.environment == bundle.manifest.options["environment"]
+    assert loaded._worker.environment == bundle.manifest.environment
     assert onnx_bridge.check(loaded).passed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 
 import onnx_bridge
-from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest import FileInfo, Manifest
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.tuning_results import Origin, TuningResults
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -33,8 +33,25 @@ def tuned(folder: Path, origin: Origin = GPU, **files: str) -> Path:
         (databases / "gfx942.udb.txt").write_text(files.get("database", "found"))
         kept = results.keep(folder / "m.tuning.zip")
     assert not cache.parent.exists()
-    values = {"target": origin.target, "architecture": origin.architecture, "versions": {"migraphx": origin.migraphx}}
-    (folder / "manifest.json").write_text(json.dumps({**values, "options": {"tuning": kept}}))
+    Manifest(
+        name="m",
+        created="",
+        source={"path": None, "sha256": None},
+        key=None,
+        request=ConvertRequest().to_json(),
+        pipeline="",
+        program=FileInfo("m.mxr", 0, "0"),
+        model=(),
+        target=origin.target,
+        architecture=origin.architecture,
+        environment={},
+        versions={"migraphx": origin.migraphx},
+        passes=[],
+        inputs=(),
+        outputs=(),
+        timings={},
+        tuning=kept,
+    ).write(folder / "manifest.json")
     return folder
 
 
@@ -43,10 +60,11 @@ def test_they_travel(tmp_path: Path) -> None:
     with TuningResults(str(bundle), replace(GPU, migraphx="2.14.2")) as results:
         assert Path(results.environment["MIGRAPHX_PROBLEM_CACHE"]).read_text() == '[["key", 3]]'
         assert (Path(results.environment["MIOPEN_USER_DB_PATH"]) / "gfx942.udb.txt").read_text() == "found"
-        assert results.notes == [f"tuning went on from the results of {bundle} (2 files)"]
+        assert results.notes == [f"tuning started from the results of {bundle} (2 files)"]
         again = results.keep(tmp_path / "b.tuning.zip")
-    assert again["file"] == "b.tuning.zip"
-    assert (tmp_path / "b.tuning.zip").stat().st_size == again["bytes"]
+    assert again is not None
+    assert again.file == "b.tuning.zip"
+    assert (tmp_path / "b.tuning.zip").stat().st_size == again.bytes
 
 
 @pytest.mark.parametrize(
@@ -67,18 +85,18 @@ def test_those_of_something_else_are_not_taken(tmp_path: Path, here: Origin, wor
 
 def test_nothing_found_is_nothing_kept(tmp_path: Path) -> None:
     with TuningResults("keep", GPU) as results:
-        assert results.keep(tmp_path / "x.zip") == {}
+        assert results.keep(tmp_path / "x.zip") is None
         assert results.notes == ["no tuning results are kept: compiling tuned nothing"]
     assert not (tmp_path / "x.zip").exists()
     with TuningResults("", GPU) as results:
-        assert (results.environment, results.notes, results.keep(tmp_path / "x.zip")) == ({}, [], {})
+        assert (results.environment, results.notes, results.keep(tmp_path / "x.zip")) == ({}, [], None)
 
 
 def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
     bundle = tuned(tmp_path / "a")
     with zipfile.ZipFile(bundle / "m.tuning.zip", "w") as archive:
         archive.writestr("../outside", "x")
-    with pytest.raises(InputError, match="what no conversion put there"):
+    with pytest.raises(InputError, match="files that no conversion wrote"):
         TuningResults(str(bundle), GPU)
     (bundle / "m.tuning.zip").write_bytes(b"no archive")
     with pytest.raises(InputError, match="its tuning results cannot be read"):
@@ -103,7 +121,6 @@ def test_the_archive_is_a_file_of_the_bundle(tmp_path: Path) -> None:
     weights: dict[str, Any] = {"w": np.ones((8, 8), np.float32)}
     models.save(model("(float[2,8] x) => (float[2,8] y) { y = MatMul(x, w) }", **weights), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref")
-    kept = {"file": "m.tuning.zip", "bytes": 3, "sha256": "0"}
-    manifest = replace(bundle.manifest, options={**bundle.manifest.options, "tuning": kept})
+    manifest = replace(bundle.manifest, tuning=FileInfo("m.tuning.zip", 3, "0"))
     manifest.write(tmp_path / "manifest.json")
     assert "m.tuning.zip" in [each.file for each in Manifest.read(tmp_path / "manifest.json").files]

@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,14 @@ from onnx_bridge.batch import transfer
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.bundle import Bundle, manifest_path
-from onnx_bridge.conversion import convert as conversion
-from onnx_bridge.conversion.buckets import convert_buckets
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest import manifest_path
+from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.core import messages
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.locations import parse_location
-from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.core.progress import Stage
 from onnx_bridge.parity import check as parity
 
 Emit = Callable[[dict[str, Any]], None]
@@ -87,7 +86,7 @@ class _Task:
 
     def _convert(self, out: Path) -> None:
         request = replace(self._request.conversion, reuse=self._task["reuse"])
-        bundle = convert_model(self._source, out, request, self._progress)
+        bundle = run_any(self._source, out, request, self._progress)
         if self._task["staging"] is None:
             _synchronize(bundle)
         else:
@@ -121,14 +120,6 @@ class _Task:
         copy, original = str(self._source), self._task["source"]
         where = failure.where and failure.where.replace(copy, original)
         return replace(failure, what=failure.what.replace(copy, original), where=where)
-
-
-def convert_model(source: Path, out: Path, request: ConvertRequest, progress: Progress | None) -> Bundle | Buckets:
-    """Convert a model, into one bundle or a bundle a bucket."""
-    if not request.buckets:
-        return conversion.run(source, out, request, progress)
-    rest = {each.name: getattr(request, each.name) for each in fields(request) if each.name != "buckets"}
-    return convert_buckets(source, out, request.buckets, **rest, progress=progress)
 
 
 def _synchronize(bundle: Bundle | Buckets) -> None:

@@ -26,7 +26,8 @@ from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, 
 from onnx_bridge.batch.engines.ray_node import facts, perform_on_node
 from onnx_bridge.batch.failure import lost
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.conversion.keys import canonical, code
+from onnx_bridge.conversion.keys import passes_digest
+from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.machine import Machine
@@ -95,7 +96,7 @@ class Ray(Engine):
         for name in sorted(wanted):
             problem = _problem(found[name], target) if name in found else "it did not respond"
             if problem is None:
-                groups.setdefault(canonical(found[name]), []).append(name)
+                groups.setdefault(canonical_json(found[name]), []).append(name)
             elif problem != _GONE:
                 self._excluded[name] = problem
         if not groups:
@@ -238,7 +239,7 @@ def _problem(found: Mapping[str, Any], target: str) -> str | None:
         return f"its MIGraphX lacks the target {target}"
     if target == "gpu" and found["machine"]["architecture"] is None:
         return "no AMD GPU that Ray's processes may use"
-    if (found["version"], found["passes"]) != (VERSION, code()):
+    if (found["version"], found["passes"]) != (VERSION, passes_digest()):
         return f"its onnx-bridge is not this machine's {VERSION}"
     return None
 

@@ -27,17 +27,16 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
         what = "a bundle records what it was made of, and in which precision it computes"
         raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
     _require_defaults(bundle, request.conversion)
-    options = bundle.manifest.options
-    precision = options.get("precision")
+    made_by, precision = ConvertRequest.from_json(bundle.manifest.request), bundle.manifest.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
-    passes = Pipeline.parse(options["pipeline"]).passes
+    passes = Pipeline.parse(bundle.manifest.pipeline).passes
     rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])
     conversion = replace(
         request.conversion,
         pipeline=str(rest) or "none",
-        dims=options["dims"],
-        shapes=options["shapes"],
-        freeze=options.get("freeze", {}),
+        dims=made_by.dims,
+        shapes=made_by.shapes,
+        freeze=made_by.freeze,
         target=bundle.manifest.target,
     )
     return _source(bundle), replace(
@@ -65,7 +64,7 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
 
 def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:
     """The precision that MIGraphX quantized the programs to; None for that of the cleaned model."""
-    precision = bundle.manifest.options.get("precision")
+    precision = bundle.manifest.precision
     return cast(LowPrecision, precision) if precision in BY_CALIBRATION else None
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion.partition import completed, judged, partition
+from onnx_bridge.conversion.compiler import Compiler
+from onnx_bridge.conversion.partition import judged, partition, with_inferred_types
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
 from onnx_bridge.core.progress import Progress, silent
@@ -216,7 +217,8 @@ class FaultLocalizer:
         """The nodes that MIGraphX is to run; None for all of the model."""
         with workers.shared(self.runtime).limited(self.limits):
             try:
-                partitioned = partition(completed(self.cleaned), self._verdicts, compile_for=self.target)
+                compiler = Compiler(with_inferred_types(self.cleaned), workers.shared(self.runtime), self.target)
+                partitioned = partition(self.cleaned, self._verdicts, compiler=compiler)
                 found, failure = partitioned.plan, partitioned.error
                 self.notes += [note for note in partitioned.notes if note not in self.notes]
             except (OutOfMemory, WorkerTimeout):  # which the submodels will exceed as well

@@ -95,10 +95,11 @@ class InProcess:
 
 
 def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Limits, path: Path) -> None:
-    options, target = bundle.manifest.options, bundle.manifest.target
-    worker = workers.shared(runtime, options.get("environment"))
+    manifest = bundle.manifest
+    target = manifest.target
+    worker = workers.shared(runtime, manifest.environment)
     with worker.limited(limits), atomic_file(path) as temporary:
         program = parse(worker, model, {each.name: each.shape for each in bundle.inputs})
-        compiling = CompileOptions.of(options.get("compile"), runtime, target).compile
+        compiling = CompileOptions.of(manifest.request["options"], runtime, target).compile
         program.compile(target, **{**compiling, "offload_copy": False})
         program.save(temporary)

@@ -19,8 +19,10 @@ import filelock
 import torch
 from torch import nn
 
-from onnx_bridge.conversion.keys import cleaning_key, conversion_key, key_of
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.atomic_write import atomic_folder
+from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.third_party import suppressed_output
@@ -114,18 +116,13 @@ def _key(call: LoweringCall) -> str | None:
     if digest is None:
         return None
     runtime = runtimes.find(request.runtime)
-    cleaned = cleaning_key(
-        digest,
-        pipeline="default",
-        dims={},
-        shapes={name: list(each.shape) for name, each in call.tensors.items() if name not in call.dims},
-        freeze={},
-        runtime=runtime,
-    )
+    shapes = {name: tuple(each.shape) for name, each in call.tensors.items() if name not in call.dims}
+    conversion = ConvertRequest(shapes=shapes, host=request.host)
+    cleaned = cleaning_key(digest, conversion, runtime)
     target = resolve_target(request.target, runtime)
-    return key_of(
+    return json_digest(
         {
-            "conversion": conversion_key(cleaned, host=request.host, target=target, runtime=runtime),
+            "conversion": conversion_key(cleaned, conversion, runtime, target=target),
             "inputs": {name: _describe(each, call.dims.get(name, {})) for name, each in call.tensors.items()},
             "buckets": {symbol: sorted(sizes) for symbol, sizes in request.buckets.items()},
             "pad_before": sorted(request.pad_before),

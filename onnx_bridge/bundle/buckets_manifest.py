@@ -1,0 +1,173 @@
+"""The manifest of a bundle with buckets: one program for each of several sizes of some symbolic dimensions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
+from onnx_bridge.core.digest import file_digest
+from onnx_bridge.core.errors import InputError
+
+Axis = int | str | None
+EDGE = "edge"
+"""The padding rule that repeats the last element; any other rule is a number."""
+
+
+@dataclass(frozen=True)
+class BucketTensor:
+    """An input or output of all buckets.
+
+    Attributes:
+        name: the model's.
+        dtype: as in `onnx_bridge.bundle.manifest.TensorInfo`.
+        axes: sizes, symbols or expressions of symbols; None for an axis that depends on the data.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[Axis, ...]
+
+    def sizes(self, dims: Mapping[str, int]) -> tuple[int | None, ...]:
+        """The shape for some sizes of the symbols; None for an axis that they do not determine."""
+        return tuple(size_of(axis, dims) for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class BucketInfo:
+    """One bucket: its sizes, the folder of its bundle beside the manifest, and the digest of that bundle's manifest."""
+
+    dims: dict[str, int]
+    folder: str
+    manifest: str
+
+
+@dataclass(frozen=True)
+class BucketsManifest:
+    """What is known of a bundle with buckets.
+
+    Attributes:
+        name: the model's.
+        source: path and sha256 of the model.
+        key: the content key; None for calibration samples in memory.
+        request: the `onnx_bridge.conversion.request.ConvertRequest`, as JSON values.
+        model: the cleaned model, whose dimensions are still symbolic.
+        buckets: the smallest first.
+        inputs: of the model, in order.
+        outputs: likewise.
+        target: the compilation target.
+        versions: of the libraries involved.
+        timings: seconds by stage of the conversion, all buckets together.
+        notes: sentences for the user.
+        files: those beside the manifest: the cleaned model and, if there are any, the weights that all models share.
+    """
+
+    name: str
+    source: dict[str, str | None]
+    key: str | None
+    request: dict[str, Any]
+    model: str
+    buckets: tuple[BucketInfo, ...]
+    inputs: tuple[BucketTensor, ...]
+    outputs: tuple[BucketTensor, ...]
+    target: str
+    versions: dict[str, str]
+    timings: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    files: tuple[FileInfo, ...] = ()
+
+    @property
+    def pad(self) -> dict[str, str]:
+        """The padding rule of each input that has one; the others are padded with 0."""
+        return dict(self.request["pad"])
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: fp32, fp16, bf16, int8 or fp8."""
+        return str(self.request["precision"])
+
+    @property
+    def keep_fp32(self) -> list[str]:
+        """The operators and nodes that were kept in float32."""
+        return list(self.request["keep_fp32"])
+
+    @property
+    def partition_line(self) -> str:
+        """The buckets in one line."""
+        return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"format": BUCKETS, **asdict(self)}
+
+    @classmethod
+    def read(cls, path: Path) -> BucketsManifest:
+        """Read one.
+
+        Raises:
+            InputError: it is damaged, or describes a bundle without buckets.
+        """
+        try:
+            return cls.parse(path.read_text(), str(path))
+        except OSError as error:
+            raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
+
+    @classmethod
+    def parse(cls, text: str | bytes, where: str) -> BucketsManifest:
+        """Parse the text of one; raises like `read`."""
+        try:
+            values = json.loads(text)
+            if values["format"] != BUCKETS:
+                raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
+            found = cls._of(values)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
+        for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):
+            if not inner or inner == ".." or Path(inner).name != inner:
+                raise InputError(f"the manifest is damaged: {inner!r} is not in the bundle", where=where)
+        return found
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> BucketsManifest:
+        known = {each.name: values[each.name] for each in fields(cls)}
+        known["files"] = tuple(FileInfo(**each) for each in known["files"])
+        known["buckets"] = tuple(BucketInfo(**each) for each in known["buckets"])
+        for name in ("inputs", "outputs"):
+            known[name] = tuple(BucketTensor(**{**each, "axes": tuple(each["axes"])}) for each in known[name])
+        return cls(**known)
+
+
+def label(dims: Mapping[str, int]) -> str:
+    """The sizes of a bucket as text; also the name of its folder."""
+    return ",".join(f"{name}={size}" for name, size in dims.items())
+
+
+def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
+    """The size of an axis for some sizes of the symbols; None if they do not determine it."""
+    if not isinstance(axis, str) or axis in dims:
+        return dims[axis] if isinstance(axis, str) else axis
+    if not symbols_of(axis) <= dims.keys():
+        return None
+    found = ir.SymbolicDim(axis).evaluate(dict(dims))
+    return found if isinstance(found, int) else None
+
+
+def symbols_of(axis: str) -> frozenset[str]:
+    """The symbols in an expression."""
+    try:
+        return ir.SymbolicDim(axis).free_symbols()
+    except ValueError:
+        return frozenset({axis})
+
+
+def manifest_digest(path: Path) -> str:
+    """The digest of a bucket's manifest; raises InputError if there is none."""
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise InputError(f"the bucket is missing: {error.strerror}", where=str(path), hint="convert again") from error

@@ -1,0 +1,72 @@
+"""Quantizing programs with MIGraphX, also those of a bundle that it cannot read back.
+
+Some quantized programs for ``ref`` can be saved and not loaded again. For these the bundle keeps the calibration
+samples: the program is parsed, quantized and compiled again when the bundle is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.core.errors import InputError, RuntimeFailure
+from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
+
+BY_CALIBRATION = ("int8", "fp8")
+"""The precisions that are quantized on calibration samples."""
+KEPT = "calibration.npz"
+"""The file of a bundle with the samples that its programs are quantized on again."""
+
+
+class QuantizationError(RuntimeFailure):
+    """MIGraphX could not quantize a program; the failure is not attributed to a node."""
+
+
+def quantize(program: Program, precision: str, target: str, samples: Sequence[Mapping[str, Tensor]]) -> None:
+    """Quantize a parsed program, with ranges measured on samples.
+
+    Raises:
+        QuantizationError: MIGraphX refused, or its process ended.
+    """
+    try:
+        if precision == "int8":
+            program.quantize_int8(target, samples)
+        else:
+            program.quantize_fp8(target, samples)
+    except RuntimeFailure as error:
+        what = f"MIGraphX cannot quantize it to {precision}: {error.what}"
+        hint = "is the calibration data representative?"
+        raise QuantizationError(what, hint=hint, output=error.output) from error
+
+
+def quantize_again(program: Program, index: int, manifest: Manifest, folder: Path) -> None:
+    """Quantize a program of a bundle that was parsed again.
+
+    Args:
+        program: parsed, not compiled.
+        index: of its partition.
+        manifest: the bundle's.
+        folder: the bundle's.
+
+    Raises:
+        InputError: the samples are missing.
+        QuantizationError: as for `quantize`.
+    """
+    if manifest.precision not in BY_CALIBRATION or manifest.keep_fp32:  # then the model has the quantization
+        return
+    path, shapes = folder / KEPT, program.get_parameter_shapes()
+    samples: dict[str, dict[str, Tensor]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for key in file.files:
+                partition, number, name = key.split("/", 2)
+                if int(partition) == index and name in shapes:
+                    kind = shapes[name].type
+                    samples.setdefault(number, {})[name] = Tensor(kind, file[key].astype(STORAGE[kind], copy=False))
+    except (OSError, ValueError) as error:
+        what = f"its program cannot be read back, and the calibration samples are missing: {error}"
+        raise InputError(what, where=str(path), hint="convert again") from error
+    quantize(program, manifest.precision, manifest.target, list(samples.values()))

@@ -1,0 +1,75 @@
+"""The model that is converted: parsed once, and hashed once, in the background."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.model import io as models
+from onnx_bridge.model.file import ModelFile
+
+ModelSource = str | os.PathLike[str] | ir.Model
+
+
+class Source:
+    """A model file, or a model in memory.
+
+    Attributes:
+        given: what the user gave.
+        name: the model's, which files are named after.
+    """
+
+    def __init__(self, given: ModelSource) -> None:
+        self.given = given
+        self._digest: Future[str] | str | None = None
+        if isinstance(given, ir.Model):
+            self.name = re.sub(r"[^\w.-]+", "_", given.graph.name or "") or "model"
+        else:
+            self.name = Path(given).stem
+
+    @classmethod
+    def of(cls, model: ModelSource | Source) -> Source:
+        """A model as a source; a source itself stays the same."""
+        return model if isinstance(model, Source) else cls(model)
+
+    @functools.cached_property
+    def _file(self) -> ModelFile | None:
+        return None if isinstance(self.given, ir.Model) else ModelFile(Path(self.given))
+
+    def hash(self, background: ThreadPoolExecutor | None = None) -> None:
+        """Parse the file, and start to hash it.
+
+        Args:
+            background: the thread to hash it in; None does it at once.
+
+        Raises:
+            InputError: it cannot be read, or is not a valid model.
+        """
+        if self._file is not None and self._digest is None:
+            self._digest = background.submit(models.digest, self._file) if background else models.digest(self._file)
+
+    @property
+    def digest(self) -> str | None:
+        """The SHA-256 of the file; None for a model in memory. Waits for the background."""
+        return self._digest.result() if isinstance(self._digest, Future) else self._digest
+
+    def to_json(self) -> dict[str, str | None]:
+        """The path and the digest, for the manifest."""
+        path = None if isinstance(self.given, ir.Model) else str(Path(self.given).absolute())
+        return {"path": path, "sha256": self.digest}
+
+    def model(self) -> ir.Model:
+        """A new copy of the model, which may be modified; weights are shared.
+
+        Raises:
+            InputError: onnx_ir cannot represent it.
+        """
+        if isinstance(self.given, ir.Model):
+            return self.given.clone()
+        assert self._file is not None
+        return models.load(self._file)

@@ -1,0 +1,1 @@
+"""The five steps of a conversion, called in order by `onnx_bridge.conversion.convert`."""

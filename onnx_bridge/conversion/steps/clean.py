@@ -1,0 +1,125 @@
+"""Step 2: clean the model with the passes of the pipeline, and write it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest import FileInfo
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.partition import with_inferred_types
+from onnx_bridge.conversion.precision import precision_notes
+from onnx_bridge.conversion.quantized_products import QuantizedProducts
+from onnx_bridge.conversion.request import CleanRequest
+from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
+from onnx_bridge.conversion.steps.resolve import Plan
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
+from passes.legalize.driver import Legalize
+
+
+@dataclass(frozen=True)
+class CleanedModel:
+    """A cleaned model, in memory and in the staging folder.
+
+    Attributes:
+        plan: the conversion.
+        verdicts: what MIGraphX said of its nodes.
+        model: the model.
+        path: its file.
+        files: its file and its external data, measured in the background.
+        results: of the passes.
+        products: set if its products were quantized in the model.
+    """
+
+    plan: Plan
+    verdicts: ProbedRuntime
+    model: ir.Model
+    path: Path
+    files: tuple[Future[FileInfo], ...]
+    results: PassResults
+    products: QuantizedProducts | None
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user."""
+        return [*self.results.notes, *(self.products.notes if self.products else ())]
+
+
+def clean(plan: Plan) -> CleanedModel:
+    """Clean the model, or take the cleaned model of the bundle in OUT.
+
+    Raises:
+        InputError: the model or the request is wrong, or a file cannot be written.
+        RuntimeFailure: MIGraphX cannot be started.
+    """
+    request, stopwatch = plan.request, plan.stopwatch
+    limits = {} if request.timeout is None or request.timeout >= SECONDS else {"timeout": request.timeout}
+    verdicts = ProbedRuntime(
+        plan.runtime, cache=request.cache, progress=stopwatch.progress, compile_for=plan.target, **limits
+    )
+    results = _reused(plan) or _cleaned(plan, verdicts)
+    products = plan.precision.quantized_products(results.model)
+    if products is not None:
+        results = PassResults(products.model, results.pipeline, results.passes, results.notes)
+    with stopwatch(Stage.WRITE):
+        path = plan.folder / f"{plan.source.name}.onnx"
+        with_inferred_types(results.model)
+        try:
+            results.write(path)
+        except InputError as error:  # it names a file of the staging folder
+            raise InputError(error.what, where=str(plan.out), hint=error.hint) from error
+        written = [] if plan.program_only else sorted(plan.folder.iterdir())  # the model sorts before its data
+    files = tuple(plan.background.submit(FileInfo.of, each) for each in written)
+    return CleanedModel(plan, verdicts, results.model, path, files, results, products)
+
+
+def _reused(plan: Plan) -> PassResults | None:
+    if not plan.request.reuse or not plan.request.cache:
+        return None
+    earlier = EarlierBundle(plan.out)
+    if earlier.cleaning is None:
+        return None
+    with plan.stopwatch(Stage.REUSE):
+        found = earlier.cleaned(plan.source.name, plan.cleaning_key)
+    if found is None:
+        del plan.stopwatch.seconds[Stage.REUSE.value]
+    return found
+
+
+def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
+    request = plan.request
+    with plan.stopwatch(Stage.CLEAN):
+        model = plan.source.model()
+        found = rewrite(
+            model,
+            CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1),
+            plan.precision.pipeline(plan.pipeline, model),
+            target=verdicts,
+            progress=_announcing(plan.stopwatch.progress),
+        )
+        _check_ranks(found.model)
+    notes = [*found.notes, *precision_notes(found.steps, request.precision)]
+    return PassResults(found.model, str(found.pipeline), [step.to_json() for step in found.steps], notes)
+
+
+def _announcing(progress: Progress) -> Progress:
+    """A callback for the names of passes, which announces legalization as a stage of its own."""
+    return lambda name: progress(Stage.LEGALIZE if name == Legalize.name else name)
+
+
+def _check_ranks(model: ir.Model) -> None:
+    """Require a known rank of every input that MIGraphX takes."""
+    for value in required_inputs(model):
+        if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
+            hint = f"give its shape with --shape {value.name}:[…]"
+            raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
+
+
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs of a model that have no default."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]

@@ -1,0 +1,112 @@
+"""Step 3: partition the cleaned model, compile the device partitions, and save the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_bridge.bundle.manifest import FileInfo, manifest_path
+from onnx_bridge.bundle.requantize import KEPT
+from onnx_bridge.conversion.compiler import Compiler
+from onnx_bridge.conversion.partition import Partitioned, partition
+from onnx_bridge.conversion.quantizer import Quantizer, loads_back
+from onnx_bridge.conversion.staging import refuse_to_overwrite
+from onnx_bridge.conversion.steps.clean import CleanedModel
+from onnx_bridge.conversion.steps.resolve import Plan
+from onnx_bridge.conversion.tuning_results import ENDING
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Stage
+from onnx_bridge.samples.calibration import Calibration
+from passes.target.partition import Side
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled model, whose files are in the staging folder.
+
+    Attributes:
+        cleaned: the cleaned model.
+        partitioned: its partitions.
+        programs: the files of the device partitions, in order.
+        calibration: the samples that it was quantized on; None if it was not quantized.
+        samples: the file of the samples, kept if MIGraphX cannot read back a program.
+        tuning: the archive of tuning results.
+        notes: sentences for the user.
+    """
+
+    cleaned: CleanedModel
+    partitioned: Partitioned
+    programs: tuple[FileInfo, ...]
+    calibration: Calibration | None
+    samples: FileInfo | None
+    tuning: FileInfo | None
+    notes: tuple[str, ...]
+
+
+def partition_and_compile(cleaned: CleanedModel) -> Compiled:
+    """Partition, compile and save.
+
+    Raises:
+        InputError: the calibration samples are wrong, or the model does not fit into a single program.
+        RuntimeFailure: MIGraphX failed, or a node can be run neither by it nor, if allowed, by ONNX Runtime.
+    """
+    plan = cleaned.plan
+    with plan.stopwatch(Stage.START):
+        plan.worker.start()
+    quantizer = None if cleaned.products else plan.precision.quantizer(cleaned.model, plan.target)
+    compiler = Compiler(
+        cleaned.model, plan.worker, plan.target, cleaned.path, quantizer, plan.options.compile, plan.stopwatch
+    )
+    partitioned = partition(
+        cleaned.model, cleaned.verdicts, host=plan.request.host, compiler=compiler, ladder=plan.ladder
+    )
+    if partitioned.error is not None:
+        raise partitioned.error
+    if plan.program_only and not partitioned.plan.wholly_on_device:
+        what = f"the model does not fit into a single program: {partitioned.notes[0]}"
+        raise InputError(what, where=str(plan.out), hint="give a folder, or --no-host")
+    names = _program_names(plan, partitioned)
+    archive = f"{plan.out.stem if plan.program_only else plan.source.name}{ENDING}"
+    parent = manifest_path(plan.out).parent
+    refuse_to_overwrite([parent / each for each in (*names.values(), archive)], plan.source.given, plan.out)
+    with plan.stopwatch(Stage.SAVE):
+        for program, name in zip(filter(None, partitioned.programs), names.values(), strict=True):
+            program.save(plan.folder / name)
+        programs = tuple(FileInfo.of(plan.folder / name) for name in names.values())
+        samples = _keep_samples(plan, partitioned, names, quantizer) if quantizer else None
+        tuning = plan.tuning.keep(plan.folder / archive)
+    by_model = cleaned.products.calibration if cleaned.products else None
+    calibration = quantizer.calibration if quantizer else by_model
+    notes = (*(quantizer.notes if quantizer else ()), *partitioned.notes, *plan.tuning.notes)
+    return Compiled(cleaned, partitioned, programs, calibration, samples, tuning, notes)
+
+
+def _program_names(plan: Plan, partitioned: Partitioned) -> dict[int, str]:
+    """The files of the device partitions, by index: ``NAME.mxr``; several: ``NAME.partition0.mxr``, ….2.mxr."""
+    indices = [index for index, each in enumerate(partitioned.plan.partitions) if each.side is Side.DEVICE]
+    if plan.program_only:
+        return {indices[0]: plan.out.name}
+    name = plan.source.name
+    if len(indices) == 1:
+        return {indices[0]: f"{name}.mxr"}
+    return {index: f"{name}.partition{index}.mxr" for index in indices}
+
+
+def _keep_samples(
+    plan: Plan, partitioned: Partitioned, names: Mapping[int, str], quantizer: Quantizer
+) -> FileInfo | None:
+    """Keep the samples of the programs that MIGraphX cannot read back, to quantize them again."""
+    lost = {
+        index: [str(value.name) for value in partitioned.plan.partitions[index].inputs]
+        for index, name in names.items()
+        if not loads_back(plan.worker, plan.folder / name)
+    }
+    if not lost:
+        return None
+    if plan.program_only:
+        what = f"MIGraphX cannot read back its own {quantizer.precision} program, which needs the model to be remade"
+        raise InputError(what, where=plan.out.name, hint="give a folder")
+    path: Path = plan.folder / KEPT
+    quantizer.save_samples(path, lost)
+    return FileInfo.of(path)

@@ -1,0 +1,125 @@
+"""Step 4: describe the bundle in its manifest."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib import metadata
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest import (
+    CalibrationInfo,
+    CleaningInfo,
+    FileInfo,
+    HostNode,
+    Manifest,
+    PartitionInfo,
+    TensorInfo,
+)
+from onnx_bridge.conversion.keys import conversion_key
+from onnx_bridge.conversion.partition import Partitioned
+from onnx_bridge.conversion.steps.clean import required_inputs
+from onnx_bridge.conversion.steps.compile import Compiled
+from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.version import VERSION
+from onnx_bridge.migraphx.program import Shape
+from onnx_bridge.migraphx.targets import gpu_architecture
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.model.int8_forecast import forecast
+from passes.analysis.quantization import is_quantized
+from passes.target.partition import Side
+
+
+def describe(compiled: Compiled) -> Manifest:
+    """The manifest of a compiled model."""
+    cleaned, partitioned = compiled.cleaned, compiled.partitioned
+    plan, model, calibration = cleaned.plan, cleaned.model, compiled.calibration
+    plan.stopwatch.progress(Stage.FINISH)
+    whole = partitioned.plan.wholly_on_device
+    key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
+    # the cleaned model cannot be reused if its products were quantized, or without a key
+    reusable = plan.cleaning_key if key and not cleaned.products else None
+    return Manifest(
+        name=plan.source.name,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        source=plan.source.to_json(),
+        key=key,
+        request=plan.request.to_json(),
+        pipeline=cleaned.results.pipeline,
+        program=compiled.programs[0] if whole else None,
+        model=tuple(each.result() for each in cleaned.files),
+        target=plan.target,
+        architecture=gpu_architecture() if plan.target == "gpu" else None,
+        environment={**plan.options.environment, **partitioned.environment},
+        versions=_versions(plan.worker),
+        passes=cleaned.results.passes,
+        inputs=tuple(map(TensorInfo.of, required_inputs(model))),
+        outputs=_outputs(model.graph.outputs, partitioned),
+        timings=plan.stopwatch.seconds,
+        notes=_notes(compiled),
+        partitions=() if whole else tuple(_partitions(partitioned, compiled.programs)),
+        forecast=forecast(model).as_dict() if is_quantized(model) else {},
+        calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
+        if calibration
+        else None,
+        tuning=compiled.tuning,
+        cleaning=CleaningInfo(reusable, cleaned.results.notes) if reusable else None,
+    )
+
+
+def _notes(compiled: Compiled) -> list[str]:
+    plan = compiled.cleaned.plan
+    notes = [*compiled.cleaned.notes, *compiled.notes]
+    if compiled.partitioned.environment and not plan.program_only:
+        model = plan.out / f"{plan.source.name}.onnx"
+        command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
+        notes.append(f"`{command}` reduces the model to what MIGraphX fails on, for a bug report")
+    return notes
+
+
+def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
+    """Dtypes and shapes as the model declares them, or, where it does not, as MIGraphX infers them."""
+    inferred: dict[ir.Value, Shape] = {}
+    for each, program in zip(partitioned.plan.partitions, partitioned.programs, strict=True):
+        if program is not None:
+            inferred |= dict(zip(each.outputs, program.get_output_shapes(), strict=True))
+    infos = []
+    for value in values:
+        info, shape = TensorInfo.of(value), inferred.get(value)
+        if shape is not None and info.dtype == "unknown":
+            info = replace(info, dtype=shape.dtype.name)
+        if shape is not None and (info.shape is None or None in info.shape):
+            info = replace(info, shape=shape.lens)
+        infos.append(info)
+    return tuple(infos)
+
+
+def _partitions(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Iterator[PartitionInfo]:
+    plan, files = partitioned.plan, iter(programs)
+    for each in plan.partitions:
+        yield PartitionInfo(
+            inputs=tuple(map(TensorInfo.of, each.inputs)),
+            outputs=_outputs(each.outputs, partitioned),
+            nodes=len(each.nodes),
+            work=sum(plan.work[node] for node in each.nodes),
+            program=next(files) if each.side is Side.DEVICE else None,
+            host=tuple(
+                HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
+                for node in each.nodes
+                if (reason := plan.reasons.get(node)) is not None
+            ),
+        )
+
+
+def _versions(worker: Worker) -> dict[str, str]:
+    libraries = {name: metadata.version(name) for name in ("onnx", "onnx-ir", "onnxruntime", "numpy")}
+    return {
+        "onnx_bridge": VERSION,
+        "migraphx": worker.version,
+        "runtime": worker.runtime.identity,
+        "python": platform.python_version(),
+        **libraries,
+    }

@@ -1,0 +1,19 @@
+"""Step 5: move the files into place."""
+
+from __future__ import annotations
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.conversion.staging import move_into_place
+from onnx_bridge.conversion.steps.resolve import Plan
+
+
+def publish(manifest: Manifest, plan: Plan) -> Bundle:
+    """Replace an earlier bundle by the files of the staging folder.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    move_into_place(plan.out, plan.folder, manifest)
+    request = plan.request
+    return Bundle(plan.out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)

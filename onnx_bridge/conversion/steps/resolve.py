@@ -1,0 +1,131 @@
+"""Step 1: resolve a request on this machine, and acquire what the conversion works with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from onnx_bridge.bundle.manifest import manifest_path
+from onnx_bridge.conversion.keys import cleaning_key
+from onnx_bridge.conversion.precision import Precision
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.retry import Ladder
+from onnx_bridge.conversion.source import Source
+from onnx_bridge.conversion.staging import refuse_to_overwrite, staging_folder
+from onnx_bridge.conversion.stopwatch import Stopwatch
+from onnx_bridge.conversion.tuning_results import Origin, TuningResults
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
+from onnx_bridge.migraphx.worker import Worker
+from passes.core.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion that is ready to run.
+
+    Attributes:
+        request: what was asked for.
+        source: the model.
+        out: the folder of the bundle, or its program (``.mxr``).
+        folder: the staging folder, whose files become the bundle.
+        runtime: the MIGraphX.
+        target: ``ref`` or ``gpu``.
+        pipeline: the request's, without the passes for shapes and precision.
+        precision: the request's.
+        options: compile options, with the variables of MIGraphX's process.
+        tuning: the tuning results to start from and to keep.
+        worker: MIGraphX's process.
+        ladder: what is tried if MIGraphX crashes, hangs or runs out of memory.
+        stopwatch: announces and times the stages.
+        background: a thread for hashing.
+    """
+
+    request: ConvertRequest
+    source: Source
+    out: Path
+    folder: Path
+    runtime: Runtime
+    target: str
+    pipeline: Pipeline
+    precision: Precision
+    options: CompileOptions
+    tuning: TuningResults
+    worker: Worker
+    ladder: Ladder
+    stopwatch: Stopwatch
+    background: ThreadPoolExecutor
+
+    @property
+    def program_only(self) -> bool:
+        """Whether the bundle is a single program with its manifest."""
+        return self.out.suffix == ".mxr"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of MIGraphX's process."""
+        return self.worker.environment
+
+    @cached_property
+    def cleaning_key(self) -> str | None:
+        """The content key of the cleaned model; waits until the source is hashed."""
+        return cleaning_key(self.source.digest, self.request, self.runtime, self.pipeline)
+
+
+@contextlib.contextmanager
+def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progress | None) -> Iterator[Plan]:
+    """Find the runtime, check the request against it, and start the worker.
+
+    Raises:
+        InputError: the model or the request is wrong, or ``out`` cannot be written.
+        RuntimeNotFound: there is no MIGraphX, or not for the target.
+    """
+    runtime = runtimes.find(request.runtime)
+    target = resolve_target(request.target, runtime)
+    precision = Precision(request.precision, request.keep_fp32, request.calibration)
+    options = CompileOptions.of(request.options, runtime, target)
+    origin = Origin(target, gpu_architecture() if target == "gpu" else None, runtime.version)
+    tuning = TuningResults(options.tuning, origin)
+    worker = workers.shared(runtime, {**options.environment, **tuning.environment})
+    worker.launch()  # it starts while the model is cleaned
+    limits = Limits.of(request.timeout, request.memory)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(staging_folder(out))
+        stack.enter_context(tuning)
+        if tuning.environment:
+            stack.callback(worker.close)  # its environment is of no use to other conversions
+        stack.enter_context(worker.limited(limits))
+        ladder = stack.enter_context(Ladder(runtime, target, limits, worker.environment))
+        background = stack.enter_context(ThreadPoolExecutor(1))
+        folder_files = [out / f"{source.name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
+        files = [out] if out.suffix == ".mxr" else folder_files
+        refuse_to_overwrite([*files, manifest_path(out)], source.given, out)
+        if request.precision != "fp32":
+            precision.check_runtime(worker)
+        pipeline = Pipeline.parse(request.pipeline)
+        source.hash(background)
+        yield Plan(
+            request=request,
+            source=source,
+            out=out,
+            folder=folder,
+            runtime=runtime,
+            target=target,
+            pipeline=pipeline,
+            precision=precision,
+            options=options,
+            tuning=tuning,
+            worker=worker,
+            ladder=ladder,
+            stopwatch=Stopwatch(progress),
+            background=background,
+        )
