@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import number, reshape
+from passes.build.operators import reshape, scalar
 from passes.core.edit import Edit
 
 
@@ -98,7 +98,7 @@ def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps
     """
     low = edit.op("Floor", [at])
     far = edit.op("Sub", [at, low])
-    near = edit.op("Sub", [number(edit, 1, dtype), far])
+    near = edit.op("Sub", [scalar(edit, 1, dtype), far])
     weights = edit.op("Concat", [near, far], {"axis": -1})
     pixels = edit.op("Add", [low, edit.constant(np.array([0, 1], dtype.numpy()))])
     return Taps(2, clamped(edit, pixels, size, dtype), within(edit, pixels, size, dtype), weights)
@@ -106,10 +106,10 @@ def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps
 
 def within(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
     """Whether the whole numbers ``pixels`` are valid indices of an axis of ``size``."""
-    low = edit.op("Greater", [pixels, number(edit, -1, dtype)])
-    return edit.op("And", [low, edit.op("Less", [pixels, number(edit, size, dtype)])])
+    low = edit.op("Greater", [pixels, scalar(edit, -1, dtype)])
+    return edit.op("And", [low, edit.op("Less", [pixels, scalar(edit, size, dtype)])])
 
 
 def clamped(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
     """``pixels`` clamped to the valid indices of an axis of ``size``."""
-    return edit.op("Clip", [pixels, number(edit, 0, dtype), number(edit, size - 1, dtype)])
+    return edit.op("Clip", [pixels, scalar(edit, 0, dtype), scalar(edit, size - 1, dtype)])

@@ -8,9 +8,14 @@ from passes.core.graphs import Scope, ints
 from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [
-    "UNKNOWN_DTYPE", "UNKNOWN_SHAPE", "given", "integers", "is_output_used", "not_constant", "scalar", "sizes_of",
-    "too_old",
-]  # fmt: skip
+    "UNKNOWN_DTYPE",
+    "UNKNOWN_SHAPE",
+    "constant_integer",
+    "given",
+    "integers",
+    "is_output_used",
+    "not_constant",
+]
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
@@ -26,11 +31,6 @@ def is_output_used(node: ir.Node, index: int) -> bool:
     return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
 
-def sizes_of(value: ir.Value | None, scope: Scope) -> tuple[int, ...] | None:
-    """The static shape of a value; None if any of it is unknown."""
-    return scope.static_shape(value)
-
-
 def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str | None:
     """The elements of an optional input: None if it is omitted, a reason if it is not constant."""
     if value is None:
@@ -39,7 +39,7 @@ def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str
     return not_constant(value, what) if found is None else found
 
 
-def scalar(value: ir.Value | None, scope: Scope) -> int | None:
+def constant_integer(value: ir.Value | None, scope: Scope) -> int | None:
     """The value of a constant integer or bool with one element; None for anything else."""
     tensor = scope.constant(value)
     if tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size == 1:
@@ -53,12 +53,3 @@ def not_constant(value: ir.Value, what: str) -> str:
     if value.is_graph_input():
         return f"{what} is not constant: freeze it with --freeze {value.name}=VALUE"
     return f"{what} is not constant: {value.name} is computed at run time"
-
-
-def too_old(scope: Scope, since: int = 7) -> str | None:
-    """The reason for skipping a model with an older opset. Opset 7 is the first with numpy's broadcasting."""
-    return (
-        f"it needs opset {since}, and the model has {scope.opset()}: convert-opset comes first"
-        if scope.opset() < since
-        else None
-    )

@@ -32,14 +32,23 @@ def reshape_or_fold(edit: Edit, value: ir.Value, shape: Sequence[int]) -> ir.Val
     return edit.op("Reshape", [value, edit.constant(np.array(shape, np.int64))])
 
 
-def cast(edit: Edit, x: ir.Value, dtype: ir.DataType | None, to: ir.DataType | None) -> ir.Value:
-    """``x``, whose dtype is ``dtype``, cast to ``to``; ``x`` itself if they are equal."""
-    return x if dtype == to or to is None else edit.op("Cast", [x], {"to": to.value})
+def slice_of(edit: Edit, x: ir.Value, starts: ir.Value, ends: ir.Value, axes: ir.Value) -> ir.Value:
+    """A Slice with constant bounds, which are attributes before opset 10."""
+    if edit.scope.opset() >= 10:
+        return edit.op("Slice", [x, starts, ends, axes])
+    found = {name: each.const_value for name, each in (("starts", starts), ("ends", ends), ("axes", axes))}
+    return edit.op("Slice", [x], {name: each.numpy().tolist() for name, each in found.items() if each is not None})
 
 
-def number(edit: Edit, value: float, dtype: ir.DataType) -> ir.Value:
-    """A scalar constant."""
-    return edit.constant(np.array(value, dtype.numpy()))
+def cast(edit: Edit, value: ir.Value, to: ir.DataType | None, source: ir.DataType | None = None) -> ir.Value:
+    """``value`` cast to ``to``; unchanged if that is None, or its dtype (by default ``value.dtype``) already."""
+    return value if to is None or to == (source or value.dtype) else edit.op("Cast", [value], {"to": to.value})
+
+
+def scalar(edit: Edit, number: float, dtype: ir.DataType) -> ir.Value:
+    """A constant of rank 0."""
+    with np.errstate(over="ignore"):
+        return edit.constant(np.asarray(number).astype(dtype.numpy()))
 
 
 def wide_float(dtype: ir.DataType | None) -> ir.DataType | None:

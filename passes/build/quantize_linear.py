@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.operands import given
-from passes.build.operators import reshape_or_fold
-from passes.build.small_dtypes import SMALL_FLOATS, carrier, cast, limits, round_to_small_float, scalar
+from passes.build.operators import cast, reshape_or_fold, scalar
+from passes.build.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 

@@ -1,4 +1,4 @@
-"""Operators on integers of 8 bits with scales: dequantize, compute in float, quantize.
+"""Rewrite operators on 8-bit integers with scales: dequantize, compute in float, quantize.
 
     QLinearConv(x, w, b)       →  Quantize(Conv(Dequantize(x), Dequantize(w), Dequantize(b, s_x·s_w)))
     QLinearMatMul, and com.microsoft's QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax,
@@ -6,17 +6,17 @@
     DynamicQuantizeMatMul(a, w)      →  q, s, z = DynamicQuantizeLinear(a);  MatMulInteger(q, w)·s·s_w + bias
     MatMulIntegerToFloat(a, b)       →  MatMulInteger(a, b)·s_a·s_b + bias
 
-This form is the one that compilers make kernels of 8 bits from. Where it rounds another way than the integers would,
-`passes.legalize.math.integer_products` has the exact form of products. Channels that come last are moved for the
-operator. Where QLinearSoftmax quantizes, ONNX Runtime takes 1/s for a whole number, and rounds it down.
+Compilers recognize this form and select 8-bit kernels for it. Where its rounding differs from that of the integer
+operators, `passes.legalize.math.integer_products` has the exact form of products. Channels-last operators are
+transposed. Like ONNX Runtime, QLinearSoftmax quantizes with 1/s rounded down to an integer.
 
-Before opset 13 the standard dequantizes with one scale only. A weight with several, and one zero point, is dequantized
-with the scale 1, and the product multiplied by the scales:
+Before opset 13 DequantizeLinear supports only scales per tensor. A weight with scales per axis and one zero point is
+dequantized with the scale 1, and the product is multiplied by the scales:
 
     QLinearConv(x, w, b)       →  Quantize(Conv(Dequantize(x), Dequantize(w, 1))·s_w + b·s_x·s_w)
 
-Skips: unknown shapes and dtypes; several zero points before opset 13, and dynamic quantization before opset 11, when
-the standard had none.
+Skips: unknown shapes and dtypes; zero points per axis before opset 13; dynamic quantization before opset 11, which does
+not have it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import reshape_or_fold
-from passes.build.small_dtypes import cast, scalar
+from passes.build.operands import given
+from passes.build.operators import cast, reshape_or_fold, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 _CONTRIB = "com.microsoft"
 _NUMBER = ir.DataType.FLOAT
@@ -41,12 +41,12 @@ _NUMBER = ir.DataType.FLOAT
 
 @dataclass(frozen=True)
 class _Form:
-    """Where an operator's quantized inputs begin, those of its output, and what it computes.
+    """The layout of an operator's quantized inputs and output, and its computation.
 
     Attributes:
-        inputs: the index of each tensor that a scale and a zero point follow.
-        output: the index of the output's scale, before its zero point.
-        compute: the operator in float, on what is dequantized.
+        inputs: the index of each tensor that is followed by a scale and a zero point.
+        output: the index of the output's scale, which is followed by its zero point.
+        compute: the operator on the dequantized inputs.
     """
 
     inputs: tuple[int, ...]
@@ -68,7 +68,7 @@ def _attributes(node: ir.Node, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _spatial(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]:
-    """An operator whose channels may come last."""
+    """An operator that may be channels-last."""
 
     def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
         last = bool(node.attributes.get_int("channels_last", 0))
@@ -91,7 +91,10 @@ def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
     axis = node.attributes.get_int("axis", -1) % max(len(dims), 1)
     if node.attributes.get_int("opset", 13) >= 13 or axis == len(dims) - 1:
         return edit.op("Softmax", operands, {"axis": axis})
-    flat = [int(np.prod(dims[:axis])), int(np.prod(dims[axis:]))]  # before, it was over all axes from this one on
+    flat = [
+        int(np.prod(dims[:axis])),
+        int(np.prod(dims[axis:])),
+    ]  # before opset 13: all axes from this one on
     y = edit.op("Softmax", [reshape_or_fold(edit, operands[0], flat)], {"axis": 1})
     return reshape_or_fold(edit, y, dims)
 
@@ -102,10 +105,10 @@ def _leaky(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
 
 def _reduce_mean(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
     axes = list(node.attributes.get_ints("axes", []))
-    given: list[ir.Value | None] = [*operands]
+    inputs: list[ir.Value | None] = [*operands]
     if axes:
-        given.append(edit.constant(np.array(axes, np.int64)))
-    return edit.op("ReduceMean", given, {"keepdims": node.attributes.get_int("keepdims", 1)})
+        inputs.append(edit.constant(np.array(axes, np.int64)))
+    return edit.op("ReduceMean", inputs, {"keepdims": node.attributes.get_int("keepdims", 1)})
 
 
 def _where(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
@@ -136,27 +139,25 @@ class QuantizedOperator(NodeRewrite[Match]):
 
     name = "dequantize-compute-quantize"
     exactness = Exactness.QUANTIZATION_STEP
+    needs_shape = EVERY_INPUT
+    needs_dtype = EVERY_INPUT
     operators = frozenset(
         {("", "QLinearMatMul"), ("", "QLinearConv"), (_CONTRIB, "QLinearConcat"), (_CONTRIB, "QGemm")}
         | {(_CONTRIB, name) for name in _FORMS}
     )
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether shapes and dtypes are known, and the standard can say it."""
+        """Match known shapes and dtypes that the model's opset supports."""
         scope = context.scope
-        for value in node.inputs:
-            shape = scope.shape(value)
-            if value is not None and (shape is None or not shape.is_static() or scope.dtype(value) is None):
-                return Skip(f"the dtype or the shape of {value.name} is unknown: freeze it with freeze-shapes")
-        if scope.dtype(_at(node, _scale_index(node))) != _NUMBER:
-            return Skip("its scales are not of float32")
+        if scope.dtype(given(node, _scale_index(node))) != _NUMBER:
+            return Skip("its scales are not float32")
         for index in _parameters(node):
-            shape = scope.shape(_at(node, index))
+            shape = scope.shape(given(node, index))
             if shape is not None and any(each != 1 for each in shape):
                 if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
-                    return Skip("a scale other than that of the weights is not one number")
+                    return Skip("a scale other than that of the weights is not per tensor")
                 if scope.opset() < 13 and not _has_one_zero(node, scope):
-                    return Skip("the standard dequantizes along an axis only since opset 13: convert-opset comes first")
+                    return Skip("DequantizeLinear supports scales per axis since opset 13: run convert-opset first")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
@@ -173,11 +174,11 @@ class QuantizedOperator(NodeRewrite[Match]):
         for index in form.inputs[1:]:
             axis = 0 if node.op_type == "QLinearConv" else -1
             operands.append(_dequantize(edit, node, index, axis))
-        bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and _at(node, 8) is not None else None
-        if bias is not None and not _is_apart(node, edit.scope):
+        bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and given(node, 8) is not None else None
+        if bias is not None and not _is_scaled_after(node, edit.scope):
             operands.append(bias)
         y = form.compute(edit, node, operands)
-        if _is_apart(node, edit.scope):
+        if _is_scaled_after(node, edit.scope):
             y = _scaled(edit, node, y, bias)
         if node.op_type == "QLinearSoftmax":
             return [_quantize(edit, node, y, form.output, form.inputs[0], _whole_steps)]
@@ -197,12 +198,8 @@ def _parameters(node: ir.Node) -> list[int]:
     return [index + offset for index in starts for offset in (0, 1)]
 
 
-def _at(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def _one(edit: Edit, value: ir.Value) -> ir.Value:
-    """A scale or zero point, without dimensions where it is one number."""
+def _per_tensor(edit: Edit, value: ir.Value) -> ir.Value:
+    """A scale or zero point, reshaped to rank 0 if it has one element."""
     shape = edit.scope.shape(value)
     return (
         reshape_or_fold(edit, value, [])
@@ -211,21 +208,21 @@ def _one(edit: Edit, value: ir.Value) -> ir.Value:
     )
 
 
-def _is_apart(node: ir.Node, scope: Scope) -> bool:
-    """Whether a product is multiplied by its weight's scales, which the standard cannot dequantize with."""
-    shape = scope.shape(_at(node, 4)) if node.op_type in _PRODUCTS else None
+def _is_scaled_after(node: ir.Node, scope: Scope) -> bool:
+    """Whether the product is scaled by its weight's scales, because DequantizeLinear does not support them."""
+    shape = scope.shape(given(node, 4)) if node.op_type in _PRODUCTS else None
     return scope.opset() < 13 and shape is not None and any(each != 1 for each in shape)
 
 
 def _has_one_zero(node: ir.Node, scope: Scope) -> bool:
-    """Whether all zero points of a weight are the same, if there are any."""
-    tensor = scope.constant(_at(node, 5))
-    return _at(node, 5) is None or (tensor is not None and np.unique(tensor.numpy()).size == 1)
+    """Whether all zero points of a weight are equal."""
+    tensor = scope.constant(given(node, 5))
+    return given(node, 5) is None or (tensor is not None and np.unique(tensor.numpy()).size == 1)
 
 
 def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir.Value:
-    """A product of a weight that was dequantized with the scale 1, by its scales, and the bias."""
-    scale, shape = _at(node, 4), edit.scope.shape(node.inputs[0])
+    """The product of a weight that was dequantized with the scale 1, times its scales, plus the bias."""
+    scale, shape = given(node, 4), edit.scope.shape(node.inputs[0])
     assert scale is not None and shape is not None
     first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
     along = [-1, *[1] * (len(shape) - 2)] if first else [-1]
@@ -234,14 +231,14 @@ def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir
 
 
 def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Value:
-    """One of the inputs in float32; with the scale 1 where its own come later."""
-    x, scale, zero = (_at(node, index + offset) for offset in range(3))
+    """One of the inputs in float32; with the scale 1 if the product is scaled afterwards."""
+    x, scale, zero = (given(node, index + offset) for offset in range(3))
     assert x is not None and scale is not None
-    if index == 3 and _is_apart(node, edit.scope):
+    if index == 3 and _is_scaled_after(node, edit.scope):
         scale, tensor = scalar(edit, 1.0, _NUMBER), edit.scope.constant(zero)
         inputs = [x, scale, *([] if tensor is None else [edit.constant(tensor.numpy().reshape(-1)[0])])]
         return edit.op("DequantizeLinear", inputs)
-    inputs = [x, _one(edit, scale), *([] if zero is None else [_one(edit, zero)])]
+    inputs = [x, _per_tensor(edit, scale), *([] if zero is None else [_per_tensor(edit, zero)])]
     shape = edit.scope.shape(scale)
     several = shape is not None and any(each != 1 for each in shape)
     rank = len(edit.scope.shape(x) or ())
@@ -249,10 +246,10 @@ def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Valu
 
 
 def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
-    """A bias in int32, whose scale is the product of the others', in float32."""
+    """An int32 bias, whose scale is the product of the others, in float32."""
     x_scale, w_scale, bias = node.inputs[1], node.inputs[4], node.inputs[index]
     assert x_scale is not None and w_scale is not None and bias is not None
-    both = edit.op("Mul", [_one(edit, x_scale), _one(edit, w_scale)])
+    both = edit.op("Mul", [_per_tensor(edit, x_scale), _per_tensor(edit, w_scale)])
     return edit.op("Mul", [edit.op("Cast", [bias], {"to": _NUMBER.value}), both])
 
 
@@ -262,62 +259,62 @@ def _quantize(
     y: ir.Value,
     index: int,
     like: int,
-    rescale: Callable[[Edit, ir.Value], ir.Value] = _one,
+    rescale: Callable[[Edit, ir.Value], ir.Value] = _per_tensor,
 ) -> ir.Value:
-    """The output, with the scale at ``index``; without a zero point it has the dtype of the input at ``like``."""
-    scale, zero = _at(node, index), _at(node, index + 1)
+    """The output, with the scale at ``index``; without a zero point, its dtype is that of the input at ``like``."""
+    scale, zero = given(node, index), given(node, index + 1)
     assert scale is not None
     if zero is None:
         zero = scalar(edit, 0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
-    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _one(edit, zero)])
+    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _per_tensor(edit, zero)])
 
 
 def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
-    """The scale of which a whole number makes one: 1 / ⌊1/s⌋; 4, with which one rounds to zero, for a larger s."""
+    """The scale with an integer inverse: 1 / ⌊1/s⌋; for s > 1 it is 4, which rounds every probability to zero."""
     one = scalar(edit, 1.0, _NUMBER)
-    steps = edit.op("Floor", [edit.op("Div", [one, _one(edit, scale)])])
+    steps = edit.op("Floor", [edit.op("Div", [one, _per_tensor(edit, scale)])])
     return edit.op("Div", [one, edit.op("Max", [steps, scalar(edit, 0.25, _NUMBER)])])
 
 
 def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
-    """QGemm; in float where it has no scale for its output."""
+    """QGemm, in float if it has no output scale."""
     a = _dequantize(edit, node, 0)
     b = _dequantize(edit, node, 3, 0 if node.attributes.get_int("transB", 0) else 1)
     alpha = node.attributes.get_float("alpha", 1.0)
-    nothing = [scalar(edit, 0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # something had to be added
+    nothing = [scalar(edit, 0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # where C is required
     y = edit.op("Gemm", [a, b, *nothing], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
-    if _is_apart(node, edit.scope):
+    if _is_scaled_after(node, edit.scope):
         y = _scaled(edit, node, y, None)
-    if _at(node, 6) is not None:  # its scale has alpha in it, too
+    if given(node, 6) is not None:  # its scale includes alpha
         y = edit.op("Add", [y, edit.op("Mul", [_bias(edit, node, 6), scalar(edit, alpha, _NUMBER)])])
-    return _quantize(edit, node, y, 7, 0) if _at(node, 7) is not None else y
+    return _quantize(edit, node, y, 7, 0) if given(node, 7) is not None else y
 
 
 @dataclass(frozen=True)
 class QuantizedProductToFloat(NodeRewrite[Match]):
-    """Write com.microsoft's products of integers with a result in float by the standard's."""
+    """Rewrite com.microsoft's integer products with float results as standard operators."""
 
     name = "quantized-product-to-float"
     exactness = Exactness.ROUNDING
     operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Whether it is about float32, and the standard can say it."""
+        """Match float32 scales."""
         if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
-            return Skip("the standard quantizes dynamically only since opset 11: convert-opset comes first")
-        if context.scope.dtype(_at(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
-            return Skip("its scales are not known to be of float32")
+            return Skip("DynamicQuantizeLinear exists since opset 11: run convert-opset first")
+        if context.scope.dtype(given(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
+            return Skip("its scales are not known to be float32")
         return Match(node)
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """MatMulInteger, scaled, and the bias."""
+        """MatMulInteger, scaled, plus the bias."""
         node = match.node
         if node.op_type == "MatMulIntegerToFloat":
-            a, b, a_scale, b_scale, a_zero, b_zero, bias = (_at(node, index) for index in range(7))
+            a, b, a_scale, b_scale, a_zero, b_zero, bias = (given(node, index) for index in range(7))
         else:
             dynamic = edit.node("DynamicQuantizeLinear", [node.inputs[0]], outputs=3)
             a, a_scale, a_zero = dynamic.outputs
-            b, b_scale, b_zero, bias = (_at(node, index) for index in range(1, 5))
+            b, b_scale, b_zero, bias = (given(node, index) for index in range(1, 5))
         assert a_scale is not None and b_scale is not None
         total = edit.op("MatMulInteger", [a, b, a_zero, b_zero])
         y = edit.op("Mul", [cast(edit, total, _NUMBER, ir.DataType.INT32), edit.op("Mul", [a_scale, b_scale])])

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from passes.build.operators import cast
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 
@@ -56,7 +57,7 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
     dtype = node.outputs[0].dtype
     if dtype is None:
         dtype = ir.DataType(node.attributes.get_int("dtype", (scope.dtype(x) or ir.DataType.FLOAT).value))
-    x = _cast(edit, x, wide)
+    x = cast(edit, x, wide, scope.dtype(x))
     if node.op_type == "Bernoulli":
         return [edit.op("Cast", [edit.op("Less", [uniform, x])], {"to": dtype.value})]
     # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
@@ -69,17 +70,17 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
 def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
     x, ratio = node.inputs[:2]
     assert x is not None
-    share = edit.constant(np.float32(0.5)) if ratio is None else _cast(edit, ratio, ir.DataType.FLOAT)
+    share = (
+        edit.constant(np.float32(0.5))
+        if ratio is None
+        else cast(edit, ratio, ir.DataType.FLOAT, edit.scope.dtype(ratio))
+    )
     mask = edit.op("Not", [edit.op("Less", [uniform, share])])
     kept = edit.op("Max", [edit.op("Sub", [edit.constant(np.float32(1)), share]), edit.constant(np.float32(1e-9))])
     factor = edit.op("Div", [edit.op("Cast", [mask], {"to": ir.DataType.FLOAT.value}), kept])
-    factor = _cast(edit, factor, edit.scope.dtype(x) or ir.DataType.FLOAT, of=ir.DataType.FLOAT)
+    factor = cast(edit, factor, edit.scope.dtype(x) or ir.DataType.FLOAT, ir.DataType.FLOAT)
     results: Sequence[ir.Value | None] = [edit.op("Mul", [x, factor]), mask]
     return list(results[: len(node.outputs)])
-
-
-def _cast(edit: Edit, x: ir.Value, to: ir.DataType, of: ir.DataType | None = None) -> ir.Value:
-    return x if (of or edit.scope.dtype(x)) == to else edit.op("Cast", [x], {"to": to.value})
 
 
 def _index(edit: Edit, number: int) -> ir.Value:

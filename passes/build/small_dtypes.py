@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from passes.build.operators import cast, scalar
 from passes.core import graphs
 from passes.core.edit import Edit
 
@@ -57,17 +58,6 @@ def limits(dtype: ir.DataType) -> tuple[float, float]:
         return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if dtype.is_signed() else (0.0, 2.0**bits - 1)
     info = float_info(dtype)
     return float(info.min), float(info.max)
-
-
-def scalar(edit: Edit, number: float, dtype: ir.DataType) -> ir.Value:
-    """A constant of rank 0."""
-    with np.errstate(over="ignore"):
-        return edit.constant(np.asarray(number).astype(dtype.numpy()))
-
-
-def cast(edit: Edit, value: ir.Value, dtype: ir.DataType, source: ir.DataType | None = None) -> ir.Value:
-    """``value`` cast to ``dtype``; unchanged if its dtype (by default ``value.dtype``) is already that."""
-    return value if (source or value.dtype) == dtype else edit.op("Cast", [value], {"to": dtype.value})
 
 
 def is_already_corrected(node: ir.Node, name: str) -> bool:

@@ -277,7 +277,7 @@ def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None
     return body.constant(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))
 
 
-def scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
+def to_scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
     """A value of one element reshaped to rank 0; None if its rank is unknown."""
     shape = edit.scope.shape(value)
     if shape is None:

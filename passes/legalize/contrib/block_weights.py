@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.operands import given
-from passes.build.small_dtypes import cast
+from passes.build.operators import cast
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import given, not_constant, scalar
+from passes.build.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
@@ -41,7 +41,7 @@ class _Found(Match):
 def _expand_dims(a: Arithmetic, match: _Found) -> ir.Value | Skip:
     x, axis = match.node.inputs
     assert x is not None and axis is not None
-    place = scalar(axis, a.edit.scope)
+    place = constant_integer(axis, a.edit.scope)
     return Skip(not_constant(axis, "axis")) if place is None else a.unsqueeze(x, [place])
 
 

@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import given, not_constant, scalar
+from passes.build.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints
@@ -71,7 +71,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             return Skip("its cache evicts tokens outside of the window")
         if 0 in q:
             return Skip("its query is empty")
-        total = scalar(node.inputs[6], scope)
+        total = constant_integer(node.inputs[6], scope)
         declared = scope.static_shape(node.outputs[1]) if len(node.outputs) > 1 else None
         if total is None and (q[1] > 1 or declared is None):
             assert node.inputs[6] is not None

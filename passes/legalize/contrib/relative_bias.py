@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, Array, wide
 from passes.build.attention import split_heads
-from passes.build.operands import given, not_constant, scalar
+from passes.build.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -77,7 +77,7 @@ class LookUpRelativePositions(NodeRewrite[_Table]):
         lengths = []
         for index, what in ((1, "query_length"), (2, "key_length")):
             value = given(node, index)
-            length = scalar(value, scope) if done is None else done[index + 1]
+            length = constant_integer(value, scope) if done is None else done[index + 1]
             if length is None and value is not None:
                 return Skip(not_constant(value, what))
             lengths.append(length or 0)

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import Body, scalar, select, speculation_hazard, unsupported_reason
+from passes.build.subgraph_copies import Body, select, speculation_hazard, to_scalar, unsupported_reason
 from passes.core import graphs
 from passes.core.base import Skip
 from passes.core.edit import Edit
@@ -66,7 +66,7 @@ class JoinBranches(NodeRewrite[_Branches]):
         """Both branches, and a Where for each output."""
         condition = match.node.inputs[0]
         assert condition is not None
-        condition = scalar(condition, edit)
+        condition = to_scalar(condition, edit)
         if condition is None:
             return Skip("the shape of its condition is unknown")
         yes, no = (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import scalar
+from passes.build.subgraph_copies import to_scalar
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints
@@ -28,7 +28,7 @@ def sequence_at(node: ir.Node, elements: Elements, edit: Edit) -> Sequence[ir.Va
     shape = shapes[0] if shapes else None
     if shape is None or not shape.is_static() or any(each != shape for each in shapes):
         return Skip("its position is not constant, and the shapes of the elements differ or are unknown")
-    index = scalar(place, edit)
+    index = to_scalar(place, edit)
     if index is None:
         return Skip("the shape of its position is unknown")
     return [edit.op("Gather", [_stack(elements, 0, edit), index], {"axis": 0})]

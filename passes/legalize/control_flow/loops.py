@@ -27,10 +27,10 @@ import onnx_ir as ir
 from passes.build.subgraph_copies import (
     Body,
     empty_stack,
-    scalar,
     select,
     speculation_hazard,
     stack,
+    to_scalar,
     unsupported_reason,
 )
 from passes.core.base import Skip
@@ -187,7 +187,7 @@ class MaskLoop(NodeRewrite[_Loop]):
         assert match.limit is not None
         if match.begins is None:
             assert match.node.inputs[1] is not None
-            active = scalar(match.node.inputs[1], edit)
+            active = to_scalar(match.node.inputs[1], edit)
             if active is None:
                 return Skip("the shape of its condition is unknown")
         for iteration in range(match.limit if match.begins is not False else 0):
@@ -205,7 +205,7 @@ class MaskLoop(NodeRewrite[_Loop]):
             if continues is not None and not continues.numpy().item():
                 break
             if continues is None:
-                flat = scalar(condition, edit)
+                flat = to_scalar(condition, edit)
                 if flat is None:
                     return Skip("the shape of its condition is unknown")
                 active = flat if active is None else edit.op("And", [active, flat])

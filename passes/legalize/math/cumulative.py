@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import not_constant, scalar
+from passes.build.operands import constant_integer, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -47,7 +47,7 @@ class DecomposeCumulative(NodeRewrite[_Cumulative]):
         """Match a known length and a constant axis."""
         shape, axis = context.shape(node), node.inputs[1]
         assert axis is not None
-        along = scalar(axis, context.scope)
+        along = constant_integer(axis, context.scope)
         if along is None:
             return Skip(not_constant(axis, "axis"))
         if not shape or 0 in shape:

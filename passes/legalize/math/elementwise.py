@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE, given, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE, given
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -46,7 +46,7 @@ class DecomposeClip(NodeRewrite[_TypedMatch]):
     def rewrite(self, match: _TypedMatch, edit: Edit) -> Sequence[ir.Value | None] | Skip:
         """Limits are inputs, or attributes before opset 11."""
         node = match.node
-        a, y, shape = Arithmetic(edit, match.dtype), node.inputs[0], sizes_of(node.inputs[0], edit.scope)
+        a, y, shape = Arithmetic(edit, match.dtype), node.inputs[0], edit.scope.static_shape(node.inputs[0])
         assert y is not None
         for index, (name, operator) in enumerate((("min", "Max"), ("max", "Min")), start=1):
             limit: ir.Value | float | None = given(node, index)

@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given, integers, sizes_of
+from passes.build.arithmetic import Array
+from passes.build.operands import given, integers
 from passes.build.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_ELEMENTS = 2**25
 
@@ -117,7 +116,7 @@ class MultiplyDft(NodeRewrite[_DftMatch]):
         axis %= len(sizes)
         inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
         length = integers(given(node, 1), "its dft_length", scope)
-        after = sizes_of(node.outputs[0], scope)
+        after = scope.static_shape(node.outputs[0])
         if isinstance(length, str) and after is not None and not (onesided and not inverse):
             length = [after[axis]]
         if isinstance(length, str):
@@ -158,8 +157,8 @@ def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType | None)
     """The product of (rows, samples · parts) and a `Transform.matrix`."""
     flat = matrix.reshape(matrix.shape[0] * matrix.shape[1], -1)
     computed = wide_float(dtype) or ir.DataType.FLOAT
-    product = edit.op("MatMul", [cast(edit, x, dtype, computed), edit.constant(flat.astype(computed.numpy()))])
-    return cast(edit, product, computed, dtype)
+    product = edit.op("MatMul", [cast(edit, x, computed, dtype), edit.constant(flat.astype(computed.numpy()))])
+    return cast(edit, product, dtype, computed)
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class MultiplyStft(NodeRewrite[_StftMatch]):
     def match(self, node: ir.Node, context: NodeContext) -> _StftMatch | Skip | None:
         """Match a constant step and length; the window may be computed."""
         scope = context.scope
-        sizes, window = context.shape(node), sizes_of(given(node, 2), scope)
+        sizes, window = context.shape(node), scope.static_shape(given(node, 2))
         if len(sizes) == 2:  # ONNX Runtime accepts a real signal without an axis of parts
             sizes = (*sizes, 1)
         if len(sizes) != 3 or sizes[-1] not in (1, 2):

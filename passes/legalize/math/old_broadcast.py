@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -46,7 +46,7 @@ class TileOldBroadcast(NodeRewrite[_BroadcastMatch]):
         scope = context.scope
         if scope.opset() != _OPSET:
             return None
-        shape, other = sizes_of(node.inputs[0], scope), sizes_of(node.inputs[1], scope)
+        shape, other = scope.static_shape(node.inputs[0]), scope.static_shape(node.inputs[1])
         if shape is None or other is None:
             return Skip(UNKNOWN_SHAPE)
         is_prelu = node.op_type == "PRelu"

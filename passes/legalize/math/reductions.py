@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
+from passes.build.arithmetic import Arithmetic, Array, wide
 from passes.build.operands import UNKNOWN_SHAPE, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -63,7 +63,7 @@ def reduced_axes(node: ir.Node, rank: int, scope: Scope) -> tuple[int, ...] | Sk
 
 @dataclass(frozen=True)
 class _Empty(Match):
-    result: np.ndarray[Any, np.dtype[Any]]
+    result: Array
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -43,7 +43,7 @@ class StabilizeActivation(NodeRewrite[_Typed]):
 
     def match(self, node: ir.Node, context: NodeContext) -> _Typed | Skip | None:
         """Match Softplus, and LogSoftmax over one axis."""
-        shape = sizes_of(node.inputs[0], context.scope)
+        shape = context.scope.static_shape(node.inputs[0])
         if node.op_type == "LogSoftmax" and context.scope.opset() < 13:
             if shape is None:
                 return Skip(UNKNOWN_SHAPE)

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import given, sizes_of
+from passes.build.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -111,7 +111,7 @@ def _masks(a: Arithmetic, match: _AttentionMatch) -> tuple[Allowed, ir.Value | N
     allowed, mask = _structure(a, match), given(match.node, 3)
     if mask is None:
         return allowed, None
-    shape, dtype = sizes_of(mask, a.edit.scope), a.edit.scope.dtype(mask)
+    shape, dtype = a.edit.scope.static_shape(mask), a.edit.scope.dtype(mask)
     assert shape is not None
     assert dtype is not None
     if shape and shape[-1] < match.heads.keys:  # the remaining keys are masked

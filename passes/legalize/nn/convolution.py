@@ -24,12 +24,11 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.operands import given
-from passes.build.operators import reshape
+from passes.build.operators import reshape, slice_of
 from passes.build.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.tensor.pad import slice_of
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from passes.build.arithmetic import Array
 from passes.build.image_sampling import linear_taps, sample
 from passes.build.operands import given
 from passes.build.operators import cast, reshape, wide_float
@@ -81,17 +82,17 @@ class GatherDeformConv(NodeRewrite[_DeformConvMatch]):
         y = reshape(edit, y, (batch, match.weights[0], *out))
         if bias is not None:
             y = edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
-        return [cast(edit, y, working, dtype)]
+        return [cast(edit, y, dtype, working)]
 
     @staticmethod
     def _input(
         edit: Edit, node: ir.Node, index: int, dtype: ir.DataType | None, working: ir.DataType
     ) -> ir.Value | None:
         value = given(node, index)
-        return None if value is None else cast(edit, value, dtype, working)
+        return None if value is None else cast(edit, value, working, dtype)
 
 
-def _base(axes: Sequence[Window], axis: int) -> np.ndarray[Any, np.dtype[Any]]:
+def _base(axes: Sequence[Window], axis: int) -> Array:
     """The positions of the elements of all windows without offsets along one axis, (elements, windows)."""
     rank = len(axes)
     positions = axes[axis].positions().T  # (kernel, count)

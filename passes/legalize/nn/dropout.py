@@ -19,14 +19,14 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.randomness import FUSED_DROPOUTS, is_random
+from passes.build.arithmetic import Array
 from passes.build.operands import (
     UNKNOWN_DTYPE,
     UNKNOWN_SHAPE,
+    constant_integer,
     given,
     is_output_used,
     not_constant,
-    scalar,
-    sizes_of,
 )
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -37,7 +37,7 @@ _CONTRIB = "com.microsoft"
 
 @dataclass(frozen=True)
 class _Dropout(Match):
-    mask: np.ndarray[Any, np.dtype[Any]] | None
+    mask: Array | None
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class RemoveDropout(NodeRewrite[_Dropout]):
         if scope.opset() < 7 and not node.attributes.get_int("is_test", 0):
             return Skip("it is in training mode, which is random")
         ratio, training = given(node, 1), given(node, 2)
-        if training is not None and scalar(training, scope) != 0:
-            if scalar(training, scope) is None:
+        if training is not None and constant_integer(training, scope) != 0:
+            if constant_integer(training, scope) is None:
                 return Skip(not_constant(training, "training_mode"))
             share = scope.constant(ratio)
             if ratio is not None and share is None:
@@ -63,7 +63,7 @@ class RemoveDropout(NodeRewrite[_Dropout]):
                 return Skip("it is in training mode, which is random")
         if not is_output_used(node, 1):
             return _Dropout(node, None)
-        shape, dtype = sizes_of(node.inputs[0], scope), scope.dtype(node.inputs[0])
+        shape, dtype = scope.static_shape(node.inputs[0]), scope.dtype(node.inputs[0])
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
         if dtype is None:
@@ -94,7 +94,7 @@ class RemoveFusedDropout(NodeRewrite[_Dropout]):
             return _Dropout(node, None)
         if node.op_type != "BiasDropout":
             return Skip("the padding bits of its bit mask are not specified")
-        shape = sizes_of(node.inputs[0], scope)
+        shape = scope.static_shape(node.inputs[0])
         return Skip(UNKNOWN_SHAPE) if shape is None else _Dropout(node, np.ones(shape, bool))
 
     def rewrite(self, match: _Dropout, edit: Edit) -> Sequence[ir.Value | None]:

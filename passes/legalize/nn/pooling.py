@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Array
-from passes.build.operators import apply_along, cast, number, reshape, wide_float
+from passes.build.operators import apply_along, cast, reshape, scalar, wide_float
 from passes.build.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -126,7 +126,7 @@ class MatMulPooling(NodeRewrite[_PoolMatch]):
         dtype = edit.scope.dtype(x)
         working = wide_float(dtype)
         assert working is not None
-        y, shape = cast(edit, x, dtype, working), list(match.shape)
+        y, shape = cast(edit, x, working, dtype), list(match.shape)
         order = _order(node)
         if node.op_type == "LpPool":
             y = _power(edit, edit.op("Abs", [y]), order, working)
@@ -141,7 +141,7 @@ class MatMulPooling(NodeRewrite[_PoolMatch]):
             shape[axis + 2] = each.count
         if node.op_type == "LpPool":
             y = _power(edit, y, 1 / order, working)
-        return [cast(edit, y, working, dtype)]
+        return [cast(edit, y, dtype, working)]
 
 
 def _counts(node: ir.Node, window: Window) -> Array:
@@ -160,7 +160,7 @@ def _order(node: ir.Node) -> float:
 
 
 def _power(edit: Edit, x: ir.Value, exponent: float, dtype: ir.DataType) -> ir.Value:
-    return x if exponent == 1 else edit.op("Pow", [x, number(edit, exponent, dtype)])
+    return x if exponent == 1 else edit.op("Pow", [x, scalar(edit, exponent, dtype)])
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
         working = wide_float(dtype)
         assert x is not None and shape is not None and dtype is not None and working is not None
         axes = edit.constant(np.arange(2, len(shape), dtype=np.int64))
-        y = cast(edit, x, dtype, working)
+        y = cast(edit, x, working, dtype)
         if node.op_type == "GlobalLpPool":
             order = _order(node)
             y = edit.op("ReduceSum", [_power(edit, edit.op("Abs", [y]), order, working), axes], {"keepdims": 1})
@@ -265,7 +265,7 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
         else:
             reduction = "ReduceMax" if node.op_type == "GlobalMaxPool" else "ReduceMean"
             y = edit.op(reduction, [y, axes], {"keepdims": 1})
-        return [cast(edit, y, working, dtype)]
+        return [cast(edit, y, dtype, working)]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (ExplicitPooling(), MatMulPooling(), GatherMaxPool(), ReduceGlobalPooling())

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.arithmetic import Array
-from passes.build.operators import cast, number, reshape, wide_float
+from passes.build.operators import cast, reshape, scalar, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -76,18 +76,18 @@ class MatMulRoiAlign(NodeRewrite[_Regions]):
         x, rois, batch = node.inputs[:3]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and batch is not None and working is not None
-        images = edit.op("Gather", [cast(edit, x, match.dtype, working), batch], {"axis": 0})
-        rois = cast(edit, rois, match.dtype, working)
+        images = edit.op("Gather", [cast(edit, x, working, match.dtype), batch], {"axis": 0})
+        rois = cast(edit, rois, working, match.dtype)
         height, width = (_RoiAlignAxis(match, axis, edit) for axis in (0, 1))
         rows, columns = height.weights(edit, rois, working), width.weights(edit, rois, working)
         if node.attributes.get_string("mode", "avg") == "avg":
             y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
-            return [cast(edit, y, working, match.dtype)]
+            return [cast(edit, y, match.dtype, working)]
         corners = [_weighted(edit, one, images, other) for one in rows for other in columns]
         bins = (height.bins, height.samples, width.bins, width.samples)
         y = reshape(edit, edit.op("Max", corners), (match.count, match.shape[1], *bins))
         axes = edit.constant(np.array([3, 5], np.int64))
-        return [cast(edit, edit.op("ReduceMax", [y, axes], {"keepdims": 0}), working, match.dtype)]
+        return [cast(edit, edit.op("ReduceMax", [y, axes], {"keepdims": 0}), match.dtype, working)]
 
 
 def _weighted(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
@@ -131,34 +131,34 @@ class _RoiAlignAxis:
         Returns:
             Two values of shape (regions, 1, bins · samples, size).
         """
-        shift = number(edit, 0.5 if self.half else 0.0, dtype)
-        scale = number(edit, self.scale, dtype)
+        shift = scalar(edit, 0.5 if self.half else 0.0, dtype)
+        scale = scalar(edit, self.scale, dtype)
         start, end = (
             edit.op("Sub", [edit.op("Mul", [_column(edit, rois, place), scale]), shift])
             for place in (1 - self.axis, 3 - self.axis)
         )
         extent = edit.op("Sub", [end, start])
         if not self.half:
-            extent = edit.op("Max", [extent, number(edit, 1, dtype)])
-        bin_size = edit.op("Div", [extent, number(edit, self.bins, dtype)])
+            extent = edit.op("Max", [extent, scalar(edit, 1, dtype)])
+        bin_size = edit.op("Div", [extent, scalar(edit, self.bins, dtype)])
         steps = edit.constant(self._steps().astype(dtype.numpy()))
         at = edit.op("Add", [start, edit.op("Mul", [bin_size, steps])])
         outside = edit.op(
             "Or",
-            [edit.op("Less", [at, number(edit, -1, dtype)]), edit.op("Greater", [at, number(edit, self.size, dtype)])],
+            [edit.op("Less", [at, scalar(edit, -1, dtype)]), edit.op("Greater", [at, scalar(edit, self.size, dtype)])],
         )
-        last = number(edit, self.size - 1, dtype)
-        at = edit.op("Clip", [at, number(edit, 0, dtype), last])
+        last = scalar(edit, self.size - 1, dtype)
+        at = edit.op("Clip", [at, scalar(edit, 0, dtype), last])
         low = edit.op("Floor", [at])
-        high = edit.op("Min", [edit.op("Add", [low, number(edit, 1, dtype)]), last])
+        high = edit.op("Min", [edit.op("Add", [low, scalar(edit, 1, dtype)]), last])
         far = edit.op("Sub", [at, low])
-        near = edit.op("Sub", [number(edit, 1, dtype), far])
+        near = edit.op("Sub", [scalar(edit, 1, dtype), far])
         pixels = edit.constant(np.arange(self.size, dtype=np.int64))
-        zero = number(edit, 0, dtype)
+        zero = scalar(edit, 0, dtype)
         found = []
         for pixel, weight in ((low, near), (high, far)):
             inside = edit.op("Where", [outside, zero, weight])
-            here = edit.op("Equal", [cast(edit, pixel, dtype, ir.DataType.INT64), pixels])
+            here = edit.op("Equal", [cast(edit, pixel, ir.DataType.INT64, dtype), pixels])
             one = edit.op("Where", [here, inside, zero])
             found.append(reshape(edit, one, (self.match.count, 1, self.bins * self.samples, self.size)))
         return found
@@ -203,10 +203,10 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
         x, rois = match.node.inputs[:2]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and working is not None
-        rois = cast(edit, rois, match.dtype, working)
+        rois = cast(edit, rois, working, match.dtype)
         batch = edit.op("Cast", [_column(edit, rois, 0)], {"to": ir.DataType.INT64.value})
-        images = edit.op("Gather", [cast(edit, x, match.dtype, working), reshape(edit, batch, (-1,))], {"axis": 0})
-        lowest = number(edit, float(working.min), working)
+        images = edit.op("Gather", [cast(edit, x, working, match.dtype), reshape(edit, batch, (-1,))], {"axis": 0})
+        lowest = scalar(edit, float(working.min), working)
         bins = match.node.attributes.get_ints("pooled_shape", [])
         channels, height, width = match.shape[1:]
         rows, no_row = self._bins(match, edit, rois, 0, bins[0], working)
@@ -224,7 +224,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
                 reshape(edit, no_column, (match.count, 1, 1, bins[1])),
             ],
         )
-        return [cast(edit, edit.op("Where", [empty, number(edit, 0, working), y]), working, match.dtype)]
+        return [cast(edit, edit.op("Where", [empty, scalar(edit, 0, working), y]), match.dtype, working)]
 
     @staticmethod
     def _bins(
@@ -232,19 +232,19 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
     ) -> tuple[ir.Value, ir.Value]:
         """Whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
         size = match.shape[2 + axis]
-        scale = number(edit, match.node.attributes.get_float("spatial_scale", 1.0), dtype)
-        one = number(edit, 1, dtype)
+        scale = scalar(edit, match.node.attributes.get_float("spatial_scale", 1.0), dtype)
+        one = scalar(edit, 1, dtype)
         start, end = (
             _away_from_zero(edit, edit.op("Mul", [_column(edit, rois, place), scale]), dtype)
             for place in (2 - axis, 4 - axis)
         )
         extent = edit.op("Max", [edit.op("Add", [edit.op("Sub", [end, start]), one]), one])
-        bin_size = edit.op("Div", [extent, number(edit, bins, dtype)])
+        bin_size = edit.op("Div", [extent, scalar(edit, bins, dtype)])
         index = np.arange(bins + 1).astype(dtype.numpy())[None, :, None]
         low = edit.op("Floor", [edit.op("Mul", [edit.constant(index[:, :-1]), bin_size])])
         high = edit.op("Ceil", [edit.op("Mul", [edit.constant(index[:, 1:]), bin_size])])
         bounds = [
-            edit.op("Clip", [edit.op("Add", [each, start]), number(edit, 0, dtype), number(edit, size, dtype)])
+            edit.op("Clip", [edit.op("Add", [each, start]), scalar(edit, 0, dtype), scalar(edit, size, dtype)])
             for each in (low, high)
         ]
         pixels = edit.constant(np.arange(size).astype(dtype.numpy()))
@@ -255,7 +255,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
 
 def _away_from_zero(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Round to integers, halves away from zero, unlike Round."""
-    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), number(edit, 0.5, dtype)])])
+    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), scalar(edit, 0.5, dtype)])])
     return edit.op("Mul", [edit.op("Sign", [x]), up])
 
 

@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Array
 from passes.build.operands import given, not_constant
-from passes.build.operators import apply_along, cast, number, wide_float
+from passes.build.operators import apply_along, cast, scalar, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -168,7 +168,7 @@ def _extrapolate(y: ir.Value, match: _ResizeMatch, dtype: ir.DataType | None, ed
     if match.extrapolation is None or not outside.any():
         return y
     assert dtype is not None
-    return edit.op("Where", [edit.constant(outside), number(edit, match.extrapolation, dtype), y])
+    return edit.op("Where", [edit.constant(outside), scalar(edit, match.extrapolation, dtype), y])
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class MatMulResize(NodeRewrite[_ResizeMatch]):
         working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide_float(dtype)
         working = ir.DataType.DOUBLE if fixed else working  # the sums have 30 bits
         assert working is not None
-        y, shape = cast(edit, x, dtype, working), list(match.shape)
+        y, shape = cast(edit, x, working, dtype), list(match.shape)
         for each in reversed(match.axes):
             matrix = _matrix(match.node, each).astype(working.numpy())
             if fixed:
@@ -258,14 +258,14 @@ class MatMulResize(NodeRewrite[_ResizeMatch]):
             shape[each.axis] = len(each.positions)
             if antialias and not dtype.is_floating_point():
                 y = _rounded(edit, y, dtype, working)
-        y = _extrapolate(cast(edit, y, working, dtype), match, dtype, edit)
+        y = _extrapolate(cast(edit, y, dtype, working), match, dtype, edit)
         return [y if y is not x else edit.op("Identity", [y])]
 
 
 def _rounded(edit: Edit, y: ir.Value, dtype: ir.DataType, working: ir.DataType) -> ir.Value:
     """Rounded to integers within ``dtype``'s range, halves away from zero."""
-    low, high = number(edit, float(dtype.min), working), number(edit, float(dtype.max), working)
-    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), number(edit, 0.5, working)])])
+    low, high = scalar(edit, float(dtype.min), working), scalar(edit, float(dtype.max), working)
+    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), scalar(edit, 0.5, working)])])
     return edit.op("Clip", [edit.op("Mul", [edit.op("Sign", [y]), up]), low, high])
 
 

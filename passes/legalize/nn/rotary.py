@@ -19,7 +19,6 @@ import onnx_ir as ir
 
 from passes.build.arithmetic import Arithmetic
 from passes.build.attention import merge_heads, split_heads
-from passes.build.operands import sizes_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -105,7 +104,7 @@ class DecomposeRotaryEmbedding(NodeRewrite[_RotaryMatch]):
             batch, length, hidden = shape
             x = split_heads(a, x, shape, match.heads)
             shape = (batch, match.heads, length, hidden // match.heads)
-        if len(sizes_of(positions, edit.scope) or ()) == 1:  # the position of the first element
+        if len(edit.scope.static_shape(positions) or ()) == 1:  # the position of the first element
             positions = a("Add", a.unsqueeze(positions, [1]), a.index(np.arange(shape[2])[None, :]))
         interleaved = bool(match.node.attributes.get_int("interleaved", 0))
         cos, sin = angles(a, cos, positions), angles(a, sin, positions)

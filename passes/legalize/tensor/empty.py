@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.analysis.evaluation import EvaluationError, evaluate
-from passes.build.operands import sizes_of
+from passes.build.arithmetic import Array
 from passes.core import graphs
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -42,13 +42,13 @@ def _standard() -> frozenset[tuple[str, str]]:
 
 def is_empty(value: ir.Value | None, scope: Scope) -> bool:
     """Whether a value is a tensor of known dtype and static shape without elements."""
-    shape = sizes_of(value, scope)
+    shape = scope.static_shape(value)
     return shape is not None and 0 in shape and _array_dtype(value, scope) is not None
 
 
-def empty(value: ir.Value | None, scope: Scope) -> np.ndarray[Any, np.dtype[Any]]:
+def empty(value: ir.Value | None, scope: Scope) -> Array:
     """The array of a value that `is_empty`."""
-    shape, dtype = sizes_of(value, scope), _array_dtype(value, scope)
+    shape, dtype = scope.static_shape(value), _array_dtype(value, scope)
     assert shape is not None
     assert dtype is not None
     return np.zeros(shape, dtype.numpy())

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.evaluation import EvaluationError, evaluate
-from passes.build.operands import UNKNOWN_DTYPE, not_constant, sizes_of
+from passes.build.operands import UNKNOWN_DTYPE, not_constant
 from passes.build.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -46,7 +46,7 @@ class CountRange(NodeRewrite[_Range]):
     def match(self, node: ir.Node, context: NodeContext) -> _Range | Skip | None:
         """Match a length that is known from the operands, else from the output's shape."""
         scope = context.scope
-        dtype, sizes = context.dtype(node), sizes_of(node.outputs[0], scope)
+        dtype, sizes = context.dtype(node), scope.static_shape(node.outputs[0])
         constants = [scope.constant(value) for value in node.inputs]
         if all(tensor is not None for tensor in constants):
             start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)
@@ -69,9 +69,9 @@ class CountRange(NodeRewrite[_Range]):
         dtype = wide_float(match.dtype)
         assert dtype is not None
         steps = edit.constant(np.arange(match.count).astype(dtype.numpy()))
-        step = edit.op("Mul", [reshape(edit, cast(edit, delta, match.dtype, dtype), [1]), steps])
-        found = edit.op("Add", [reshape(edit, cast(edit, start, match.dtype, dtype), [1]), step])
-        return [cast(edit, found, dtype, match.dtype)]
+        step = edit.op("Mul", [reshape(edit, cast(edit, delta, dtype, match.dtype), [1]), steps])
+        found = edit.op("Add", [reshape(edit, cast(edit, start, dtype, match.dtype), [1]), step])
+        return [cast(edit, found, match.dtype, dtype)]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class EvaluateWindow(NodeRewrite[_Constants]):
         """Match constant operands; the size of a window may follow from the output's shape."""
         scope = context.scope
         constants = [scope.constant(value) for value in node.inputs]
-        sizes, dtype = sizes_of(node.outputs[0], scope), scope.dtype(node.inputs[0])
+        sizes, dtype = scope.static_shape(node.outputs[0]), scope.dtype(node.inputs[0])
         if node.op_type in _WINDOWS and sizes is not None and dtype is not None:
             constants = [ir.Tensor(np.array(sizes[0], dtype.numpy()))]
         missing = next((value for value, tensor in zip(node.inputs, constants, strict=True) if tensor is None), None)

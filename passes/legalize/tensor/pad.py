@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers, sizes_of
+from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
+from passes.build.operators import slice_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -48,7 +49,7 @@ class Padding(Match):
 
 def read_padding(pad: ir.Node, scope: Scope) -> Padding | str:
     """The pads of a Pad by axis; a reason if they are not known."""
-    shape = sizes_of(pad.inputs[0], scope)
+    shape = scope.static_shape(pad.inputs[0])
     if shape is None:
         return UNKNOWN_SHAPE
     rank = len(shape)
@@ -83,14 +84,6 @@ def _crop(padding: Padding, edit: Edit) -> tuple[ir.Value, list[int]]:
         operands = [edit.constant(np.array(each, np.int64)) for each in (starts, stops, cropped)]
         x = slice_of(edit, x, *operands)
     return x, shape
-
-
-def slice_of(edit: Edit, x: ir.Value, starts: ir.Value, ends: ir.Value, axes: ir.Value) -> ir.Value:
-    """A Slice with constant bounds, which are attributes before opset 10."""
-    if edit.scope.opset() >= 10:
-        return edit.op("Slice", [x, starts, ends, axes])
-    found = {name: each.const_value for name, each in (("starts", starts), ("ends", ends), ("axes", axes))}
-    return edit.op("Slice", [x], {name: each.numpy().tolist() for name, each in found.items() if each is not None})
 
 
 def concatenated(padding: Padding, edit: Edit) -> ir.Value:

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from passes.analysis.randomness import is_random
 from passes.build import random_numbers
-from passes.build.operands import UNKNOWN_SHAPE, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -52,7 +52,7 @@ class DrawFirst(NodeRewrite[_Drawn]):
             return None
         if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
-        shape, dtype = sizes_of(node.outputs[0], scope), scope.dtype(node.outputs[0])
+        shape, dtype = scope.static_shape(node.outputs[0]), scope.dtype(node.outputs[0])
         if dtype is None or (shape is None and node.op_type != "Bernoulli"):
             return Skip(UNKNOWN_SHAPE)
         return _Drawn(node, shape, dtype)

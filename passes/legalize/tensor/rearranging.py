@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.build.operands import given, integers
-from passes.build.operators import number, reshape
+from passes.build.operators import reshape, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -166,7 +166,7 @@ class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
         x, indices = match.node.inputs[:2]
         assert x is not None and x.dtype is not None and indices is not None
         total = edit.constant(np.array([math.prod(match.output)], np.int64))
-        zeros = edit.op("Expand", [number(edit, 0, x.dtype), total])
+        zeros = edit.op("Expand", [scalar(edit, 0, x.dtype), total])
         flat = [reshape(edit, each, (-1,)) for each in (indices, x)]
         return [reshape(edit, edit.op("ScatterElements", [zeros, *flat], {"axis": 0}), match.output)]
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant, sizes_of
+from passes.build.operands import UNKNOWN_SHAPE, given, not_constant
 from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -56,7 +56,7 @@ class ReshapeByOutput(NodeRewrite[_Shaped]):
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
         """Match computed operands and scalars; None if the operand is unambiguous."""
         scope = context.scope
-        before, after = sizes_of(node.inputs[0], scope), sizes_of(node.outputs[0], scope)
+        before, after = scope.static_shape(node.inputs[0]), scope.static_shape(node.outputs[0])
         computed = _computed(node, 1, scope)
         if computed is None and _is_unambiguous(node, before, after, scope):
             return None
@@ -103,8 +103,8 @@ class OperandByOutput(NodeRewrite[_Shaped]):
         computed = _computed(node, index, scope)
         if computed is None or len(node.inputs) > 2:  # Tile of opset 1 has three inputs
             return None
-        before = () if index == 0 else sizes_of(node.inputs[0], scope)
-        outputs = [sizes_of(value, scope) for value in node.outputs if value.name]
+        before = () if index == 0 else scope.static_shape(node.inputs[0])
+        outputs = [scope.static_shape(value) for value in node.outputs if value.name]
         if before is None:
             return Skip(UNKNOWN_SHAPE)
         if None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
@@ -132,7 +132,7 @@ class OperandByOutput(NodeRewrite[_Shaped]):
                 operand = [after[node.attributes.get_int("axis", -1)]]
             case _:
                 axis = node.attributes.get_int("axis", 0)
-                operand = [(sizes_of(value, edit.scope) or after)[axis] for value in node.outputs]
+                operand = [(edit.scope.static_shape(value) or after)[axis] for value in node.outputs]
                 attributes.pop("num_outputs", None)
         constant = edit.constant(np.array(operand, np.int64))
         return edit.node(node.op_type, [x, constant], attributes, outputs=len(node.outputs)).outputs

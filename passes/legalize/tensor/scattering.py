@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given, sizes_of
+from passes.build.operands import given
 from passes.build.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -32,7 +32,7 @@ class DropEmptyScatter(NodeRewrite[Match]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Match updates without elements."""
-        updates = sizes_of(node.inputs[1 if node.op_type == "TensorScatter" else 2], context.scope)
+        updates = context.scope.static_shape(node.inputs[1 if node.op_type == "TensorScatter" else 2])
         return Match(node) if updates is not None and 0 in updates else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:

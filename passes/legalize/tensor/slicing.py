@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given, integers, not_constant, sizes_of
+from passes.build.operands import given, integers, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -133,7 +133,7 @@ class GatherSlice(NodeRewrite[_Counted]):
         reason = next((each for each in bounds.values() if isinstance(each, str)), None)
         if reason is None:
             return None
-        sizes, after = context.shape(node), sizes_of(node.outputs[0], scope)
+        sizes, after = context.shape(node), scope.static_shape(node.outputs[0])
         axes = _axes(node, len(sizes), scope)
         if isinstance(axes, str):
             return Skip(axes)
@@ -185,7 +185,7 @@ def _axes(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
         starts = _operand(node, "starts", scope)
         if isinstance(starts, list):
             return list(range(len(starts)))
-        shape = sizes_of(given(node, 1), scope)
+        shape = scope.static_shape(given(node, 1))
         value = given(node, 1)
         return list(range(shape[0])) if shape else not_constant(value, "its starts") if value is not None else []
     return [axis % rank for axis in axes]

@@ -17,8 +17,9 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.build.operands import given
+from passes.build.operators import cast
 from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
-from passes.build.small_dtypes import SMALL, as_carrier, carrier, cast
+from passes.build.small_dtypes import SMALL, as_carrier, carrier
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -23,8 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.quantization import is_quantize
+from passes.build.operators import cast
 from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
-from passes.build.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, cast, is_one_of, to_small
+from passes.build.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

@@ -1,4 +1,4 @@
-"""One worker for all tests of a module: they are many, and starting one takes longer than most of them."""
+"""One worker for all tests of a module: starting one takes longer than most tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of rules for images share: one operator as a model, and the numbers before and after by both runtimes."""
+"""Shared by tests of rules for images: a model of one operator, and its results in both runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of rules that lay out, pick and write elements share: one rule, on ONNX Runtime and on MIGraphX."""
+"""Shared by tests of rules that rearrange, gather and scatter: one rule, on ONNX Runtime and MIGraphX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of legalization rules share: a model of one node, and all that its replacement owes."""
+"""Shared by tests of legalization rules: a model of one node, and the checks of its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining the branches of an If, where both may be computed."""
+"""join-branches: an If whose branches may both be computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dissolve-sequences: what remains are tensors, and what cannot be dissolved is as it was."""
+"""dissolve-sequences: only tensors remain, and sequences that cannot be eliminated are unchanged."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class TestControlFlow:
         apply(DissolveSequences(), m, inputs={**feeds(ir.to_proto(m)), "q": np.array(True)})
         assert set(operators(m)) == {"If", "Identity", "Neg"}
 
-    def test_what_leaves_the_model(self) -> None:
+    def test_sequences_as_outputs(self) -> None:
         """Its face stays; one operator makes the sequence."""
         text = f"""({ABC}) => (seq(float[M,3]) y) {{ e = SequenceEmpty() s = SequenceInsert(e, a) d = Neg(c)
             t = SequenceInsert(s, d) y = SequenceInsert(t, b, zero) }}"""
@@ -156,7 +156,7 @@ class TestControlFlow:
         for one, other in zip(run(ir.to_proto(m), given)["y"], before, strict=True):
             np.testing.assert_array_equal(one, other)
 
-    def test_what_comes_from_a_caller(self) -> None:
+    def test_sequences_as_inputs(self) -> None:
         text = "(seq(float[2]) s, float[2] a) => (float[2] y) { t = SequenceInsert(s, a) y = SequenceAt(t, zero) }"
         m = model(text, zero=at(0))
         assert not DissolveSequences().run(m, Context()).rewrites

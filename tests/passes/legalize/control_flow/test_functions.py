@@ -1,4 +1,4 @@
-"""expand-functions: what the standard's bodies become for one node, and what they may not be used for."""
+"""expand-functions: the standard's function bodies, and the nodes that they are not used for."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class TestExpands:
         apply(ExpandFunctions(), m)
         assert "RMSNormalization" not in operators(m)
 
-    def test_inputs_and_outputs_that_are_left_out(self) -> None:
+    def test_omitted_inputs_and_outputs(self) -> None:
         m = model("(float[2,3] x) => (float[2,3] y) { y = Clip(x, , high) }", opset=13, high=np.float32(0.5))
         apply(Once("Clip"), m)
         assert operators(m) == ["Less", "Where"]
@@ -124,7 +124,7 @@ class TestExpands:
         apply(Once("Elu"), m, inputs={"x": random(2, 4), "c": np.array(True)})
         assert "Elu" not in operators(m)
 
-    def test_names_tell_where_they_come_from(self) -> None:
+    def test_names_contain_their_origin(self) -> None:
         m = model("(float[2,3] x) => (float[2,3] y) { y = Elu(x) }", opset=18)
         m.graph[0].name = "block.act"
         Once("Elu").run(m, Context())
@@ -169,7 +169,7 @@ class TestDoesNotMatch:
         assert not result.rewrites
         assert reasons(result) == ["types are unknown in a function: run inline-functions first"]
 
-    def test_a_type_that_is_not_known(self) -> None:
+    def test_unknown_type(self) -> None:
         m = model("(float[2] x) => (float[2] y) { y = Gelu(x) }", opset=20)
         m.graph.inputs[0].type = None
         assert reasons(Once("Gelu").run(m, Context())) == ["the type of x is unknown: run infer-shapes first"]

@@ -1,4 +1,4 @@
-"""Unrolling and masking loops: turn by turn what ONNX Runtime computes, and when the turns are not known."""
+"""unroll-loop and mask-loop, compared with ONNX Runtime; and unknown numbers of iterations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loop(inputs: str = "n, yes, x", body: str = BODY, outputs: str = "y, s", **c
 
 
 class TestUnroll:
-    def test_turns(self) -> None:
+    def test_iterations(self) -> None:
         apply(UnrollLoop(), m := loop(), rtol=0, atol=0)
         assert operators(m) == ["Mul", "Add", "Sub"] * 3 + ["Unsqueeze"] * 3 + ["Concat"]
 
@@ -53,11 +53,11 @@ class TestUnroll:
         assert "Loop" not in operators(m)
 
     @pytest.mark.parametrize("zero", [{"n": np.array(0)}, {"yes": NO}, {"n": np.array(-4)}])
-    def test_no_turns(self, zero: dict[str, Array]) -> None:
+    def test_no_iterations(self, zero: dict[str, Array]) -> None:
         apply(UnrollLoop(), m := loop(**zero))
         assert set(operators(m)) == {"Identity"}
 
-    def test_one_turn(self) -> None:
+    def test_one_iteration(self) -> None:
         apply(UnrollLoop(), m := loop(n=np.array(1)))
         assert operators(m) == ["Mul", "Add", "Sub", "Unsqueeze"]
 
@@ -67,7 +67,7 @@ class TestUnroll:
         apply(UnrollLoop(), m)
         assert operators(m) == ["Mul", "Add"] * 3
 
-    def test_a_turn_that_constants_end(self) -> None:
+    def test_an_iteration_that_constants_end(self) -> None:
         body = """body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w, float[2] s)
             { d = Less(i, two) w = Mul(v, k) s = Identity(w) }"""
         m = loop(", yes, x", body, two=np.array(2))
@@ -97,7 +97,7 @@ class TestUnroll:
         assert operators(m) == ["Concat"] * 3 + ["Size"]
         assert m.graph[2].outputs[0].shape == ir.Shape([8])
 
-    def test_shapes_that_turns_imply(self) -> None:
+    def test_shapes_that_iterations_imply(self) -> None:
         """Size and slices of a turn are known, so that nothing is left to be found when it runs."""
         text = """(float[6] x) => (float[2] y) { z = Constant<value_floats = [0.0, 0.0]>() y = Loop <
             body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c)
@@ -105,7 +105,7 @@ class TestUnroll:
         apply(UnrollLoop(), m := model(text, n=COUNT, yes=YES))
         assert operators(m) == ["Slice", "Add"] * 3
 
-    def test_initializers_of_the_body_come_once(self) -> None:
+    def test_initializers_of_the_body_are_shared(self) -> None:
         m = loop(
             body=BODY.replace(")\n    {", ")\n    <float[2] own = {1.0, 2.0}> {").replace("Sub(w, x)", "Sub(w, own)")
         )
@@ -199,7 +199,7 @@ class TestMask:
     @pytest.mark.parametrize("condition", ["q", "yes", ""])
     @pytest.mark.parametrize("begins", [False, True])
     @pytest.mark.parametrize("start", [0.1, 1.0, 4.0, 20.0])
-    def test_turns(self, condition: str, begins: bool, start: float) -> None:
+    def test_iterations(self, condition: str, begins: bool, start: float) -> None:
         m = masked(condition=condition)
         given = {"x": np.array([start, start], np.float32), "q": np.array(begins)}
         apply(MaskLoop(), m, inputs=given)
@@ -221,7 +221,7 @@ class TestMask:
     def test_skips(self, m: ir.Model, reason: str) -> None:
         assert reason in why_not(MaskLoop(), m)
 
-    def test_what_it_carries_changes(self) -> None:
+    def test_carried_shapes_that_change(self) -> None:
         text = """(float[2] x, bool q) => (float[N] y) { y = Loop <body = b (int64 i, bool c, float[M] v)
             => (bool d, float[K] w) { d = Identity(q) w = Concat<axis = 0>(v, x) }> (n, q, x) }"""
         assert "a loop-carried value changes" in why_not(MaskLoop(), model(text, n=COUNT))

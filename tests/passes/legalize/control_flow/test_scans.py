@@ -1,4 +1,4 @@
-"""Unrolling scans: directions, axes, batches, and the numbers of ONNX Runtime."""
+"""unroll-scan: directions, axes and batches, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scan(attributes: str = "", x: str = "4,2", o: str = "T,2", p: str = "T,1,2",
 
 
 @pytest.mark.parametrize("opset", [13, 17, 21])
-def test_turns(opset: int) -> None:
+def test_iterations(opset: int) -> None:
     apply(UnrollScan(), m := scan(opset=opset), rtol=0, atol=0)
     assert operators(m).count("Mul") == 4
     assert operators(m).count("Split") == 2
@@ -55,7 +55,7 @@ def test_axes(axis: int, x: str, axes: str, o: str, p: str) -> None:
     assert "Scan" not in operators(m)
 
 
-def test_one_turn() -> None:
+def test_one_iteration() -> None:
     text = """(float[2] s, float[1,2] x) => (float[2] t, float[T,2] o) { t, o = Scan <body =
         b (float[2] s, float[2] x) => (float[2] t, float[2] o) { t = Add(s, x) o = Identity(t) },
         num_scan_inputs = 1> (s, x) }"""

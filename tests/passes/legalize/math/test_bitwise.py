@@ -1,4 +1,4 @@
-"""Bits by arithmetic: the numbers of ONNX Runtime, of all dtypes, shapes and amounts."""
+"""Bitwise operators by arithmetic, compared with ONNX Runtime for all dtypes, shapes and amounts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TestShifts:
             same(on_ort(proto, inputs), expected)
 
     @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
-    def test_nothing_is_left_of_all_bits(self, direction: str, worker: Worker) -> None:
+    def test_shift_by_all_bits(self, direction: str, worker: Worker) -> None:
         for name in UNSIGNED:
             info = np.iinfo(name)
             amount = np.array([info.bits, info.bits + 1, info.max // 2 + 1, info.max], name)

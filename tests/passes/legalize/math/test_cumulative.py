@@ -1,4 +1,4 @@
-"""decompose-cumulative: running sums and products, forwards and backwards."""
+"""decompose-cumulative: cumulative sums and products in both directions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_integers_wrap() -> None:
     legalized(RULE, running("CumProd", np.full(20, 7, np.int32), 0), rtol=0, atol=0)
 
 
-def test_infinities_stay_where_they_are() -> None:
+def test_infinities_are_kept() -> None:
     legalized(RULE, running("CumSum", np.array([1, np.inf, 2, -np.inf, 3], np.float32), 0))
 
 

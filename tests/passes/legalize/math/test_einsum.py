@@ -1,4 +1,4 @@
-"""decompose-einsum: diagonals, ellipses, broadcasting, scalars and several operands, against numpy."""
+"""decompose-einsum: diagonals, ellipses, broadcasting, scalars and several operands, compared with numpy."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class TestMod:
         with np.errstate(invalid="ignore"):
             agree(actual, np.mod(x, y), 1e-6, 0)
 
-    def test_the_remainder_of_c_is_left(self) -> None:
+    def test_truncated_remainders_are_unchanged(self) -> None:
         assert skipped(MOD, case("Mod", [normal(3), normal(3, seed=1)], {"fmod": 1})) == []
 
 

@@ -1,4 +1,4 @@
-"""multiply-dft and multiply-stft, against ONNX Runtime."""
+"""multiply-dft and multiply-stft, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_angles_stay_exact(length: int) -> None:
         np.testing.assert_allclose(y[:, 0] + 1j * y[:, 1], transform(number), atol=1e-12)
 
 
-def test_transforms_that_are_left() -> None:
+def test_unsupported_transforms() -> None:
     dft = "y = DFT<axis = 1, onesided = 1>(x)"
     (reason,) = left(MultiplyDft(), f"(float[2,5,2] x) => (float[a,b,c] y) {{ {dft} }}")
     assert reason == "the standard defines no one-sided spectrum of complex input"
@@ -119,7 +119,7 @@ def test_frames_without_a_window(worker: Worker) -> None:
     legal(MultiplyStft(), worker, nodes, {"x": x}, "float[2,5,6,2] y", step=STEP, n=np.array(6))
 
 
-def test_frames_that_are_left() -> None:
+def test_unsupported_frames() -> None:
     (reason,) = left(MultiplyStft(), "(float[2,20,1] x, int64 s) => (float[2,a,b,2] y) { y = STFT(x, s, , n) }", n=STEP)
     assert reason == "its frame_step is not constant: freeze it with --freeze s=VALUE"
     text = "(float[2,20,1] x, int64 n) => (float[2,a,b,2] y) { y = STFT(x, step, , n) }"

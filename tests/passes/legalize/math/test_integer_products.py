@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: exact, whatever the zero points, the shapes and the lengths of the sums."""
+"""Products of 8-bit integers are exact for all zero points, shapes and lengths of sums."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class TestMatMulInteger:
         expected = on_onnx(ir.to_proto(m), inputs)
         same(on_migraphx(rewritten(RULE, m), inputs, worker), expected)
 
-    def test_longer_sums_are_left(self) -> None:
+    def test_longer_sums_are_unchanged(self) -> None:
         assert digits_of(65793) == 1
         assert digits_of(65794) is None
         a, b = np.zeros((1, 70000), np.uint8), np.zeros((70000, 1), np.uint8)
         m, _ = single("MatMulInteger", [a, b], [T.INT32])
         assert why_not(RULE, m) == ["a sum of 70000 products is not exact in float32"]
 
-    def test_what_is_unknown_is_left(self) -> None:
+    def test_unknown_types_and_shapes(self) -> None:
         m, _ = single("MatMulInteger", [integers("uint8", (2, 3)), integers("uint8", (3, 2))], [T.INT32])
         shape, m.graph.inputs[1].shape = m.graph.inputs[1].shape, None
         assert why_not(RULE, m) == [UNKNOWN_SHAPE]
@@ -161,7 +161,7 @@ class TestQLinear:
         same(on_migraphx(proto, inputs, worker), expected)
         same(on_ort(proto, inputs), expected)
 
-    def test_several_scales_of_the_output_are_left(self) -> None:
+    def test_output_scales_per_axis_are_unchanged(self) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 5), 1)
         scale, zeros = np.ones(3, np.float32), np.zeros(3, np.uint8)
         arrays = [a, f32(1), np.array(0, np.uint8), b, f32(1), np.array(0, np.int8), scale, zeros]

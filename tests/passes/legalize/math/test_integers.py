@@ -1,4 +1,4 @@
-"""Operators that are nothing on some integers."""
+"""unsigned-abs: Abs of unsigned integers is the identity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_unsigned(name: str, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8", "float32"])
-def test_signed_is_left(name: str) -> None:
+def test_signed_integers_are_unchanged(name: str) -> None:
     x = np.zeros(2, name)
     m, _ = single("Abs", [x], [ir.DataType.from_numpy(x.dtype).value])
     assert why_not(UnsignedAbs(), m) == []

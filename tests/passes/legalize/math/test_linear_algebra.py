@@ -1,4 +1,4 @@
-"""Determinants and inverses by elimination, against LAPACK; Gemm of integers."""
+"""Determinants and inverses by elimination, compared with LAPACK; Gemm of integers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_integer_gemm(dtype: type, worker: Worker) -> None:
         legalized(GEMM, source, [total.astype(dtype)], worker=worker)
 
 
-def test_gemm_that_is_left() -> None:
+def test_gemm_unchanged() -> None:
     assert skipped(GEMM, case("Gemm", [normal(2, 3), normal(3, 4)], {"alpha": 0.5})) == []
     integers = [normal(2, 3, dtype=np.int32), normal(3, 4, dtype=np.int32)]
     assert skipped(GEMM, case("Gemm", integers, {"alpha": 2.0})) == []

@@ -70,12 +70,12 @@ def test_dtypes_and_opsets(worker: Worker) -> None:
     legalized(RULE, loss(SCE, dtype=np.float16), atol=2e-3, rtol=2e-3)
 
 
-def test_nothing_is_weighed_without_weights() -> None:
+def test_without_weights() -> None:
     assert "Mul" not in legalized(RULE, loss(NLL, ignore=1))
     assert legalized(RULE, loss(NLL, "sum")).count("ReduceSum") == 2
 
 
-def test_other_operators_are_left() -> None:
+def test_other_operators_are_unchanged() -> None:
     assert skipped(RULE, case("LogSoftmax", [normal(2, 3)])) == []
 
 

@@ -1,4 +1,4 @@
-"""tile-old-broadcast: what opset 6 broadcasts, by its axis, and the slopes of PRelu by channel."""
+"""tile-old-broadcast: broadcasting along an axis in opset 6, and the slopes of PRelu by channel."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_on_migraphx(worker: Worker) -> None:
         tiled(case("PRelu", [x, slope], opset=6), expected, worker)
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     x, y = normal(2, 3), normal(3, seed=1)
     assert skipped(RULE, case("Add", [x, x], opset=6)) == []
     assert skipped(RULE, case("Add", [x, y], opset=7)) == []

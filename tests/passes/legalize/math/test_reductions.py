@@ -1,4 +1,4 @@
-"""Reductions of nothing, and logarithms of sums of exponentials that overflow."""
+"""Reductions of tensors without elements, and ReduceLogSumExp of large numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLD, STABILIZE = RULES
 KINDS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
 
 
-class TestNothing:
+class TestEmptyReductions:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("keepdims", [0, 1])
     def test_of_floats(self, kind: str, keepdims: int) -> None:
@@ -67,13 +67,13 @@ class TestNothing:
         source = case("ReduceSum", [x, np.array([], np.int64)], {"noop_with_empty_axes": 1}, constants=[1])
         assert skipped(FOLD, source) == ["its result has no elements, which the runtime does not support"]
 
-    def test_what_has_elements_is_left(self) -> None:
+    def test_tensors_with_elements_are_unchanged(self) -> None:
         assert skipped(FOLD, case("ReduceSum", [normal(2, 3), np.array([0])], constants=[1])) == []
         assert skipped(FOLD, case("ReduceSum", [normal()])) == []
 
 
 class TestLogSumExp:
-    def test_of_what_overflows(self, worker: Worker) -> None:
+    def test_overflow(self, worker: Worker) -> None:
         x = np.array([[1000, 999], [-1000, -1001], [-np.inf, 3]], np.float32)
         source = case("ReduceLogSumExp", [x, np.array([1])], {"keepdims": 0}, constants=[1])
         found = legalized(STABILIZE, source, worker=worker)
@@ -83,7 +83,7 @@ class TestLogSumExp:
         x = np.array([[-np.inf, -np.inf], [np.inf, 3]], np.float32)
         legalized(STABILIZE, case("ReduceLogSumExp", [x, np.array([1])], constants=[1]))
 
-    def test_integers_are_left(self) -> None:
+    def test_integers_are_unchanged(self) -> None:
         source = case("ReduceLogSumExp", [normal(3, 4, dtype=np.int64), np.array([1])], constants=[1])
         assert skipped(STABILIZE, source) == []
 

@@ -1,4 +1,4 @@
-"""Activations without overflow, and Softmax as it was before opset 13."""
+"""Activations without overflow, and Softmax before opset 13."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_flat_rows(operator: str, worker: Worker) -> None:
         assert found == ["Reshape", operator, "Reshape"]
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     assert skipped(FLATTEN, case("Softmax", [normal(2, 3, 4)], {"axis": 1}, opset=13)) == []
     assert skipped(FLATTEN, case("Softmax", [normal(2, 3)], opset=11)) == []
     assert skipped(STABILIZE, case("Softmax", [normal(2, 3)])) == []

@@ -1,4 +1,4 @@
-"""decompose-attention: every mask, cache and window that ONNX's Attention knows, against the standard's reference."""
+"""decompose-attention: masks, caches and windows of ONNX's Attention, compared with the reference implementation."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class TestMasks:
     def test_shapes(self, dtype: str, shape: tuple[int, ...], worker: Worker) -> None:
         check(HEADS | {"mask": mask(*shape, dtype=dtype)}, worker, is_causal=int(len(shape) == 2))
 
-    def test_nothing_to_attend_to_gives_zeros(self, worker: Worker) -> None:
+    def test_fully_masked_queries_give_zeros(self, worker: Worker) -> None:
         allowed = mask(S, T)
         allowed[1] = False
         check(HEADS | {"mask": allowed}, worker, outputs=4, qk_matmul_output_mode=3)
@@ -167,7 +167,7 @@ class TestDoesNotMatch:
         assert not result.rewrites
         assert reasons(result) == ["the shape of its input is unknown: freeze the dimensions that are open"]
 
-    def test_nothing_at_all(self) -> None:
+    def test_empty_sequences(self) -> None:
         inputs = HEADS | {"k": random(B, K, 0, H), "v": random(B, K, 0, 6)}
         result = DecomposeAttention().run(ir.from_proto(attention(inputs, {}, 1, 24)), Context())
         assert reasons(result) == ["queries, keys or values are empty"]

@@ -1,4 +1,4 @@
-"""explicit-conv, explicit-conv-transpose and conv-transpose-as-conv: all ways to say where a convolution pads."""
+"""explicit-conv, explicit-conv-transpose and conv-transpose-as-conv: all attributes that determine padding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestConv:
         check(ExplicitConv(), m, feeds, worker)
         assert "auto_pad" not in m.graph[0].attributes
 
-    def test_all_said_already(self) -> None:
+    def test_explicit_attributes_are_unchanged(self) -> None:
         said = {"kernel_shape": [2, 2], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
         assert skipped(ExplicitConv(), conv(floats(3, 2, 2, 2), floats(1, 2, 4, 4), **said)[0]) == []
 
@@ -51,7 +51,7 @@ class TestConv:
 
 @EITHER
 class TestTranspose:
-    def test_output_padding_comes_off_the_pads(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_output_padding_reduces_the_pads(self, worker: Worker, step: ExplicitConvTranspose) -> None:
         options = {"strides": [2, 3], "pads": [1, 0, 1, 2], "output_padding": [1, 2]}
         m, feeds = transpose(floats(3, 2, 3, 4), floats(1, 3, 4, 5), bias=True, **options)
         check(step, m, feeds, worker)
@@ -59,7 +59,7 @@ class TestTranspose:
             assert operators(m) == ["ConvTranspose"]
             assert list(m.graph[0].attributes["pads"].as_ints()) == [1, 0, 0, 0]
 
-    def test_what_no_window_reaches_has_the_bias(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_unreached_elements_have_the_bias(self, worker: Worker, step: ExplicitConvTranspose) -> None:
         m, feeds = transpose(floats(3, 2, 3, 3), floats(1, 3, 4, 5), bias=True, strides=[2, 2], output_padding=[1, 1])
         check(step, m, feeds, worker)
         assert operators(m)[-3:] == ["Pad", "Reshape", "Add"]
@@ -89,7 +89,7 @@ class TestTranspose:
         m, feeds = one("ConvTranspose", {"x": floats(1, 2, 3, 3), "w": floats(2, 2, 3, 3)}, opset=11, auto_pad="VALID")
         check(step, m, feeds, worker)
 
-    def test_where_the_standard_and_the_reference_disagree(self, step: ExplicitConvTranspose) -> None:
+    def test_where_onnx_runtime_deviates_from_the_standard(self, step: ExplicitConvTranspose) -> None:
         m, _ = transpose(floats(1, 1, 1), floats(1, 1, 4), auto_pad="SAME_UPPER", strides=[2])
         assert "windows do not reach all" in skipped(step, m)[0]
 

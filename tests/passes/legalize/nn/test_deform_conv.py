@@ -45,7 +45,7 @@ def test_inputs(worker: Worker, bias: bool, mask: bool) -> None:
     check(GatherDeformConv(), *drawn, worker)
 
 
-def test_whole_offsets_are_a_convolution(worker: Worker) -> None:
+def test_integer_offsets_equal_a_convolution(worker: Worker) -> None:
     drawn = deform([1, 2, 5, 5], 3, [2, 2])
     assert drawn is not None
     m, feeds = drawn

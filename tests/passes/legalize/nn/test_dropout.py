@@ -62,7 +62,7 @@ class TestFusedDropout:
         source = self.fused("BitmaskBiasDropout", self.X, self.BIAS, None, ratio, training, constants=[3, 4])
         legalized(FUSED_DROPOUT, declare(source, [self.X + self.BIAS]), [self.X + self.BIAS])
 
-    def test_nothing_but_the_input(self) -> None:
+    def test_identity(self) -> None:
         source = declare(self.fused("BitmaskDropout", self.X), [self.X])
         assert legalized(FUSED_DROPOUT, source, [self.X]) == ["Identity"]
 

@@ -36,11 +36,11 @@ class TestGridSample:
         assert operators(m).count("MatMul") == 1
 
     @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-    def test_cubic_where_stock_is_wrong(self, worker: Worker, padding: str) -> None:
+    def test_cubic_that_stock_computes_wrongly(self, worker: Worker, padding: str) -> None:
         m, feeds = grid_sample([2, 3, 4, 5], [2, 3], mode="cubic", padding_mode=padding)
         check(GatherGridSample(), m, feeds, worker)
 
-    def test_nearest_weighs_nothing(self, worker: Worker) -> None:
+    def test_nearest_has_no_weights(self, worker: Worker) -> None:
         m, feeds = grid_sample([1, 2, 4, 5], [2, 3], mode="nearest", padding_mode="border")
         check(GatherGridSample(), m, feeds, worker)
         assert "MatMul" not in operators(m)

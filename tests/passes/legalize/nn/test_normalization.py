@@ -1,4 +1,4 @@
-"""Normalizations as arithmetic: in training and inference, of all ranks, with scales that are broadcast."""
+"""Normalizations as arithmetic: training and inference, all ranks, broadcast scales."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestLayerNormalization:
             source = case("LayerNormalization", [normal(2, 3, 4), scale, scale], {"axis": 1}, opset=17)
             legalized(LAYER, source, worker=worker)
 
-    def test_outputs_left_out(self) -> None:
+    def test_omitted_outputs(self) -> None:
         inputs = [normal(2, 4), normal(4, seed=1)]
         legalized(LAYER, case("LayerNormalization", inputs, {"epsilon": 0.1}, outputs=["y", "", "s"], opset=17))
 

@@ -41,7 +41,7 @@ class TestExplicit:
         m, feeds = pool(operator, floats(1, 2, 6, 7), kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto)
         check(ExplicitPooling(), m, feeds, worker)
 
-    def test_said_already(self) -> None:
+    def test_explicit_attributes_are_unchanged(self) -> None:
         m, _ = pool("MaxPool", floats(1, 1, 4, 4), kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 0, 0])
         assert skipped(ExplicitPooling(), m) == []
 
@@ -98,7 +98,7 @@ class TestMax:
         check(GatherMaxPool(), m, feeds, worker)
         assert "ArgMax" not in operators(m)
 
-    def test_nothing_but_padding(self) -> None:
+    def test_windows_of_padding_only(self) -> None:
         a = {"kernel_shape": [2], "dilations": [3], "pads": [1, 1], "strides": [1]}
         m, _ = pool("MaxPool", floats(1, 1, 2), **a)
         assert skipped(GatherMaxPool(), m) == ["it has a window that contains only padding"]
@@ -119,7 +119,7 @@ class TestGlobal:
 
 class TestSkips:
     @pytest.mark.parametrize("step", [ExplicitPooling(), MatMulPooling()], ids=lambda step: step.name)
-    def test_where_the_standard_and_the_reference_disagree(self, step: NodeRewrite[Any]) -> None:
+    def test_where_onnx_runtime_deviates_from_the_standard(self, step: NodeRewrite[Any]) -> None:
         m, _ = pool("AveragePool", floats(1, 1, 7), kernel_shape=[2], dilations=[2], auto_pad="SAME_UPPER")
         assert "ignores its dilations" in skipped(step, m)[0]
         m, _ = pool("AveragePool", floats(1, 1, 6), kernel_shape=[1], strides=[3], auto_pad="SAME_UPPER")

@@ -1,4 +1,4 @@
-"""unroll-recurrent: every form of RNN, GRU and LSTM, against ONNX Runtime."""
+"""unroll-recurrent: all forms of RNN, GRU and LSTM, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_batch_first(operator: str, direction: str, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("outputs", [["y"], ["", "h"], ["", "", "c"]])
-def test_outputs_left_out(outputs: list[str]) -> None:
+def test_omitted_outputs(outputs: list[str]) -> None:
     legalized(RULE, recurrent("LSTM", outputs=outputs))
 
 

@@ -1,4 +1,4 @@
-"""matmul-roi-align and where-max-roi-pool: modes, frames, sampling, regions that reach beyond the image."""
+"""matmul-roi-align and where-max-roi-pool: modes, sampling, regions that extend beyond the image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def align(
 class TestRoiAlign:
     @pytest.mark.parametrize("mode", ["avg", "max"])
     @pytest.mark.parametrize("frame", ["half_pixel", "output_half_pixel"])
-    def test_modes_where_stock_is_wrong(self, worker: Worker, mode: str, frame: str) -> None:
+    def test_modes_that_stock_computes_wrongly(self, worker: Worker, mode: str, frame: str) -> None:
         a = {"mode": mode, "coordinate_transformation_mode": frame, "sampling_ratio": 2, "spatial_scale": 0.8}
         check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), worker)
 
@@ -42,7 +42,7 @@ class TestRoiAlign:
     def test_opset_10(self, worker: Worker) -> None:
         check(MatMulRoiAlign(), *align(ROIS, BATCH, opset=10, sampling_ratio=2), worker)
 
-    def test_samples_that_are_not_known(self) -> None:
+    def test_unknown_sample_counts(self) -> None:
         (reason,) = skipped(MatMulRoiAlign(), align(ROIS, BATCH)[0])
         assert "sampling_ratio is 0" in reason
 

@@ -1,4 +1,4 @@
-"""gather-resize and matmul-resize: every mode against ONNX Runtime, by itself and in MIGraphX."""
+"""gather-resize and matmul-resize: all modes, compared with ONNX Runtime, alone and in MIGraphX."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TestNearest:
         check(GatherResize(), m, feeds, worker)
         assert operators(m) == ["Gather"]
 
-    def test_nothing_changes(self, worker: Worker) -> None:
+    def test_unchanged_axes(self, worker: Worker) -> None:
         m, feeds = resize(floats(1, 2, 4, 6), sizes=[1, 2, 4, 6], mode="nearest")
         check(GatherResize(), m, feeds, worker)
         assert operators(m) == ["Identity"]
@@ -70,7 +70,7 @@ class TestNearest:
         m, feeds = resize((floats(1, 1, 4, 6) * 30).astype(dtype), sizes=[1, 1, 9, 5], mode="nearest")
         check(GatherResize(), m, feeds, worker, atol=0)
 
-    def test_after_a_transpose_where_stock_is_wrong(self, worker: Worker) -> None:
+    def test_after_a_transpose_that_stock_computes_wrongly(self, worker: Worker) -> None:
         m = model(
             "(float[1,4,6,2] x) => (float[1,2,8,12] y) { t = Transpose <perm=[0,3,1,2]> (x)  y = Resize (t, , s) }",
             s=np.array([1, 1, 2, 2], np.float32),

@@ -25,7 +25,7 @@ def worker(runtime: Runtime) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_what_is_empty_becomes_a_constant(worker: Worker, dtype: str) -> None:
+def test_empty_tensors_become_constants(worker: Worker, dtype: str) -> None:
     x = numbers((2, 3), dtype)
     inputs = {"x": x}
     nodes = "y = Slice(x, n, n)"
@@ -39,7 +39,7 @@ def test_all_outputs_must_be_empty() -> None:
     assert reason == "only some of its outputs have no elements"
 
 
-def test_what_has_elements_is_left() -> None:
+def test_tensors_with_elements_are_unchanged() -> None:
     assert left(ConstantForEmpty(), "(float[2] x) => (float[2] y) { y = Abs(x) }") == []
     assert left(ConstantForEmpty(), "(float[n] x) => (float[n] y) { y = Abs(x) }") == []
 
@@ -54,7 +54,7 @@ def test_what_has_elements_is_left() -> None:
         ("y = MatMul(f, e)", "float[2,3] y"),
     ],
 )
-def test_what_depends_on_nothing_is_computed(worker: Worker, node: str, output: str) -> None:
+def test_nodes_of_empty_inputs_are_evaluated(worker: Worker, node: str, output: str) -> None:
     constants = {"one": np.array([1]), "axes": np.array([0]), "c": numbers((2, 3)), "last": np.array([1])}
     nodes = f"e = Slice(x, one, one) f = Slice(x2, one, one, last) {node}"
     inputs = {"x": numbers((2, 3)), "x2": numbers((2, 3))}
@@ -62,7 +62,7 @@ def test_what_depends_on_nothing_is_computed(worker: Worker, node: str, output: 
     assert [each for each in operators(result.model) if each not in ("Slice", "Identity")] == []
 
 
-def test_constants_and_elements_are_left() -> None:
+def test_constants_and_tensors_with_elements_are_unchanged() -> None:
     text = "(float[2,3] x) => (float[2,3] y) { e = Slice(x, one, one) y = Concat<axis = 0>(e, x) }"
     assert left(EvaluateEmpty(), text, one=np.array([1])) == []
     assert (

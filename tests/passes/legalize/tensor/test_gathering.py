@@ -45,7 +45,7 @@ def test_compress_of_all_elements(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("axis", ["", "<axis = 1>"])
-def test_nothing_is_selected(worker: Worker, axis: str) -> None:
+def test_empty_selection(worker: Worker, axis: str) -> None:
     y = "float[2,0] y" if axis else "float[0] y"
     result = legal(
         GatherCompress(), worker, f"y = Compress{axis}(x, c)", {"x": numbers((2, 3))}, y, c=np.zeros(2, bool)
@@ -66,7 +66,7 @@ def test_sequences_of_computed_lengths(worker: Worker, dtype: str) -> None:
     assert operators(result.model).count("Gather") == 1
 
 
-def test_time_comes_first_by_default(worker: Worker) -> None:
+def test_default_axes(worker: Worker) -> None:
     x, lengths = numbers((4, 3)), np.array([0, 4, 2])
     legal(GatherReverseSequence(), worker, "y = ReverseSequence(x, n)", {"x": x}, "float[4,3] y", opset=10, n=lengths)
 

@@ -41,7 +41,7 @@ def test_ranges_of_constants(worker: Worker, bounds: tuple[int, int, int], count
     assert ("Identity" in operators(result.model)) == (count == 0)
 
 
-def test_ranges_that_are_not_known() -> None:
+def test_unknown_ranges() -> None:
     (reason,) = left(CountRange(), "(float s, float l, float d) => (float[n] y) { y = Range(s, l, d) }")
     assert reason == "its start is not constant: freeze it with --freeze s=VALUE"
     text = "(float l) => (float[n] y) { y = Range(s, l, s) }"
@@ -68,7 +68,7 @@ def test_filter_banks(worker: Worker) -> None:
     assert operators(result.model) == ["MatMul"]
 
 
-def test_sizes_that_are_not_known() -> None:
+def test_unknown_sizes() -> None:
     (reason,) = left(EvaluateWindow(), "(int64 n) => (float[m] y) { y = HannWindow(n) }")
     assert reason == "the size of its output is not constant: freeze it with --freeze n=VALUE"
     constants = {name: each for name, each in MEL.items() if name != "r"}

@@ -1,4 +1,4 @@
-"""count-from-start: indices that count from the end."""
+"""count-from-start: negative indices."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_32_bit_indices(worker: Worker) -> None:
     legal(CountFromStart(), worker, "y = GatherElements<axis = 1>(x, i)", {"x": x, "i": i}, declared("y", x))
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     text = "(float[3,4] x, float[2,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }"
     assert left(CountFromStart(), text, i=np.array([[0], [2]])) == []
     text = "(float[n,4] x, float[2,4] u) => (float[n,4] y) { y = ScatterND(x, i, u) }"

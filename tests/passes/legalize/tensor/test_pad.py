@@ -1,4 +1,4 @@
-"""concat-pad, gather-pad and separate-pad: all modes, and the clusters that MIGraphX merges wrongly."""
+"""concat-pad, gather-pad and separate-pad: all modes, and the pairs that MIGraphX merges wrongly."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class TestConstant:
         check(ConcatPad(), m, feeds, worker)
         assert operators(m)[0] == "Slice"
 
-    def test_nothing_left_of_the_input(self, worker: Worker) -> None:
+    def test_fully_cropped_input(self, worker: Worker) -> None:
         m, feeds = pad(floats(1, 3), [-1, 0, 3, 1], value=np.array(2, np.float32))
         check(ConcatPad(), m, feeds, worker)
 
-    def test_nothing_to_do(self, worker: Worker) -> None:
+    def test_no_match(self, worker: Worker) -> None:
         m, feeds = pad(floats(2, 3), [0, 0, 0, 0])
         check(ConcatPad(), m, feeds, worker)
         assert operators(m) == ["Identity"]
@@ -155,7 +155,7 @@ class TestClusters:
         SeparatePad().run(m, Context())
         assert sorted(set(operators(m))) == ["Concat", "Expand", "MaxPool", "Pad"]
 
-    def test_what_is_only_proposed_waits(self) -> None:
+    def test_proposed_nodes_are_not_matched(self) -> None:
         m, _ = cluster("y = Conv (p, w)", [0, 1, 0, 0, 0, 0, 0, 0], 2.0, w=floats(3, 3, 2, 2))
         pad, conv = m.graph
         proposed = ir.Node("", "Conv", conv.inputs)

@@ -105,7 +105,7 @@ class TestCol2Im:
         check(ConvTransposeCol2Im(), *drawn, worker, then=settle)
 
     @pytest.mark.parametrize("rank", [1, 3])
-    def test_dilations_where_only_the_standard_is_right(self, worker: Worker, rank: int) -> None:
+    def test_dilations_where_onnx_runtime_deviates(self, worker: Worker, rank: int) -> None:
         drawn = columns([4, 5, 6][:rank], [2, 1, 2][:rank], dilations=[2, 1, 3][:rank])
         assert drawn is not None
         m, feeds = drawn

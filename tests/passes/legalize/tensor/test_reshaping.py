@@ -56,14 +56,14 @@ def test_scalars(worker: Worker) -> None:
     assert operators(result.model) == ["Reshape"]
 
 
-def test_what_can_be_read_in_one_way_only_is_left() -> None:
+def test_unambiguous_operands_are_unchanged() -> None:
     assert left(ReshapeByOutput(), "(float[2,3] x) => (float[6] y) { y = Reshape(x, s) }", s=ints(6)) == []
     assert left(ReshapeByOutput(), "(float[2,1] x) => (float[2] y) { y = Squeeze(x, s) }", s=ints(1)) == []
     assert left(ReshapeByOutput(), "(float[2] x) => (float[2,1] y) { y = Unsqueeze(x, s) }", s=ints(1)) == []
     assert left(OperandByOutput(), "(float[2] x) => (float[2,2] y) { y = Expand(x, s) }", s=ints(2, 2)) == []
 
 
-def test_shapes_that_are_not_known() -> None:
+def test_unknown_shapes() -> None:
     (reason,) = left(ReshapeByOutput(), "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }")
     assert reason == "its shape is not constant: freeze it with --freeze s=VALUE"
     (reason,) = left(OperandByOutput(), "(float[1,3] x, int64[2] s) => (float[a,b] y) { y = Expand(x, s) }")

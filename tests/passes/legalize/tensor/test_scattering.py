@@ -25,7 +25,7 @@ def worker(runtime: Runtime) -> Iterator[Worker]:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_writes_begin_where_they_are_told(worker: Worker, dtype: str) -> None:
+def test_write_positions(worker: Worker, dtype: str) -> None:
     past, update = numbers((2, 4, 3), dtype), numbers((2, 2, 3), dtype, seed=1)
     inputs = {"p": past, "u": update, "w": np.array([2, 0])}
     result = legal(ScatterTensor(), worker, "y = TensorScatter(p, u, w)", inputs, declared("y", past), opset=24)
@@ -45,7 +45,7 @@ def test_open_dimensions() -> None:
 
 
 @pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
-def test_nothing_to_write(worker: Worker, operator: str) -> None:
+def test_no_updates(worker: Worker, operator: str) -> None:
     x = numbers((3, 4))
     constants = {"i": np.zeros((0, 4), np.int64), "u": np.zeros((0, 4), np.float32)}
     if operator == "ScatterND":

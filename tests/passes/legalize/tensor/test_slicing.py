@@ -1,4 +1,4 @@
-"""normalize-slice and gather-slice: bounds of every kind, against ONNX Runtime."""
+"""normalize-slice and gather-slice: all kinds of bounds, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def test_attributes_of_old_opsets(worker: Worker) -> None:
     assert operators(result.model) == ["Slice"]
 
 
-def test_what_can_be_read_in_one_way_only_is_left() -> None:
+def test_unambiguous_operands_are_unchanged() -> None:
     text = "(float[4,3] x) => (float[2,3] y) { y = Slice(x, starts, ends, axes) }"
     assert left(NormalizeSlice(), text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
     assert left(GatherSlice(), text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
 
 
-def test_what_onnx_runtime_reads_otherwise() -> None:
+def test_where_onnx_runtime_deviates() -> None:
     text = "(float[4,3] x) => (float[a,3] y) { y = Slice(x, starts, ends, , steps) }"
     (reason,) = left(NormalizeSlice(), text, starts=ints(3), ends=ints(HIGHEST), steps=ints(-1))
     assert "deviates from the standard" in reason
 
 
-def test_what_is_not_known() -> None:
+def test_unknown_values() -> None:
     text = "(float[4,3] x, int64[1] s) => (float[n,3] y) { y = Slice(x, s, ends) }"
     assert left(NormalizeSlice(), text, ends=ints(3)) == []
     (reason,) = left(GatherSlice(), text, ends=ints(3))

@@ -1,4 +1,4 @@
-"""rank-by-comparison and sort-row-by-row; and TopK of many rows, which only one of them makes safe."""
+"""rank-by-comparison and sort-row-by-row, and TopK of many rows in MIGraphX."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def check(rule: NodeRewrite[topk._Rows], worker: Worker, x: Array, k: int, axis:
 @RULES
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_any_axis_either_way_with_ties(worker: Worker, rule: NodeRewrite[topk._Rows], largest: int, axis: int) -> None:
+def test_any_axis_and_direction_with_ties(
+    worker: Worker, rule: NodeRewrite[topk._Rows], largest: int, axis: int
+) -> None:
     check(rule, worker, few_values((3, 4, 5)), 2, axis, largest=largest)
 
 
@@ -85,7 +87,7 @@ def test_infinities_and_any_order(rule: NodeRewrite[topk._Rows]) -> None:
     np.testing.assert_array_equal(found, [[np.inf, 2, 1], [np.inf, np.inf, -np.inf]])
 
 
-def test_what_is_left() -> None:
+def test_unchanged() -> None:
     many = "(float[{}] x) => (y, i) {{ y, i = TopK(x, k) }}"
     (reason,) = left(RankByComparison(), many.format("2,65"), k=ints(2))
     assert reason == "2 rows of 65 elements need too many comparisons"

@@ -1,4 +1,4 @@
-"""select-triangle: Trilu with a diagonal that is computed."""
+"""select-triangle: Trilu with a computed diagonal."""
 
 from __future__ import annotations
 

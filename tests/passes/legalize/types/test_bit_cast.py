@@ -1,4 +1,4 @@
-"""BitCast by arithmetic: the very bits, of every kind of number."""
+"""BitCast by arithmetic: bit-exact for all kinds of numbers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_same_dtype() -> None:
     assert operators(m) == ["Identity"]
 
 
-def test_others_are_left() -> None:
+def test_other_dtypes_are_unchanged() -> None:
     x = np.zeros(2, ml_dtypes.float8_e5m2)
     m, _ = single("BitCast", [x], [dtype("int8")], opset=26, to=dtype("int8").value)
     assert why_not(BitCastByArithmetic(), m) == ["a BitCast from float8e5m2 to int8 is not supported"]

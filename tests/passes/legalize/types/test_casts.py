@@ -1,4 +1,4 @@
-"""Casts: what is out of range, infinite or NaN, and the grids of small dtypes, as numpy and ONNX Runtime have them."""
+"""Casts of numbers out of range, infinities, NaN, and to small dtypes, compared with numpy and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TestOverflow:
             same([actual], [expected], 1e-3)
             np.testing.assert_array_equal(np.isinf(actual), np.isinf(expected))
 
-    def test_what_cannot_overflow(self) -> None:
+    def test_casts_that_cannot_overflow(self) -> None:
         for source, target in (("uint8", "float16"), ("int32", "float64"), ("int16", "float32"), ("bool", "float16")):
             m, _ = cast(np.zeros(3, source), target)
             assert why_not(casts.CastOverflowToInfinity(), m) == []
@@ -150,14 +150,14 @@ def eight(x: Array, target: str, saturate: bool) -> Array:
 
 
 @pytest.mark.parametrize("rule", casts.RULES, ids=lambda rule: rule.name)
-def test_what_is_right_is_left(rule: Pass) -> None:
+def test_correct_casts_are_unchanged(rule: Pass) -> None:
     for source, target in (("int32", "int64"), ("int64", "uint8"), ("float32", "float32"), ("bool", "int32")):
         m, _ = cast(np.zeros(3, source), target)
         assert why_not(rule, m) == []
 
 
 @pytest.mark.parametrize("rule", casts.RULES, ids=lambda rule: rule.name)
-def test_strings_are_left(rule: Pass) -> None:
+def test_strings_are_unchanged(rule: Pass) -> None:
     node = make_node("Cast", ["i0"], ["y"], to=T.STRING)
     m, _ = chain([node], {"i0": np.zeros(2, np.float32)}, {"y": T.STRING})
     assert why_not(rule, m) == ["it casts strings"]

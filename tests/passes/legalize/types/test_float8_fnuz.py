@@ -1,4 +1,4 @@
-"""float8e4m3fn as float8e4m3fnuz: the same numbers, saturated where they must be, on MIGraphX."""
+"""float8-to-fnuz: the same numbers, with saturation, on MIGraphX."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_product_on_migraphx(worker: Worker) -> None:
     np.testing.assert_allclose(program.run({"x": Tensor.of(x["x"])})[0].numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_skipped() -> None:
+def test_skips() -> None:
     nan = np.array([0x7F, 0], np.uint8).view(FN)
     text = "(float[2] x) => (float[2] y) { d = DequantizeLinear(w, s, z) y = Add(x, d) }"
     assert reasons(RULE.run(source(text, w=nan, s=np.float32(1), z=Z), Context())) == ["its weights contain NaN"]

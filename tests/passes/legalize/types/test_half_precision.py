@@ -1,4 +1,4 @@
-"""widen-half-floats: casts around what is of 16 bits, and nothing else."""
+"""widen-half-floats: casts around operators on 16-bit floats, and no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_attributes_and_other_inputs_stay(worker: Worker) -> None:
     assert legalized(RULE, source) == ["Cast", "ReduceSum", "Cast"]
 
 
-def test_what_is_left_out_stays_left_out() -> None:
+def test_omitted_outputs_stay_omitted() -> None:
     inputs = [half(3, 2, 4), half(1, 5, 4), half(1, 5, 5), None, None, half(1, 2, 5)]
     source = case("RNN", inputs, {"hidden_size": 5}, outputs=["", "h"])
     assert legalized(RULE, source).count("RNN") == 1
@@ -57,7 +57,7 @@ def test_bfloat16(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_other_floats_are_left(dtype: type) -> None:
+def test_other_floats_are_unchanged(dtype: type) -> None:
     assert skipped(RULE, case("Softmax", [normal(2, 3, dtype=dtype)])) == []
 
 

@@ -1,4 +1,4 @@
-"""Quantization by arithmetic: every dtype, granularity and precision, with the numbers of ONNX Runtime."""
+"""Quantization by arithmetic: all dtypes, granularities and precisions, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TestQuantize:
         (actual,) = on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker)
         np.testing.assert_array_equal(actual.astype(int), np.clip(np.rint(x / 0.5) + 2, *limits))
 
-    def test_what_is_unknown(self) -> None:
+    def test_unknown_types_and_shapes(self) -> None:
         m, _ = single("QuantizeLinear", [np.zeros(3, np.float32), scales(())], [T.UINT8])
         m.graph.inputs[1].shape = None
         assert why_not(QuantizeByArithmetic(), m) == ["the shape of i1 is unknown: freeze it with freeze-shapes"]
@@ -129,7 +129,7 @@ class TestDequantize:
 
 
 class TestContrib:
-    def test_becomes_the_standard(self, worker: Worker) -> None:
+    def test_becomes_the_standard_operator(self, worker: Worker) -> None:
         x = np.linspace(-3, 3, 30, dtype=np.float32)
         arrays = [x, np.array(1e-4, np.float32), np.array(7, np.uint16)]
         m, inputs = single("QuantizeLinear", arrays, [T.UINT16], domain="com.microsoft")

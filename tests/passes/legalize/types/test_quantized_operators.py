@@ -1,4 +1,4 @@
-"""Operators with scales as dequantize, compute, quantize: within one step of ONNX Runtime's own kernels."""
+"""Operators with scales as dequantize, compute, quantize: within one step of ONNX Runtime's kernels."""
 
 from __future__ import annotations
 
@@ -183,20 +183,20 @@ class TestStandard:
         arrays = [*quantized("uint8", (1, 3, 6, 6), 0.05), *w, *output("uint8", 0.7)]
         m, _ = single("QLinearConv", arrays, [T.UINT8], opset=10, constant=(4, 5))
         (reason,) = why_not(QuantizedOperator(), m)
-        assert reason.endswith("convert-opset comes first")
+        assert reason.endswith("run convert-opset first")
 
-    def test_rows_are_left(self) -> None:
+    def test_matrices_by_rows_are_unchanged(self) -> None:
         a = [integers("uint8", (3, 8)), np.ones(3, np.float32), np.zeros(3, np.uint8)]
         m, _ = single(
             "QLinearMatMul", [*a, *quantized("uint8", (8, 2), 0.1), *output("uint8", 0.5)], [T.UINT8], opset=21
         )
-        assert why_not(QuantizedOperator(), m) == ["a scale other than that of the weights is not one number"]
+        assert why_not(QuantizedOperator(), m) == ["a scale other than that of the weights is not per tensor"]
 
-    def test_half_is_left(self) -> None:
+    def test_half_precision_is_unchanged(self) -> None:
         a = [integers("uint8", (3, 8)), np.array(1, np.float16), np.array(0, np.uint8)]
         b = [integers("uint8", (8, 2)), np.array(1, np.float16), np.array(0, np.uint8)]
         m, _ = single("QLinearMatMul", [*a, *b, np.array(1, np.float16), np.array(0, np.uint8)], [T.UINT8])
-        assert why_not(QuantizedOperator(), m) == ["its scales are not of float32"]
+        assert why_not(QuantizedOperator(), m) == ["its scales are not float32"]
 
 
 class TestToFloat:
@@ -213,7 +213,7 @@ class TestToFloat:
         arrays: list[Array | None] = [np.ones((3, 8), np.float32), integers("uint8", (8, 4)), f32(0.02)]
         m, _ = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft", opset=10)
         assert why_not(QuantizedProductToFloat(), m) == [
-            "the standard quantizes dynamically only since opset 11: convert-opset comes first"
+            "DynamicQuantizeLinear exists since opset 11: run convert-opset first"
         ]
 
     def test_static(self) -> None:

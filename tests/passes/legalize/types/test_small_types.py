@@ -1,4 +1,4 @@
-"""Small dtypes carried in wider ones: every number on the grid, in clusters of any shape, and what is left alone."""
+"""carry-small-types: all numbers of each small dtype, chains of operators, and nodes that are unchanged."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestPowers:
 
 
 class TestBetween:
-    def test_what_moves_elements(self, worker: Worker) -> None:
+    def test_operators_that_move_elements(self, worker: Worker) -> None:
         x = around("float8_e4m3fn")[:120].reshape(2, 3, 20)
         between = [
             make_node("Transpose", ["q"], ["a"], perm=[2, 0, 1]),
@@ -141,7 +141,7 @@ class TestBetween:
         same(on_migraphx(proto, inputs, worker), wanted)
         assert operators(m).count("Cast") == 0
 
-    def test_what_is_cast_like_another(self, worker: Worker) -> None:
+    def test_cast_like(self, worker: Worker) -> None:
         nodes = [make_node("CastLike", ["i0", "w"], ["q"], saturate=0), make_node("Cast", ["q"], ["y"], to=T.FLOAT)]
         x = around("float8_e5m2")
         arrays = {"i0": x, "w": np.zeros(1, "float8_e5m2")}
@@ -156,17 +156,17 @@ class TestBetween:
         wanted = [expected(x, "float8_e5m2"), expected(x, "float8_e5m2").astype(np.float64)]
         same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
 
-    def test_what_computes_is_left(self) -> None:
+    def test_operators_that_compute_are_unchanged(self) -> None:
         nodes = casts("FLOAT8E4M3FN", make_node("local", ["q"], ["r"], domain="com.microsoft"))
         m, _ = chain(nodes, {"i0": np.ones(3, np.float32)}, {"y": T.FLOAT}, opset=19)
         next(iter(m.graph[1].outputs)).dtype = ir.DataType.FLOAT8E4M3FN
         assert why_not(CarrySmallTypes(), m) == ["r is computed by local in float8e4m3fn"]
 
-    def test_what_comes_in_is_left(self) -> None:
+    def test_inputs_of_small_dtypes_are_unchanged(self) -> None:
         m, _ = chain(casts("FLOAT")[1:], {"q": np.ones(3, "float8_e4m3fn")}, {"y": T.FLOAT}, opset=19)
         assert why_not(CarrySmallTypes(), m) == ["q is an input of float8e4m3fn"]
 
-    def test_what_leaves_is_left(self) -> None:
+    def test_outputs_of_small_dtypes_are_unchanged(self) -> None:
         m, _ = chain(casts("FLOAT8E5M2")[:1], {"i0": np.ones(3, np.float32)}, {"q": T.FLOAT8E5M2}, opset=19)
         assert why_not(CarrySmallTypes(), m) == []
 
