@@ -1,7 +1,7 @@
 """Verdicts on disk: one file for a runtime, lines of JSON that are only ever appended.
 
-Several processes may write at once: whoever appends writes whole lines with one call, which the system does not mix.
-A line that cannot be read is passed over, and a cache that cannot be written is done without.
+Several processes may write at once: each appends whole lines with one call, which the system does not interleave. Lines
+that cannot be parsed are skipped. If the file cannot be written, verdicts are kept in memory.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pathlib import Path
 from passes.core.base import Status, Verdict
 
 _TAIL = 256
-"""How many bytes before the place that was read to tell whether it is still the same file: about a line."""
+"""The bytes before the read position that identify the file: about one line."""
 
 
 @dataclass(frozen=True)
 class CachedVerdict:
-    """A verdict, and whether the probe was also compiled and, where that is cheap, run."""
+    """A verdict, and whether the probe was also compiled and, if that is cheap, run."""
 
     verdict: Verdict
     ran: bool
 
     @property
     def final(self) -> bool:
-        """Whether nothing more can be learned by running the probe."""
+        """Whether running the probe would not change the verdict."""
         return self.ran or self.verdict.status not in (Status.OK, Status.WRONG)
 
 
-def read_line(line: bytes) -> tuple[str, CachedVerdict] | None:
-    """The signature and verdict of a line; None for one that is damaged."""
+def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
+    """The signature and verdict of a line; None if it is damaged."""
     try:
         signature, status, message, error, ran = json.loads(line)
         verdict = Verdict(Status(status), str(message), None if error is None else float(error))
@@ -44,12 +44,12 @@ def read_line(line: bytes) -> tuple[str, CachedVerdict] | None:
 
 
 class VerdictCache:
-    """What is known, by signature; with a file, also of what other processes learn.
+    """Verdicts by signature; with a file, also those of other processes. Safe to use from several threads.
 
-    Lines are taken apart when somebody asks for what they say: there may be thousands of them. Threads may share it.
+    Lines are parsed when their signature is looked up: there may be thousands of them.
 
     Args:
-        path: the file, made when there is something to write; None to remember in this process alone.
+        path: the file, created with the first verdict; None for a cache in memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -60,16 +60,16 @@ class VerdictCache:
         self._lock = threading.Lock()
 
     def get(self, signature: str, *, run: bool) -> Verdict | None:
-        """A verdict that is at least as thorough as asked for."""
+        """The verdict of a probe; with ``run``, only one whose probe was run, or need not be."""
         with self._lock:
             for line in self._lines.pop(f'["{signature}"'.encode(), ()):
-                if (found := read_line(line)) is not None:
-                    self._learn(*found)
+                if (found := _parse(line)) is not None:
+                    self._store(*found)
             known = self._known.get(signature)
         return known.verdict if known is not None and (known.final or not run) else None
 
     def refresh(self) -> None:
-        """Read what has been written since; of a file that is another one now, everything."""
+        """Read what has been appended since; if the file has been replaced, all of it."""
         if self._path is None:
             return
         with self._lock:
@@ -77,12 +77,12 @@ class VerdictCache:
                 with self._path.open("rb") as file:
                     file.seek(self._read_to - len(self._tail))
                     if file.read(len(self._tail)) != self._tail:
-                        self._forget()
+                        self._reset()
                         file.seek(0)
                     data = file.read()
             except FileNotFoundError:
-                if self._read_to:  # else it could never be written
-                    self._forget()
+                if self._read_to:  # otherwise it may be impossible to write, and memory is the cache
+                    self._reset()
                 return
             except OSError:
                 return
@@ -94,20 +94,20 @@ class VerdictCache:
                     self._lines.setdefault(line.partition(b",")[0], []).append(line)
 
     def add(self, found: Mapping[str, CachedVerdict]) -> None:
-        """Remember verdicts by signature: in the file, which `refresh` reads, or where there is none, here."""
+        """Store verdicts by signature: in the file, which `refresh` reads, or else in memory."""
         if self._path is None or not self._write(self._path, found):
             with self._lock:
                 for signature, known in found.items():
-                    self._learn(signature, known)
+                    self._store(signature, known)
 
     @staticmethod
     def _write(path: Path, found: Mapping[str, CachedVerdict]) -> bool:
-        """Whether all of it could be written."""
+        """Whether all verdicts were written."""
         lines = [
             json.dumps([signature, known.verdict.status.value, known.verdict.message, known.verdict.error, known.ran])
             for signature, known in found.items()
         ]
-        data = "\n".join(["", *lines, ""]).encode()  # a line that somebody left unfinished ends here
+        data = "\n".join(["", *lines, ""]).encode()  # ends a line that another process left unfinished
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -118,10 +118,10 @@ class VerdictCache:
         except OSError:
             return False
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._known, self._lines, self._read_to, self._tail = {}, {}, 0, b""
 
-    def _learn(self, signature: str, known: CachedVerdict) -> None:
+    def _store(self, signature: str, known: CachedVerdict) -> None:
         before = self._known.get(signature)
         if before is None or not before.final:
             self._known[signature] = known
@@ -129,5 +129,5 @@ class VerdictCache:
 
 @functools.cache
 def shared(path: Path) -> VerdictCache:
-    """The one cache of a file in this process."""
+    """The cache of a file, shared within this process."""
     return VerdictCache(path)

@@ -65,7 +65,7 @@ def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[
 
 
 def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | None:
-    """How the outputs differ from what the model declares; None where they do not."""
+    """How the outputs differ from what the model declares; None if they do not."""
     if len(shapes) != len(probe.outputs):
         return f"accepted, but with {len(shapes)} of {len(probe.outputs)} outputs"
     for index, (value, (kind, lens, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
@@ -73,23 +73,23 @@ def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | Non
         if dtype is not None and kind != migraphx_type(dtype):
             return f"accepted, but output {index} is of {kind.removesuffix('_type')}, not of {dtype.name.lower()}"
         if ranges:
-            return f"accepted, but MIGraphX leaves the shape of output {index} open"
+            return f"accepted, but with a dynamic shape of output {index}"
         if shape is not None and kind != "fp4x2_type" and not _fits(lens, shape):
             return f"accepted, but output {index} has the shape {list(lens)}, not {list(shape)}"
     return None
 
 
 def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
-    """Whether MIGraphX's sizes are those declared; scalars are (1,) to it."""
+    """Whether MIGraphX's sizes are the declared ones; it has scalars as (1,)."""
     if not shape:
         return list(lens) in ([], [1])
     return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
 
 
 def _unproven(probe: Probe, shapes: Sequence[Description]) -> Verdict | None:
-    """An accepted probe that was not run, where the outputs' sizes depend on the data and MIGraphX's are fixed."""
+    """The verdict of an accepted probe that was not run; None unless MIGraphX fixes sizes that depend on the data."""
     if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
-        return None  # ONNX cannot infer these
+        return None  # ONNX does not infer their shapes
     for index, (value, (_, _, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
         shape = probe.shape(value)
         if shape is not None and None in shape and not ranges:
@@ -120,14 +120,14 @@ def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np
 
 
 def _tolerance(probe: Probe, expected: np.ndarray[Any, np.dtype[Any]]) -> Tolerance:
-    """How far one node may be off by rounding."""
+    """The tolerance for the rounding errors of one node."""
     tolerance = default_tolerance(expected)
     if expected.dtype.name == "float32":
         largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
         tolerance = Tolerance(_FLOAT32.rtol, max(DEFAULTS["float32"][1], min(1.0, largest) * _FLOAT32.atol))
     if any(_QUANTIZERS.match(name) for _, name in probe.operators):
         if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
-            return Tolerance(0.0, 1.0)  # halfway between two steps, either is right
+            return Tolerance(0.0, 1.0)  # halfway between two steps, both are right
         if "float" in expected.dtype.name:
             values = expected.astype(np.float64)
             largest = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))

@@ -148,7 +148,7 @@ def _bytes(probe: Probe, value: ir.Value) -> int:
 
 
 def _is_determined(probe: Probe) -> bool:
-    """Whether ONNX says what the probe computes, up to rounding."""
+    """Whether ONNX defines the outputs of the probe, up to rounding."""
     return not any(node.op_type == "TopK" and not node.attributes.get_int("sorted", 1) for node in probe.nodes)
 
 
@@ -158,7 +158,7 @@ def _can_be_fed(value: onnx.ValueInfoProto) -> bool:
 
 
 def migraphx_type(dtype: ir.DataType) -> str | None:
-    """MIGraphX's type for a dtype; None where it has none."""
+    """MIGraphX's type for a dtype; None if it has none."""
     return _TYPES.get(dtype) or (None if dtype == ir.DataType.STRING else type_of(dtype.numpy()))
 
 

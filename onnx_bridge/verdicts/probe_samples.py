@@ -1,7 +1,7 @@
-"""What probes are run on: a sample that makes sense, and one of edges that the operators' specification allows.
+"""Inputs for probes: an ordinary sample, and one of edge cases that the specification of the operators allows.
 
-Edges: negative indices; zeros, halves, negative and larger numbers. Where ONNX leaves a result open, samples keep away
-from it: indices of a scatter are all different, and what is cast to an unsigned dtype is not negative.
+Edge cases are negative indices, zeros, halves, negative and larger numbers. Where ONNX leaves a result undefined,
+samples avoid it: the indices of a scatter are distinct, and what is cast to an unsigned dtype is not negative.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
-_BEYOND = (np.inf, -np.inf, np.nan, 70000.0, -1e39)
-"""What a cast from one float to another, perhaps a narrower one, must keep, or turn into an infinity."""
-_STEEP = (
+_SPECIAL = (np.inf, -np.inf, np.nan, 70000.0, -1e39)
+"""Values that a cast between floats keeps, or turns into an infinity."""
+_EXPONENTIAL = (
     "Celu",
     "Elu",
     "Exp",
@@ -34,10 +34,10 @@ _STEEP = (
     "Swish",
     "Tanh",
 )
-"""Operators with exponentials, which overflow early where they are computed as they are written."""
-_FAR = (20.0, -20.0, 95.0, -95.0)
-_SCORED = ("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention")
-"""Operators with exponentials of products: in 16 bits one of 60 may be off by 0.03, and its exponential by 3 %."""
+"""Operators with exponentials, which overflow early in a naive implementation."""
+_LARGE = (20.0, -20.0, 95.0, -95.0)
+_ATTENTION = ("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention")
+"""Operators with exponentials of products: a product of 60 in 16 bits has an error of 0.03, its exponential of 3 %."""
 _INTEGERS = (0, 1, -1, 2, -2, 3, -5, 7, 100, -100, 2**24 + 1, -(2**24) - 1)
 _INDEXED_SINCE = {
     ("Gather", 1): 11,
@@ -47,15 +47,15 @@ _INDEXED_SINCE = {
     ("ScatterND", 1): 11,
     ("OneHot", 0): 11,
 }
-"""Inputs that are indices, and since which opset these may be negative."""
+"""Inputs that are indices, and the opset since which they may be negative."""
 _SCALE = Uniform(0.01, 0.1)
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
-_FEW_DEFINED = ("Pow", "BitShift", "Cast", "CastLike")
-"""Operators whose results for most integers beyond small ones overflow or are left open."""
+_PARTIAL = ("Pow", "BitShift", "Cast", "CastLike")
+"""Operators whose results for most integers overflow or are undefined."""
 
 
 def samples(model: ir.Model) -> list[dict[str, Array]]:
-    """One or two samples for a probe, whose inputs are tensors; always the same."""
+    """One or two samples for a probe, whose inputs are tensors; deterministic."""
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     wanted = [
         replace(spec, role=_SCALE) if spec.dtype.kind == "f" and _is_scale(value) else spec
@@ -78,7 +78,7 @@ def samples(model: ir.Model) -> list[dict[str, Array]]:
 
 
 def _is_scale(value: ir.Value) -> bool:
-    """Whether a float is what integers are multiplied with: all that such operators take are."""
+    """Whether a float is a scale of quantization: all float inputs of such operators are."""
     return any(node.op_type.startswith(("QLinear", "QGemm")) for node, _ in value.uses())
 
 
@@ -91,21 +91,21 @@ def _edge(value: ir.Value, spec: TensorSpec, array: Array, opset: int) -> Array:
                 if extent is not None:
                     return (array - extent).astype(array.dtype)
         case Data() if _is_float(array) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
-            if array.dtype.itemsize == 2 and next(_uses(value, _SCORED), None):
+            if array.dtype.itemsize == 2 and next(_uses(value, _ATTENTION), None):
                 return _spread([each for each in _FLOATS if abs(each) <= 1], array)
-            more = _BEYOND if _casts_to_float(value) else _FAR if next(_uses(value, _STEEP), None) else ()
+            more = _SPECIAL if _casts_to_float(value) else _LARGE if next(_uses(value, _EXPONENTIAL), None) else ()
             return _spread((*_FLOATS[:4], *more, *_FLOATS[4:]), array)
-        case Data() if array.dtype.kind in "iu" and not next(_uses(value, _FEW_DEFINED), None):
+        case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)
             return _spread([each for each in _INTEGERS if limits.min <= each <= limits.max], array)
     return array
 
 
 def _spread(numbers: Sequence[float], like: Array) -> Array:
-    """The numbers over and over, in an order that repeats along no axis."""
+    """An array of the numbers in an order that repeats along no axis."""
     places = np.random.default_rng(like.size).integers(0, len(numbers), like.size)
     places[: len(numbers)] = np.arange(len(numbers))[: like.size]
-    with np.errstate(over="ignore"):  # what is beyond a dtype is its infinity
+    with np.errstate(over="ignore"):  # too large for the dtype is infinity
         return np.asarray(numbers)[places].reshape(like.shape).astype(like.dtype)
 
 
@@ -127,7 +127,7 @@ def _dims(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def _extent(node: ir.Node, index: int) -> Array | None:
-    """What the indices of a node count up to, by the last axis of the indices."""
+    """The exclusive upper bound of the indices of a node, along the last axis of the indices."""
     data, indices = _dims(node.inputs[0]), _dims(node.inputs[1])
     if node.op_type == "OneHot":
         depth = node.inputs[1].const_value if node.inputs[1] is not None else None
@@ -141,7 +141,7 @@ def _extent(node: ir.Node, index: int) -> Array | None:
 
 
 def _distinct(scatter: ir.Node, indices: Array) -> Array:
-    """Indices of the same shape that name no element twice; the given ones where there are not enough elements."""
+    """Distinct indices of the same shape; the given ones if there are too few elements."""
     data = _dims(scatter.inputs[0])
     if data is None or not indices.size:
         return indices
@@ -161,7 +161,7 @@ def _distinct(scatter: ir.Node, indices: Array) -> Array:
 
 
 def _casts_to_float(value: ir.Value) -> bool:
-    """Whether all that a value is used for is to be cast to a float."""
+    """Whether all uses of a value are casts to floats."""
     made = [
         node.outputs[0].dtype if index == 0 and node.op_type in ("Cast", "CastLike") else None
         for node, index in value.uses()

@@ -1,9 +1,9 @@
-"""What a run of a probe cannot show, because MIGraphX computes it right or wrong by chance.
+"""Race conditions of MIGraphX, which a run of a probe cannot show reliably.
 
-    TopK of many rows on ``ref``, before 2.16: threads share the rows, and all of them sort in the same memory
+    TopK of many rows on ``ref``, before 2.16: the threads share the rows, and all of them sort in the same memory
 
-A run that happens to go well is no proof, and a machine with one core never shows it. So this is known, not asked;
-other targets have a TopK of their own, and versions without the race are asked like about anything else.
+A run with right results proves nothing, and on one core the race never shows. Such verdicts are therefore known in
+advance. Other targets have another TopK, and versions without the race are probed as usual.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from onnx_bridge.migraphx.runtime import Runtime
 from passes.core import graphs
 from passes.target.probe import Probe
 
-_MENDED = (2, 16)
+_FIXED = (2, 16)
 """The first version whose threads sort in memory of their own."""
 _SHARED = {"private": 16}
-"""From how many rows on threads share them, by the kind of runtime: Debian's gives each thread eight at least."""
+"""The fewest rows that several threads share, by kind of runtime: Debian's gives each thread at least eight."""
 _ALWAYS_SHARED = 2
-"""Builds with the C++ library's parallel algorithms may give a thread to every row."""
+"""The same for builds with the C++ library's parallel algorithms, which may start a thread for every row."""
 
 
 def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
-    """Why no run can show whether a probe is right; None where one can.
+    """The race condition that a probe is subject to; None without one.
 
     Args:
-        probe: what would be asked about.
-        runtime: who would be asked.
-        target: what the model is meant for in the end.
+        probe: the probe.
+        runtime: the runtime that would run it.
+        target: the target of the whole model.
     """
-    if target != "ref" or _version(runtime.version) >= _MENDED:
+    if target != "ref" or _version(runtime.version) >= _FIXED:
         return None
     limit = _SHARED.get(runtime.kind, _ALWAYS_SHARED)
     most = max(_rows(graphs.with_nested(probe.nodes), probe), default=0)
@@ -41,7 +41,7 @@ def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
 
 
 def _rows(nodes: Iterable[ir.Node], probe: Probe) -> Iterable[int]:
-    """How many rows each TopK sorts, where that is known; where it is not, no probe of it passes."""
+    """The number of rows that each TopK sorts, where it is known; where it is not, no probe of it passes."""
     for node in nodes:
         shape = probe.scope.shape(node.inputs[0]) if node.op_type == "TopK" and node.domain == "" else None
         if shape is not None and shape.is_static() and len(shape):

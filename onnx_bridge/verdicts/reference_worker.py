@@ -1,7 +1,7 @@
-"""The expected outputs of probes: ONNX Runtime, or ONNX's own evaluator, in a process of its own.
+"""The expected outputs of probes, computed by ONNX Runtime or ONNX's own evaluator in another process.
 
-Probes are run on generated values, and ONNX Runtime ends the process on some (an integer division by zero, an index
-that it does not check). Here that costs one answer.
+Probes are run on generated values, on some of which ONNX Runtime ends the process (an integer division by zero, an
+index that it does not check). Such a crash costs one answer.
 """
 
 from __future__ import annotations

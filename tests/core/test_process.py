@@ -1,0 +1,97 @@
+"""Child processes: messages with arrays, and every way in which a child fails to answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnx_bridge.core.process import Child, ChildFailure, Reason
+
+MODULE = """
+import ctypes, os, sys, time
+from onnx_bridge.core.child import serve
+
+def main(connection, greeting):
+    def answer(message, arrays):
+        print(greeting, file=sys.stderr, flush=True)
+        match message:
+            case {"do": "abort"}:
+                os.abort()
+            case {"do": "exit"}:
+                os._exit(3)
+            case {"do": "sleep"}:
+                time.sleep(60)
+            case {"do": "allocate"}:
+                memory = [bytearray(b"x") * (1 << 20) for _ in range(message["MiB"])]
+        return {"echo": message}, arrays
+    serve(connection, answer)
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    """A child that echoes what it gets."""
+    (tmp_path / "echo_for_tests.py").write_text(MODULE)
+    found = Child("echo_for_tests", ["hello"], environment={**os.environ, "PYTHONPATH": str(tmp_path)})
+    yield found
+    found.kill()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint64", "float16", "float64", "bfloat16", "int4", "float8_e4m3fn", "complex64"]
+)
+def test_arrays_keep_their_bits(child: Child, dtype: str) -> None:
+    array = np.array([[0, 1, 1], [1, 0, 1]]).astype(getattr(ml_dtypes, dtype, dtype))
+    message, arrays = child.exchange(
+        {"text": "é"}, {"a": array, "scalar": array[0, 1], "empty": array[:0], "t": array.T}
+    )
+    assert message == {"echo": {"text": "é"}}
+    assert arrays["a"].dtype == array.dtype
+    for name, expected in {"a": array, "scalar": array[0, 1], "empty": array[:0], "t": array.T}.items():
+        np.testing.assert_array_equal(arrays[name], expected)
+        assert arrays[name].shape == expected.shape
+
+
+def test_output_begins_anew_with_each_request(child: Child) -> None:
+    for _ in range(2):
+        child.exchange({}, {})
+        assert child.printed() == "hello\n"
+
+
+@pytest.mark.parametrize(("do", "returncode"), [("abort", -signal.SIGABRT), ("exit", 3)])
+def test_a_child_that_dies(child: Child, do: str, returncode: int) -> None:
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({"do": do}, {})
+    assert (caught.value.reason, caught.value.returncode) == (Reason.DIED, returncode)
+    assert caught.value.output == "hello\n"
+    assert child.ended
+
+
+def test_timeout(child: Child) -> None:
+    child.exchange({}, {}, timeout=30)
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({"do": "sleep"}, {}, timeout=0.2)
+    assert caught.value.reason is Reason.TIMEOUT
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_memory(child: Child) -> None:
+    """The allocation fails, which ends this child, or the parent ends it for the memory that it has."""
+    child.exchange({"do": "allocate", "MiB": 50}, {}, memory=1 << 30)
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({"do": "allocate", "MiB": 2000}, {}, memory=1 << 30)
+    assert caught.value.reason is Reason.MEMORY or "MemoryError" in caught.value.output
+
+
+def test_a_module_that_cannot_be_imported() -> None:
+    child = Child("no_such_module_for_tests")
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({}, {})
+    assert "no_such_module_for_tests" in caught.value.output
+    assert caught.value.returncode == 1
