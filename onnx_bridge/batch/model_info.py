@@ -13,7 +13,6 @@ from typing import Any
 from onnx_bridge.batch import transfer
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
-from onnx_bridge.model import io as models
 from onnx_bridge.model.file import ModelFile
 
 _TIMESTAMP_NANOSECONDS = 2 * 10**9
@@ -74,7 +73,7 @@ def read_model_info(source: Location, before: Mapping[str, Any] | None = None) -
     now = time.time_ns()
     try:
         file = ModelFile(source)
-        digest = models.digest(source)
+        digest = file.digest()
     except InputError as error:
         return ModelInfo(_raw_digest(source), problem=_without_traceback(error))
     states = [_state(str(each)) for each in file.sources]

@@ -167,7 +167,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
         parameter_bytes=dict(sizes.most_common()),
         quantization=quantization,
         functions=sorted(f"{each.domain}::{each.name}" for each in model.functions.values()),
-        forecast=forecast(model.clone()).as_dict() if is_quantized(model) else {},
+        forecast=forecast(model.clone()).to_json() if is_quantized(model) else {},
     )
 
 

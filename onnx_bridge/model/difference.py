@@ -1,12 +1,13 @@
-"""What became of a model's nodes: the verb ``diff``.
+"""The verb ``diff``: the nodes of two models compared.
 
-Nodes are matched by name; those that passes made say by themselves what they stand for (``onnx_bridge.pass`` and
-``onnx_bridge.origin`` in their metadata).
+Nodes are matched by name; those that passes made record the pass and the nodes that they replace in their metadata
+(``onnx_bridge.pass``, ``onnx_bridge.origin``).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge.model import io as models
+from onnx_bridge.model.provenance import operator
 from passes.core.graphs import ORIGIN, PASS
 
 if TYPE_CHECKING:
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeChange:
-    """A node that one model has and the other has not, or has otherwise.
+    """A node that was removed, added or changed.
 
     Attributes:
         name: its name.
-        operator: its operator, in the second model where it is there.
-        made_by: the pass that made it; empty where none says so.
-        origin: the nodes of the first model that it stands for.
-        changes: for a changed node, what is different, in words.
+        operator: its operator, in the second model if it is there.
+        made_by: the pass that made it; empty if none is recorded.
+        origin: the nodes of the first model that it replaces.
+        changes: of a changed node: the differences, in words.
     """
 
     name: str
@@ -41,29 +43,29 @@ class NodeChange:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The nodes of a second model against those of a first.
+class ModelDiff:
+    """The differences of a second model from a first.
 
     Attributes:
-        removed: in the first alone, and named as an origin by nothing in the second.
-        replaced: in the first alone, but something in the second stands for them.
-        added: in the second alone.
-        changed: in both, not alike.
-        same: how many are alike.
+        removed: nodes of the first model only, which no node of the second replaces.
+        replaced: nodes of the first model only, which nodes of the second replace.
+        added: nodes of the second model only.
+        changed: nodes of both models that differ.
+        unchanged: the number of equal nodes.
     """
 
     removed: list[NodeChange]
     replaced: list[NodeChange]
     added: list[NodeChange]
     changed: list[NodeChange]
-    same: int
+    unchanged: int
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return dataclasses.asdict(self)
 
     def render(self) -> RenderableType:
-        """One line a node."""
+        """One line a node, and a summary."""
         from rich.console import Group
         from rich.text import Text
 
@@ -74,15 +76,16 @@ class Difference:
             lines.append(Text(f"+ {each.name} ({each.operator}){by}{origin}", style="green"))
         for each in self.changed:
             lines.append(Text(f"~ {each.name} ({each.operator}): {'; '.join(each.changes)}", style="yellow"))
-        gone = Counter(each.operator for each in (*self.removed, *self.replaced))
-        come = Counter(each.operator for each in self.added)
-        kinds = [f"{kind} {come[kind] - gone[kind]:+d}" for kind in sorted(gone | come) if come[kind] != gone[kind]]
+        removed = Counter(each.operator for each in (*self.removed, *self.replaced))
+        added = Counter(each.operator for each in self.added)
+        kinds = [kind for kind in sorted(removed | added) if added[kind] != removed[kind]]
+        totals = ", ".join(f"{kind} {added[kind] - removed[kind]:+d}" for kind in kinds)
         counts = f"{len(self.removed) + len(self.replaced)} removed ({len(self.replaced)} replaced), "
-        counts += f"{len(self.added)} added, {len(self.changed)} changed, {self.same} alike"
-        return Group(*lines, counts, *([", ".join(kinds)] if kinds else []))
+        counts += f"{len(self.added)} added, {len(self.changed)} changed, {self.unchanged} unchanged"
+        return Group(*lines, counts, *([totals] if kinds else []))
 
 
-def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str] | ir.Model) -> Difference:
+def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str] | ir.Model) -> ModelDiff:
     """Compare the nodes of two models, subgraphs and functions included; weights are not read.
 
     Raises:
@@ -90,21 +93,21 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
     """
     before, after = (_nodes(each if isinstance(each, ir.Model) else models.load(each)) for each in (first, second))
     added = [_change(node) for name, node in after.items() if name not in before]
-    stood_for = {name for each in added for name in each.origin}
-    gone = [NodeChange(name, _operator(node)) for name, node in before.items() if name not in after]
-    changed, same = [], 0
+    replaced = {name for each in added for name in each.origin}
+    missing = [NodeChange(name, operator(node)) for name, node in before.items() if name not in after]
+    changed, unchanged = [], 0
     for name in before.keys() & after.keys():
         differences = tuple(_differences(before[name], after[name]))
         if differences:
             changed.append(dataclasses.replace(_change(after[name]), changes=differences))
         else:
-            same += 1
-    return Difference(
-        removed=[each for each in gone if each.name not in stood_for],
-        replaced=[each for each in gone if each.name in stood_for],
+            unchanged += 1
+    return ModelDiff(
+        removed=[each for each in missing if each.name not in replaced],
+        replaced=[each for each in missing if each.name in replaced],
         added=added,
         changed=sorted(changed, key=lambda each: each.name),
-        same=same,
+        unchanged=unchanged,
     )
 
 
@@ -115,21 +118,15 @@ def _nodes(model: ir.Model) -> dict[str, ir.Node]:
     return nodes
 
 
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
 def _change(node: ir.Node) -> NodeChange:
-    import json
-
     origin = tuple(json.loads(node.metadata_props.get(ORIGIN, "[]")))
-    return NodeChange(str(node.name), _operator(node), node.metadata_props.get(PASS, ""), origin)
+    return NodeChange(str(node.name), operator(node), node.metadata_props.get(PASS, ""), origin)
 
 
 def _differences(before: ir.Node, after: ir.Node) -> list[str]:
     found = []
-    if _operator(before) != _operator(after):
-        found.append(f"operator {_operator(before)} → {_operator(after)}")
+    if operator(before) != operator(after):
+        found.append(f"operator {operator(before)} → {operator(after)}")
     for kind, old, new in (("input", before.inputs, after.inputs), ("output", before.outputs, after.outputs)):
         names = [[value.name if value is not None else "" for value in values] for values in (old, new)]
         if names[0] != names[1]:
@@ -142,7 +139,7 @@ def _differences(before: ir.Node, after: ir.Node) -> list[str]:
 
 
 def _attribute(attribute: ir.Attr | None) -> str:
-    """Its value as text; graphs count as equal here, since their nodes are compared by themselves."""
+    """The value of an attribute as text; graphs are equal here, since their nodes are compared separately."""
     if attribute is None:
         return "(none)"
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):

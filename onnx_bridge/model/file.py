@@ -1,10 +1,11 @@
-"""An ONNX file as a message: read without its big tensors, and checked.
+"""An ONNX file as a protobuf message: read without its large tensors, and validated.
 
-What onnx_ir would get wrong or drop without a word is mended here, or refused with a sentence that says where it is.
+What onnx_ir would misread or drop silently is normalized here, or rejected with an error that names the place.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ _VALUE_FIELDS = {
     "tensors": _Attr.TENSORS,
     "graphs": _Attr.GRAPHS,
 }
-"""The type of an attribute by its field; files of IR version 1 do not say it."""
+"""The type of an attribute by its field; files of IR version 1 do not state it."""
 _TYPED_DATA = {
     ir.DataType.FLOAT: "float_data",
     ir.DataType.COMPLEX64: "float_data",
@@ -43,36 +44,36 @@ _TYPED_DATA = {
     ir.DataType.UINT64: "uint64_data",
     ir.DataType.STRING: "string_data",
 }
-"""The field of a tensor's elements where it is not ``int32_data``."""
+"""The field of the elements of a tensor; for other types it is ``int32_data``."""
 
 
 @dataclass
 class _Scope:
-    """The value names of a graph: all of them, and those defined by the nodes so far."""
+    """The names of the values of a graph: all, and those that the nodes so far have defined."""
 
     names: set[str] = field(default_factory=set)
     ready: set[str] = field(default_factory=set)
 
 
 class ModelFile:
-    """A model file, read and checked, its big tensors left in it.
+    """A model file, read and validated, without its large tensors.
 
     Attributes:
-        path: where it is.
-        proto: the model. Tensors that are elsewhere have ``data_location`` EXTERNAL and one ``external_data`` entry
+        path: of the file.
+        proto: the model. Tensors that were left out have ``data_location`` EXTERNAL and one ``external_data`` entry
             ``location``, an index into `spans`.
-        spans: where those tensors are.
-        sources: the files they are in, by real path; the model file itself comes first.
-        carried: the parts of the file that onnx_ir has no place for.
-        token: what a string attribute that is not UTF-8 begins with; its bytes follow in hexadecimal.
-        unsorted: whether a node comes before one that it needs.
+        spans: the elements of those tensors.
+        sources: the files that they are in, by real path; the model file itself comes first.
+        carried: the fields of ModelProto that onnx_ir cannot represent, which `save` copies.
+        token: the prefix of a string attribute that is not UTF-8; its bytes follow in hexadecimal.
+        unsorted: whether a node comes before one that it depends on.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read and check a file.
+        """Read and validate a file.
 
         Raises:
-            InputError: it cannot be read, is no ONNX model, or is a model with a defect; says which.
+            InputError: it cannot be read, is not an ONNX model, or is invalid.
         """
         self.path = path
         self.spans: list[Span] = []
@@ -96,6 +97,19 @@ class ModelFile:
             self._model()
         except UnicodeError as error:
             raise self._error("a name in this model is not UTF-8") from error
+
+    def digest(self) -> str:
+        """The SHA-256 in hexadecimal: of the file, or of the digests of the file and of its external data."""
+        hashes = []
+        for source in self.sources.values():
+            hashed, at = hashlib.sha256(), 0
+            while chunk := source.read(at, 1 << 22):
+                hashed.update(chunk)
+                at += len(chunk)
+            hashes.append(hashed)
+        if len(hashes) == 1:
+            return hashes[0].hexdigest()
+        return hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
 
     def _error(self, what: str, hint: str | None = None) -> InputError:
         return InputError(what, where=str(self.path), hint=hint)
@@ -131,7 +145,7 @@ class ModelFile:
         for sparse in graph.sparse_initializer:
             hint = "replace it with a dense one"
             raise self._error(f"the initializer {sparse.values.name!r} is sparse, which is not supported", hint)
-        self._lift(graph)
+        self._lift_constants(graph)
         scope = _Scope()
         for info in graph.input:
             self._define(info.name, scope, what)
@@ -150,8 +164,8 @@ class ModelFile:
             self._infos(infos)
         self._nodes(graph.node, [info.name for info in graph.output], [*outer, scope], what)
 
-    def _lift(self, graph: onnx.GraphProto) -> None:
-        """Make initializers of the Constant nodes whose value is in another file: nobody else reads those there."""
+    def _lift_constants(self, graph: onnx.GraphProto) -> None:
+        """Replace Constant nodes whose value is external data, which no runtime reads there, by initializers."""
         kept = []
         for node in graph.node:
             constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx")
@@ -169,7 +183,7 @@ class ModelFile:
             graph.node.extend(nodes)
 
     def _nodes(self, nodes: Iterable[onnx.NodeProto], outputs: Iterable[str], scopes: list[_Scope], what: str) -> None:
-        """Check the nodes of a graph or a function, whose inputs and initializers are in the last scope."""
+        """Validate the nodes of a graph or function, whose inputs and initializers are in the last scope."""
         scope = scopes[-1]
         scope.ready |= scope.names
         for node in nodes:
@@ -180,7 +194,7 @@ class ModelFile:
                     self._define(name, scope, what)
         for node in nodes:
             for name in node.input:
-                if name and not self._reach(name, scopes):
+                if name and not self._is_defined(name, scopes):
                     raise self._error(f"{_label(node)} needs {name!r}, which nothing defines")
             for attribute in node.attribute:
                 self._attribute(attribute, scopes, _label(node))
@@ -194,14 +208,14 @@ class ModelFile:
             raise self._error(f"nothing defines the output {name!r} of {what}")
 
     def _define(self, name: str, scope: _Scope, what: str) -> None:
-        if isinstance(name, bytes):  # what protobuf makes of a string that it cannot decode
+        if isinstance(name, bytes):  # protobuf returns bytes for a string that it cannot decode
             raise self._error(f"{what} has a value whose name is not UTF-8: {name!r}")
         if name in scope.names:
             raise self._error(f"{what} defines the value {name!r} more than once")
         scope.names.add(name)
 
-    def _reach(self, name: str, scopes: list[_Scope]) -> bool:
-        """Whether a value exists; notes where it comes too late."""
+    def _is_defined(self, name: str, scopes: list[_Scope]) -> bool:
+        """Whether a value exists; sets `unsorted` if its node comes later."""
         for scope in reversed(scopes):
             if name in scope.ready:
                 return True
@@ -237,7 +251,7 @@ class ModelFile:
             raise self._error(f"{what} is a sparse tensor, which is not supported", "replace it with a dense one")
 
     def _escape(self, raw: bytes) -> bytes:
-        """The bytes of a string as onnx_ir can read them: others than UTF-8 in hexadecimal behind the token."""
+        """A string as onnx_ir can read it: one that is not UTF-8 becomes the token and its bytes in hexadecimal."""
         try:
             raw.decode()
         except UnicodeDecodeError:
@@ -266,7 +280,7 @@ class ModelFile:
         return len(tensor.external_data) == 1 and tensor.external_data[0].key == self.token
 
     def _tensor(self, tensor: onnx.TensorProto, what: str) -> None:
-        """Check that a tensor has all its elements, and note where those are that are elsewhere."""
+        """Validate the number of elements of a tensor, and record the span of those that were left out."""
         try:
             dtype = ir.DataType(tensor.data_type)
             count = 1
@@ -291,13 +305,13 @@ class ModelFile:
             found, unit = len(getattr(tensor, _TYPED_DATA.get(dtype, "int32_data"))), "entries"
             if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
                 needed = 2 * count
-            elif dtype == ir.DataType.STRING or dtype.bitwidth > 4:  # the narrower are packed, a byte an entry
+            elif dtype == ir.DataType.STRING or dtype.bitwidth > 4:  # narrower elements are packed, a byte an entry
                 needed = count
         if found != needed:
             raise self._error(f"{what} has {found} {unit} of data where its shape and type need {needed}")
 
     def _span(self, tensor: onnx.TensorProto, what: str, dtype: ir.DataType, needed: int) -> Span:
-        """Where the elements of a tensor are that are not in the message."""
+        """The span of the elements of a tensor that were left out, or are external data."""
         if self._is_stub(tensor):
             span = self._extents[int(tensor.external_data[0].value)]
             if span.nbytes != needed:
@@ -310,7 +324,7 @@ class ModelFile:
         for key, default in (("offset", 0), ("length", needed)):
             text = entries.get(key, str(default))
             if not (text.isascii() and text.isdigit() and len(text) < 20):
-                raise self._error(f"{what}: its external data has the {key} {text!r}, which is no number of bytes")
+                raise self._error(f"{what}: its external data has the {key} {text!r}, which is not a number of bytes")
             numbers[key] = int(text)
         offset, length = numbers["offset"], numbers["length"]
         location = entries.get("location", "")
@@ -337,7 +351,7 @@ class ModelFile:
 
 
 def _normalize(imports: Any) -> None:
-    """One opset import a domain, the highest, as ONNX rules; the standard domain has its short name, as in nodes."""
+    """Keep one opset import a domain, the highest as ONNX specifies, and use the empty name of the standard domain."""
     highest: dict[str, int] = {}
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain

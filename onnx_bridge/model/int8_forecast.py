@@ -1,17 +1,16 @@
-"""What a model's convolutions and matrix products will run as on a GPU, said in advance.
+"""Forecast of the GPU kernels that a model's convolutions and matrix products will run as.
 
     found = onnx_bridge.forecast("model.onnx")
     print(found.summary())
 
-For each Conv, ConvTranspose, Gemm and MatMul: a kernel of int8 or fp8, of weights of 4 bits, or of floats, and the
-first condition that a kernel of 8 bits fails, by name (`passes.analysis.int8_kernels`). And for each QuantizeLinear
-that
-MIGraphX will delete with its DequantizeLinear: whether its saturation is lost, because nothing else keeps its input
-within bounds.
+For each Conv, ConvTranspose, Gemm and MatMul: an int8 or fp8 kernel, one with 4-bit weights, or a float kernel, and the
+first condition of an 8-bit kernel that it fails (`passes.analysis.int8_kernels`). And for each QuantizeLinear that
+MIGraphX will delete together with its DequantizeLinear: whether its saturation is lost, because nothing else bounds its
+input.
 
 The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``. The forecast needs neither a GPU nor MIGraphX;
-`onnx_bridge.migraphx.install.gpu_view` lets MIGraphX itself decide. It is about the model as it is handed to MIGraphX:
-clean it first.
+`onnx_bridge.migraphx.install.gpu_view` runs that pass itself. It applies to the model that MIGraphX parses: clean the
+model first.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.model.io import load
 from passes.analysis.int8_kernels import PRODUCTS, Kernel, forecast_kernel
 from passes.analysis.quantization import Parameters, is_dequantize, is_quantize, parameters, plain, same_parameters
 from passes.core import graphs
@@ -33,7 +33,7 @@ from passes.quantization.to_int8.saturate_before_quantize import saturation
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")
 _DELETED_BETWEEN = ("Identity", "Pad", "Reshape", "Slice", "Split")
-"""Operators that MIGraphX looks through from DequantizeLinear to the QuantizeLinear that it is deleted with."""
+"""Operators that may lie between a DequantizeLinear and the QuantizeLinear that it is deleted with."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Product:
 
     Attributes:
         node: its name.
-        operator: what it is.
+        operator: its operator.
         kernel: ``int8``, ``fp8``, ``int4-weight`` or ``float``.
-        condition: the name of the first condition of a kernel of 8 bits that it fails; empty where it fails none.
-        reason: that, in words, with the operand that it is about.
-        quantized: whether any operand is dequantized: only then a float kernel means that something is lost.
-        wrong: why its numbers will be wrong; empty where they will not.
+        condition: the name of the first condition of an 8-bit kernel that it fails; empty if it fails none.
+        reason: the condition in words, with the operand.
+        quantized: whether an operand is dequantized: only then is a float kernel a loss.
+        wrong: why its results will be wrong; empty if they will not.
     """
 
     node: str
@@ -61,11 +61,11 @@ class Product:
 
 @dataclass(frozen=True)
 class LostSaturation:
-    """A QuantizeLinear whose saturation goes with it.
+    """A QuantizeLinear that is deleted although it saturates.
 
     Attributes:
         node: its name.
-        low: the least number that its integers stand for; the smallest of them where it has several scales.
+        low: the least number that its integers represent, over all scales.
         high: the largest.
     """
 
@@ -76,52 +76,46 @@ class LostSaturation:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a model will run as on a GPU.
+    """The kernels of a model on a GPU.
 
     Attributes:
-        products: all convolutions and matrix products, in the graph's order.
-        lost: the saturation that will be lost.
+        products: all convolutions and matrix products, in the order of the graph.
+        lost: the saturations that will be lost.
     """
 
     products: tuple[Product, ...]
     lost: tuple[LostSaturation, ...]
 
     def kernels(self) -> dict[str, int]:
-        """How many products run with which kernel."""
+        """The number of products by kernel."""
         return dict(Counter(each.kernel for each in self.products))
 
     def summary(self) -> str:
-        """One line for people."""
+        """The forecast in one line."""
         parts = [f"{count} {kernel}" for kernel, count in sorted(self.kernels().items())]
         text = ", ".join(parts) or "no convolutions or matrix products"
         return f"{text}; saturation lost at {len(self.lost)}" if self.lost else text
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
         return {"summary": self.summary(), "kernels": self.kernels(), **asdict(self)}
 
 
 def forecast(source: ir.Model | str | os.PathLike[str]) -> Forecast:
-    """Say what a model's convolutions and matrix products will run as on a GPU.
+    """Forecast the kernels of a model's convolutions and matrix products on a GPU.
 
     Args:
-        source: a model, or the path of one. Types and shapes are inferred; nothing else of it changes.
+        source: a model, or the path of one. Types and shapes are inferred in place; nothing else is changed.
 
     Raises:
-        InputError: there is no such file, or it is no model.
+        InputError: there is no such file, or it is not a model.
     """
-    model = source if isinstance(source, ir.Model) else _loaded(source)
+    model = source if isinstance(source, ir.Model) else load(source)
     infer(model)
     scope = Scope(model, model.graph)
     graphs.name_nodes(scope)
     products = [_product(node, scope) for node in scope.nodes() if _is_product(node, scope)]
-    return Forecast(tuple(products), tuple(_lost(scope)))
-
-
-def _loaded(path: str | os.PathLike[str]) -> ir.Model:
-    from onnx_bridge.model.io import load
-
-    return load(path)
+    return Forecast(tuple(products), tuple(_lost_saturations(scope)))
 
 
 def _is_product(node: ir.Node, scope: Scope) -> bool:
@@ -142,7 +136,7 @@ def _product(node: ir.Node, scope: Scope) -> Product:
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:
-    """Whether a value comes from DequantizeLinear, rearranged or not."""
+    """Whether a value comes from DequantizeLinear, possibly through operators that only rearrange it."""
     while value is not None and (node := value.producer()) is not None:
         if is_dequantize(node):
             return True
@@ -155,11 +149,11 @@ def _is_dequantized(value: ir.Value | None) -> bool:
 _REARRANGING = {"Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
-def _lost(scope: Scope) -> list[LostSaturation]:
-    """The QuantizeLinear that are deleted with a DequantizeLinear, and saturate."""
+def _lost_saturations(scope: Scope) -> list[LostSaturation]:
+    """The saturating QuantizeLinear that are deleted with a DequantizeLinear."""
     lost: dict[ir.Node, LostSaturation] = {}
     for node in scope.nodes():
-        if not is_dequantize(node) or not _outlives(node, scope):
+        if not is_dequantize(node) or not _is_still_used(node, scope):
             continue
         quantize = _quantizer(node, scope)
         if (
@@ -180,17 +174,17 @@ def _lost(scope: Scope) -> list[LostSaturation]:
 def _quantizer(node: ir.Node, scope: Scope) -> ir.Node | None:
     """The QuantizeLinear that a DequantizeLinear is deleted with."""
     value = node.inputs[0]
-    while value is not None and (maker := value.producer()) is not None:
-        if is_quantize(maker):
-            return maker
-        if not plain(maker, scope, *_DELETED_BETWEEN):
+    while value is not None and (producer := value.producer()) is not None:
+        if is_quantize(producer):
+            return producer
+        if not plain(producer, scope, *_DELETED_BETWEEN):
             return None
-        value = maker.inputs[0]
+        value = producer.inputs[0]
     return None
 
 
-def _outlives(node: ir.Node, scope: Scope) -> bool:
-    """Whether something is left that takes dequantized numbers, once kernels of 8 bits take the integers."""
+def _is_still_used(node: ir.Node, scope: Scope) -> bool:
+    """Whether the dequantized values are used by anything but 8-bit kernels, which take the integers."""
     pending = [node.outputs[0]]
     while pending:
         value = pending.pop()

@@ -1,4 +1,4 @@
-"""Where a node comes from: its operator's full name, and the PyTorch module that an exporter wrote down."""
+"""The origin of a node: its operator, and the PyTorch module that an exporter recorded."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import onnx_ir as ir
 
 
 def operator(node: ir.Node) -> str:
-    """The operator, with its domain where that is not ONNX's own."""
+    """The name of the operator, with its domain unless it is a standard one."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 SCOPE = "onnx_bridge.scope"
-"""The node property in which `onnx_bridge.export` writes the module down, as ``get_submodule`` of PyTorch takes it."""
+"""The metadata property in which `onnx_bridge.export` records the module, as PyTorch's ``get_submodule`` takes it."""
 
 
 def module(node: ir.Node) -> str:
-    """The innermost named module of PyTorch that an exporter wrote down. Empty without one."""
+    """The innermost named PyTorch module that an exporter recorded; empty without one."""
     if SCOPE in node.metadata_props:
         return node.metadata_props[SCOPE]
     try:  # the exporter's last scope is the operator itself

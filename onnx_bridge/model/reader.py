@@ -1,10 +1,10 @@
-"""Making an onnx_ir model of a checked file: weights mapped, nodes named and in order."""
+"""Conversion of a validated file to an onnx_ir model: weights mapped, nodes named and sorted."""
 
 from __future__ import annotations
 
 import graphlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor
 
 CARRIED = "onnx_bridge.carried"
-"""Where a graph's ``meta`` keeps the parts of its model file that onnx_ir has no place for, as spans."""
+"""The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""
 
 
-class _Undecodable(str):
-    """A string attribute that is not UTF-8: its text has surrogate escapes, and it is written as the bytes it was."""
+class _NonUtf8(str):
+    """A string attribute that is not UTF-8: decoded with surrogate escapes, and written as its original bytes."""
 
     __slots__ = ()
 
@@ -28,17 +28,15 @@ class _Undecodable(str):
         return super().encode(encoding, errors)
 
 
-def build(file: ModelFile) -> ir.Model:
-    """The model of a file.
-
-    Every node has a name, and nodes come after those that they need.
+def build_model(file: ModelFile) -> ir.Model:
+    """The model of a file, with every node named, and after those that it depends on.
 
     Raises:
-        InputError: onnx_ir does not take it, or its nodes wait for each other.
+        InputError: onnx_ir rejects the file, or its nodes form a cycle.
     """
     try:
         model: ir.Model = ir.from_proto(file.proto)
-    except Exception as error:  # onnx_ir wraps whatever comes
+    except Exception as error:  # onnx_ir wraps any exception
         cause: BaseException = error
         while cause.__cause__:
             cause = cause.__cause__
@@ -47,49 +45,51 @@ def build(file: ModelFile) -> ir.Model:
         model.graph.meta[CARRIED] = file.carried
     for function, proto in zip(model.functions.values(), file.proto.functions, strict=True):
         infos = {info.name: info for info in proto.value_info}
-        for value in function.inputs:  # onnx_ir reads the others
+        for value in function.inputs:  # onnx_ir reads the infos of other values itself
             if info := infos.get(str(value.name)):
                 serde.deserialize_value_info_proto(info, value)
-        for attribute in list(function.attributes.values()):
-            if (mended := _mended(attribute, file)) is not attribute:
-                function.attributes[attribute.name] = mended
+        _restore_attributes(function.attributes, file)
     for scope in _scopes(model):
         if isinstance(scope, ir.Graph):
             for value in scope.initializers.values():
                 if isinstance(value.const_value, ir.ExternalTensor):
                     value.const_value = _mapped(value.const_value, file)
         for node in scope:
-            for attribute in list(node.attributes.values()):
-                if (mended := _mended(attribute, file)) is not attribute:
-                    node.attributes[attribute.name] = mended
+            _restore_attributes(node.attributes, file)
     _name_nodes(model)
     if file.unsorted:
         _sort(model, file.path)
     return model
 
 
-def _mended(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
-    """An attribute with its own tensors and strings in place of those that stood for them."""
+def _restore_attributes(attributes: MutableMapping[str, ir.Attr], file: ModelFile) -> None:
+    for attribute in list(attributes.values()):
+        if (restored := _restored(attribute, file)) is not attribute:
+            attributes[attribute.name] = restored
+
+
+def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
+    """The attribute with its tensors and strings in place of their placeholders."""
     if attribute.is_ref() or attribute.value is None:
         return attribute
     many = attribute.type in (ir.AttributeType.TENSORS, ir.AttributeType.STRINGS)
     items: list[Any] = list(attribute.value) if many else [attribute.value]
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
-        mended = [_mapped(item, file) if isinstance(item, ir.ExternalTensor) else item for item in items]
+        restored = [_mapped(item, file) if isinstance(item, ir.ExternalTensor) else item for item in items]
     elif attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
-        mended = [_unescaped(item, file.token) for item in items]
+        restored = [_unescaped(item, file.token) for item in items]
     else:
         return attribute
-    if all(new is old for new, old in zip(mended, items, strict=True)):
+    if all(new is old for new, old in zip(restored, items, strict=True)):
         return attribute
-    value = mended if many else mended[0]
+    value = restored if many else restored[0]
     return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
 
 
 def _unescaped(text: str, token: str) -> str:
     if not text.startswith(token):
         return text
-    return _Undecodable(bytes.fromhex(text[len(token) :]).decode("utf-8", "surrogateescape"))
+    return _NonUtf8(bytes.fromhex(text[len(token) :]).decode("utf-8", "surrogateescape"))
 
 
 def _mapped(tensor: ir.ExternalTensor, file: ModelFile) -> MappedTensor:
@@ -104,7 +104,7 @@ def _mapped(tensor: ir.ExternalTensor, file: ModelFile) -> MappedTensor:
 
 
 def _scopes(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    """Everything that has nodes."""
+    """All graphs and functions."""
     yield from model.graphs()
     for function in model.functions.values():
         yield function
@@ -112,7 +112,7 @@ def _scopes(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
 
 
 def _name_nodes(model: ir.Model) -> None:
-    """Give each unnamed node a name of its own: ``Conv_3``."""
+    """Give each unnamed node a unique name: ``Conv_3``."""
     scopes = list(_scopes(model))
     taken = {node.name for scope in scopes for node in scope}
     counts: Counter[str] = Counter()
@@ -135,7 +135,7 @@ def _sort(model: ir.Model, path: Path) -> None:
 
 
 def _cycle(scope: ir.Graph | ir.Function) -> str:
-    """A few nodes, each of which needs the one before."""
+    """The first nodes of a cycle, in words."""
     needs: dict[ir.Node, list[ir.Node]] = {}
     for node in ir.traversal.RecursiveGraphIterator(scope):
         needed = [value.producer() for value in node.inputs if value is not None]

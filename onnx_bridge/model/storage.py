@@ -1,4 +1,4 @@
-"""Files that tensors stay in, and files that appear whole or not at all."""
+"""Files that tensors are mapped from."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CHUNK = 1 << 22
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
-"""Why the kernel does not copy between two files although they are in order."""
+"""Errors of a copy within the kernel that do not concern the files."""
 
 
 class Source:
-    """A file that tensors are mapped from, held open: whatever becomes of its name, its bytes stay.
+    """A file that tensors are mapped from, held open, so that its bytes stay when its name is removed or replaced.
 
     Attributes:
-        path: where it was.
+        path: by which it was opened.
         size: in bytes.
     """
 
@@ -39,13 +39,13 @@ class Source:
         """Open a file.
 
         Raises:
-            InputError: there is none, it may not be read, or it is no ordinary file.
+            InputError: it does not exist, access is denied, or it is not a regular file.
         """
         self.path = path
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
         except FileNotFoundError:
-            raise InputError("there is no such file", where=str(path), hint=_similar(path)) from None
+            raise InputError("there is no such file", where=str(path), hint=_nearest_name(path)) from None
         except OSError as error:
             raise InputError(f"it cannot be read: {error.strerror}", where=str(path)) from error
         weakref.finalize(self, os.close, self._file)
@@ -55,7 +55,7 @@ class Source:
             hint = f"name a file in it: {', '.join(models[:3])}" if models else None
             raise InputError("this is a folder, not a file", where=str(path), hint=hint)
         if not stat.S_ISREG(state.st_mode):
-            raise InputError("this is no ordinary file", where=str(path))
+            raise InputError("this is not a regular file", where=str(path))
         self.size = state.st_size
         self._modified = state.st_mtime_ns
 
@@ -67,13 +67,11 @@ class Source:
 
     @cached_property
     def memory(self) -> mmap.mmap:
-        """The file, mapped; it must not be empty."""
+        """The file, memory-mapped; it must not be empty."""
         return mmap.mmap(self._file, self.size, access=mmap.ACCESS_READ)
 
     def check(self) -> None:
-        """Make sure that the bytes are those that were there when the file was opened.
-
-        A file that was replaced under its name is still here as it was; one that was written to is not.
+        """Check that the file has not been written to since it was opened; replacing it under its name is harmless.
 
         Raises:
             InputError: the file was changed in place.
@@ -83,16 +81,16 @@ class Source:
             raise self.changed()
 
     def changed(self) -> InputError:
-        """The error that says so."""
+        """The error for a file that was changed in place."""
         what = "the file was changed in place after the model was loaded, so its weights are lost"
         return InputError(what, where=str(self.path), hint="load the model again")
 
     def read(self, at: int, count: int) -> bytes:
-        """Up to ``count`` bytes from byte ``at`` on, copied."""
+        """Read up to ``count`` bytes from offset ``at``."""
         return os.pread(self._file, count, at)
 
     def send(self, file: int, at: int, count: int) -> int:
-        """Write up to ``count`` bytes from byte ``at`` on at a descriptor's position; how many were written."""
+        """Copy up to ``count`` bytes from offset ``at`` to the position of a descriptor; returns their number."""
         try:
             if sent := os.copy_file_range(self._file, file, count, offset_src=at):
                 return sent
@@ -106,19 +104,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes of a source."""
+    """A range of bytes of a source."""
 
     source: Source
     offset: int
     nbytes: int
 
     def view(self) -> Bytes:
-        """The bytes, mapped; raises InputError where the source was changed."""
+        """The bytes, mapped; raises InputError if the source was changed."""
         self.source.check()
         return np.frombuffer(self.source.memory, np.uint8, self.nbytes, self.offset)
 
     def write(self, file: int) -> None:
-        """Copy the bytes to a descriptor's position, within the kernel where it can."""
+        """Copy the bytes to the position of a descriptor, within the kernel if possible."""
         at, end = self.offset, self.offset + self.nbytes
         while at < end:
             sent = self.source.send(file, at, end - at)
@@ -128,12 +126,12 @@ class Span:
 
 
 class MappedTensor(ir.LazyTensor):
-    """A tensor whose elements stay in their file until they are asked for, and are read-only then.
+    """A tensor whose elements stay in their file; numpy arrays of them are read-only.
 
-    Elements narrower than a byte are unpacked anew each time; all others are views of the mapped file.
+    Elements narrower than a byte are unpacked at each access; all others are views of the mapped file.
 
     Attributes:
-        span: where the elements are, packed as ONNX packs them.
+        span: the elements, packed as ONNX specifies.
     """
 
     __slots__ = ("span",)
@@ -156,13 +154,13 @@ class MappedTensor(ir.LazyTensor):
 
 @dataclass(frozen=True)
 class Elements:
-    """The elements of a tensor in memory, packed as ONNX packs them."""
+    """The elements of a tensor in memory, packed as ONNX specifies."""
 
     tensor: ir.TensorProtocol
     nbytes: int
 
     def view(self) -> Bytes:
-        """The bytes; copied where the elements have to be packed."""
+        """The bytes; copied if they have to be packed."""
         if self.tensor.dtype.bitwidth < 8:
             data: Bytes = np.frombuffer(self.tensor.tobytes(), np.uint8)
         else:
@@ -173,7 +171,7 @@ class Elements:
         return data
 
     def write(self, file: int) -> None:
-        """Write them at a descriptor's position."""
+        """Write them at the position of a descriptor."""
         write_all(file, self.view().data)
 
 
@@ -185,29 +183,29 @@ def _mapped(span: Span, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtoco
 
 
 def elements(tensor: ir.TensorProtocol) -> Span | Elements:
-    """The elements of a tensor, wherever they are; not of a string tensor."""
+    """The elements of a tensor, mapped or in memory; not of a string tensor."""
     if isinstance(tensor, MappedTensor):
         return tensor.span
     return Elements(tensor, packed_size(tensor.dtype, tensor.size))
 
 
 def packed_size(dtype: ir.DataType, count: int) -> int:
-    """The bytes that ``count`` elements take."""
+    """The size in bytes of ``count`` packed elements."""
     return (count * dtype.bitwidth + 7) // 8
 
 
 def locate(location: str, model: Path) -> Path:
-    """The file that a model's external data is in.
+    """The real path of a file of external data.
 
     Args:
-        location: as the model says, relative to its folder.
+        location: as stated in the model, relative to its folder.
         model: the path of the model.
 
     Raises:
-        InputError: it lies outside the folder of the model. Where the model is a symbolic link (as in the caches of
-            model hubs), the folder of the real file is allowed as well.
+        InputError: it is outside the folder of the model. If the model is a symbolic link (as in the caches of model
+            hubs), the folder of the real file is allowed as well.
     """
-    given = Path(os.path.normpath(location))  # "a/../../b" leads outside as "../b" does
+    given = Path(os.path.normpath(location))  # "a/../../b" is outside, like "../b"
     if not location or "\0" in location or given.is_absolute() or given.parts[:1] == ("..",):
         raise InputError(f"external data must be in a file within the folder of the model, not in {location!r}")
     real = Path(os.path.realpath(model.parent / location))
@@ -217,7 +215,7 @@ def locate(location: str, model: Path) -> Path:
     return real
 
 
-def _similar(path: Path) -> str | None:
+def _nearest_name(path: Path) -> str | None:
     names: list[str] = []
     with suppress(OSError):
         names = [entry.name for entry in path.parent.iterdir()]

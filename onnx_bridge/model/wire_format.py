@@ -1,7 +1,7 @@
-"""Protobuf's wire format, as far as it takes to leave big payloads where they are.
+"""Protobuf's wire format, as far as needed to leave large tensors in their files.
 
-`strip` reads a serialized ModelProto and copies all of it but the elements of its big tensors; a `Rope` is a message
-about to be written, whose big parts are still elsewhere. Neither needs the payloads in memory.
+`strip` copies a serialized ModelProto without the elements of its large tensors; a `Rope` is a message to be written,
+whose large parts are still in their files. Neither loads these parts into memory.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 BIG = 1024
-"""Tensors of at least this many bytes stay in their file; smaller ones are not worth the bookkeeping."""
+"""Tensors of at least this many bytes stay in their file."""
 LIMIT = 2**31
-"""Protobuf reads no message of this many bytes."""
+"""Protobuf reads only messages of fewer bytes."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_DEEPEST = 100
-"""Protobuf itself reads no deeper nesting."""
+_MAX_DEPTH = 100
+"""Of nested messages, as in protobuf itself."""
 
-# The messages that lead to tensors: what is in which field. Numbers are those of onnx.proto.
+# The messages that contain tensors, by field number of onnx.proto.
 _Kind = dict[int, "_Kind"]
 _TENSOR: _Kind = {}
 _GRAPH: _Kind = {}
@@ -33,32 +33,32 @@ _FUNCTION: _Kind = {7: _NODE, 11: _ATTRIBUTE}
 _MODEL: _Kind = {7: _GRAPH, 25: _FUNCTION}
 
 _MODEL_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 25, 26))
-"""The fields of ModelProto that an onnx_ir model has a place for."""
+"""The fields of ModelProto that onnx_ir represents."""
 _DATA_TYPE, _RAW, _EXTERNAL_DATA, _DATA_LOCATION = 2, 9, 13, 14
 _PACKED = {1: 4, 14: 4, 11: 10, 15: 10}
 """The field of fixed-width elements by TensorProto.DataType: float_data and double_data, complex or not."""
 
 
 class Malformed(ValueError):
-    """The bytes are no protobuf message."""
+    """The bytes are not a protobuf message."""
 
 
 class Payload(Protocol):
-    """Bytes that are somewhere else."""
+    """Bytes that are not in the message."""
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """Their number."""
 
     def view(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes, one-dimensional, copied only where it can't be helped."""
+        """The bytes, one-dimensional, copied only if necessary."""
 
     def write(self, file: int) -> None:
-        """Write them at a file descriptor's position."""
+        """Write them at the position of a file descriptor."""
 
 
 class Rope:
-    """A message in pieces, some of them still where they came from."""
+    """A message in pieces: bytes, and payloads."""
 
     def __init__(self, start: bytes = b"") -> None:
         self.pieces: list[bytearray | Payload] = []
@@ -90,11 +90,11 @@ class Rope:
             self._attach(content)
 
     def payloads(self) -> list[Payload]:
-        """The pieces that are elsewhere."""
+        """The pieces that are payloads."""
         return [piece for piece in self.pieces if not isinstance(piece, bytearray)]
 
     def join(self) -> bytes:
-        """All of it in memory."""
+        """The whole message in memory."""
         return b"".join(piece if isinstance(piece, bytearray) else piece.view().data for piece in self.pieces)
 
     def _attach(self, payload: Payload) -> None:
@@ -104,14 +104,14 @@ class Rope:
 
 @dataclass
 class Stripped:
-    """A serialized ModelProto without the elements of its big tensors.
+    """A serialized ModelProto without the elements of its large tensors.
 
     Attributes:
-        message: the model. In place of its elements a big tensor has ``data_location`` EXTERNAL and one
+        message: the model. Instead of its elements, a large tensor has ``data_location`` EXTERNAL and one
             ``external_data`` entry, whose key is `token` and whose value is an index into `extents`.
-        token: random, so that no file can pretend.
-        extents: begin and end of each payload, in bytes from the beginning.
-        carried: begin and end of each top-level field that onnx_ir would drop (``training_info``, unknown ones).
+        token: random, so that no file can contain it.
+        extents: start and end of each payload, in bytes from the start of the file.
+        carried: start and end of each top-level field that onnx_ir would drop (``training_info``, unknown ones).
     """
 
     message: bytes = b""
@@ -121,14 +121,14 @@ class Stripped:
 
 
 def strip(data: Any, size: int) -> Stripped:
-    """Take the big tensors' elements out of a serialized ModelProto.
+    """Copy a serialized ModelProto without the elements of its large tensors.
 
     Args:
         data: a bytes-like object whose items are integers and whose slices are bytes (a mapped file).
         size: its length.
 
     Raises:
-        Malformed: it is no protobuf message, or is cut off.
+        Malformed: it is not a protobuf message, or is truncated.
     """
     stripped = Stripped()
     lighter = _strip_message(data, _MODEL, 0, size, stripped, 0)
@@ -137,11 +137,11 @@ def strip(data: Any, size: int) -> Stripped:
 
 
 def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Stripped, depth: int) -> Rope | None:
-    """The message without big payloads; None where it has none."""
-    if depth > _DEEPEST:
-        raise Malformed(f"messages are nested deeper than {_DEEPEST} levels")
+    """The message without large payloads; None if it has none."""
+    if depth > _MAX_DEPTH:
+        raise Malformed(f"messages are nested deeper than {_MAX_DEPTH} levels")
     rope = Rope()
-    done = begin  # what lies before is in the rope
+    done = begin  # everything before is in the rope
     for number, wire, at, value, stop in _fields(data, begin, end):
         if kind is _MODEL and number not in _MODEL_FIELDS:
             stripped.carried.append((at, stop))
@@ -174,7 +174,7 @@ def _strip_tensor(data: Any, begin: int, end: int, stripped: Stripped) -> Rope |
         elif number == _DATA_TYPE:
             dtype = _varint(data, value, stop)[0]
         elif number == _DATA_LOCATION and _varint(data, value, stop)[0]:
-            return None  # in another file already
+            return None  # external data already
     payloads = found.get(_RAW) or found.get(_PACKED.get(dtype, _RAW), [])
     if len(payloads) != 1 or payloads[0][2] - payloads[0][1] < BIG:
         return None
@@ -190,7 +190,7 @@ def _strip_tensor(data: Any, begin: int, end: int, stripped: Stripped) -> Rope |
 
 
 def _fields(data: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Number, wire type, begin, begin of the value, and end of each field of a message."""
+    """The number, wire type, start, start of the value, and end of each field of a message."""
     at = begin
     while at < end:
         start = at
@@ -208,16 +208,16 @@ def _fields(data: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, in
             elif wire == _FIXED64:
                 at += 8
             else:
-                raise Malformed(f"at byte {start} no field begins")
+                raise Malformed(f"no field starts at byte {start}")
         if number == 0:
-            raise Malformed(f"at byte {start} no field begins")
+            raise Malformed(f"no field starts at byte {start}")
         if at > end:
             raise Malformed(f"the field at byte {start} ends at byte {at}, its message at byte {end}")
         yield number, wire, start, value, at
 
 
 def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A variable-length integer, and where it ends."""
+    """A variable-length integer, and the index after it."""
     result = shift = 0
     while at < end and shift < 70:
         byte: int = data[at]

@@ -1,8 +1,8 @@
-"""Serializing an onnx_ir model without touching its weights.
+"""Serialization of an onnx_ir model without copying its weights.
 
-onnx_ir's own serialization copies every tensor that is in memory, notes the type of each initializer twice, doubles
-the metadata of tensors, and drops trailing optional outputs; so the containers are written here, and onnx_ir writes
-what is in them.
+onnx_ir's own serialization copies every tensor in memory, writes the types of initializers twice, duplicates the
+metadata of tensors, and drops trailing optional outputs; so the containers are serialized here, and their parts by
+onnx_ir.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from onnx_bridge.model.reader import CARRIED
 from onnx_bridge.model.storage import elements, packed_size
 from onnx_bridge.model.wire_format import BIG, Rope
 
-Place = Callable[[ir.Value, ir.TensorProtocol], Mapping[str, str] | None]
-"""Decides where the elements of an initializer go: into the message (None), or the ``external_data`` that says where.
+Placement = Callable[[ir.Value, ir.TensorProtocol], Mapping[str, str] | None]
+"""Returns the ``external_data`` of an initializer, or None to put its elements into the message.
 
 MIGraphX reads ``external_data`` by position, so its entries are location, offset, length, in this order.
 """
 
 _VALUE_INFO_IN_FUNCTIONS = 10
-"""The IR version since which functions have a ``value_info``; before, exporters put it into the graph's."""
+"""The first IR version in which functions have a ``value_info``; before, exporters use that of the graph."""
 _QUANTIZATION = "quant_parameter_tensor_names"
-"""Where onnx_ir keeps the quantization annotation of a value."""
+"""The key in the ``meta`` of a value under which onnx_ir keeps its quantization annotation."""
 
 
 def inline(value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """The `Place` that leaves everything in the message."""
+    """The `Placement` that puts everything into the message."""
 
 
-def serialize(model: ir.Model, place: Place = inline) -> Rope:
-    """The message of a model, as a ModelProto; the model stays as it is.
+def serialize(model: ir.Model, placement: Placement = inline) -> Rope:
+    """Serialize a model as a ModelProto; the model is not changed.
 
     Raises:
-        InputError: an initializer has no value, or a text is not UTF-8.
+        InputError: an initializer has no value, or a string is not UTF-8.
     """
     try:
-        return _model(model, place)
+        return _model(model, placement)
     except UnicodeError as error:
         text = error.object if isinstance(error, UnicodeDecodeError) else error
         what = f"a doc string or other text in the model is not UTF-8, and cannot be written: {text!r}"
         raise InputError(what, where=model.graph.name, hint="remove or replace it") from error
 
 
-def _model(model: ir.Model, place: Place) -> Rope:
+def _model(model: ir.Model, placement: Placement) -> Rope:
     proto = onnx.ModelProto(ir_version=model.ir_version)
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if (value := getattr(model, name)) is not None:
@@ -62,9 +62,9 @@ def _model(model: ir.Model, place: Place) -> Rope:
     infos: list[onnx.ValueInfoProto] = []
     functions = []
     for function in model.functions.values():
-        functions.append(_function(function, place, infos, model.ir_version >= _VALUE_INFO_IN_FUNCTIONS))
+        functions.append(_function(function, placement, infos, model.ir_version >= _VALUE_INFO_IN_FUNCTIONS))
     rope = Rope(proto.SerializeToString())
-    rope.field(7, _graph(model.graph, place, infos))
+    rope.field(7, _graph(model.graph, placement, infos))
     for each in functions:
         rope.field(25, each)
     for span in model.graph.meta.get(CARRIED, ()):
@@ -72,14 +72,14 @@ def _model(model: ir.Model, place: Place) -> Rope:
     return rope
 
 
-def _graph(graph: ir.Graph, place: Place, infos: list[onnx.ValueInfoProto] | None = None) -> Rope:
+def _graph(graph: ir.Graph, placement: Placement, infos: list[onnx.ValueInfoProto] | None = None) -> Rope:
     rope = Rope()
     for node in graph:
-        rope.field(1, _node(node, place))
+        rope.field(1, _node(node, placement))
     for value in graph.initializers.values():
         if value.const_value is None:
             raise InputError("it has no value", where=f"initializer {value.name!r}")
-        external = place(value, value.const_value)
+        external = placement(value, value.const_value)
         rope.field(5, _tensor(value.const_value, value.name, external))
 
     proto = onnx.GraphProto()
@@ -91,7 +91,7 @@ def _graph(graph: ir.Graph, place: Place, infos: list[onnx.ValueInfoProto] | Non
         serde.serialize_value_into(proto.input.add(), value)
     for value in graph.outputs:
         serde.serialize_value_into(proto.output.add(), value)
-    inner = [value for value in graph.initializers.values() if not _repeats_itself(value)]
+    inner = [value for value in graph.initializers.values() if not _is_redundant(value)]
     inner += [value for node in graph for value in node.outputs]
     for value in inner:
         if not value.is_graph_input() and not value.is_graph_output() and _has_info(value):
@@ -107,8 +107,8 @@ def _graph(graph: ir.Graph, place: Place, infos: list[onnx.ValueInfoProto] | Non
     return rope
 
 
-def _function(function: ir.Function, place: Place, infos: list[onnx.ValueInfoProto], own_infos: bool) -> Rope:
-    """A function; the types of its values go into it, or to ``infos`` under names that say whose they are."""
+def _function(function: ir.Function, placement: Placement, infos: list[onnx.ValueInfoProto], own_infos: bool) -> Rope:
+    """Serialize a function; the types of its values go into it, or into ``infos`` under qualified names."""
     proto = onnx.FunctionProto(name=function.name, domain=function.domain)
     if function.overload:
         proto.overload = function.overload
@@ -128,14 +128,14 @@ def _function(function: ir.Function, place: Place, infos: list[onnx.ValueInfoPro
         if attribute.value is None and not attribute.is_ref():
             proto.attribute.append(attribute.name)
         else:
-            rope.field(11, _attribute(attribute, place))
+            rope.field(11, _attribute(attribute, placement))
     for node in function:
-        rope.field(7, _node(node, place))
+        rope.field(7, _node(node, placement))
     rope.add(proto.SerializeToString())
     return rope
 
 
-def _node(node: ir.Node, place: Place) -> Rope:
+def _node(node: ir.Node, placement: Placement) -> Rope:
     proto = onnx.NodeProto(op_type=node.op_type)
     if node.domain:
         proto.domain = node.domain
@@ -152,11 +152,11 @@ def _node(node: ir.Node, place: Place) -> Rope:
         proto.device_configurations.append(serde.serialize_node_device_configuration(configuration))
     rope = Rope(proto.SerializeToString())
     for attribute in node.attributes.values():
-        rope.field(5, _attribute(attribute, place))
+        rope.field(5, _attribute(attribute, placement))
     return rope
 
 
-def _attribute(attribute: ir.Attr, place: Place) -> Rope | bytes:
+def _attribute(attribute: ir.Attr, placement: Placement) -> Rope | bytes:
     if attribute.is_ref():
         return bytes(serde.serialize_reference_attribute(attribute).SerializeToString())
     kind, value = attribute.type, attribute.value
@@ -166,9 +166,9 @@ def _attribute(attribute: ir.Attr, place: Place) -> Rope | bytes:
     elif kind == ir.AttributeType.TENSORS:
         parts = [(10, _tensor(each, each.name)) for each in value]
     elif kind == ir.AttributeType.GRAPH:
-        parts = [(6, _graph(value, place))]
+        parts = [(6, _graph(value, placement))]
     elif kind == ir.AttributeType.GRAPHS:
-        parts = [(11, _graph(each, place)) for each in value]
+        parts = [(11, _graph(each, placement)) for each in value]
     else:
         return bytes(serde.serialize_attribute(attribute).SerializeToString())
     proto = onnx.AttributeProto(name=attribute.name, type=onnx.AttributeProto.AttributeType.Name(int(kind)))
@@ -182,7 +182,7 @@ def _attribute(attribute: ir.Attr, place: Place) -> Rope | bytes:
 
 def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, str] | None = None) -> Rope:
     proto = onnx.TensorProto()
-    big = None
+    large = None
     if isinstance(tensor, ir.TensorProtoTensor) and external is None:
         proto.CopyFrom(tensor.raw)
         del proto.metadata_props[:]
@@ -199,18 +199,18 @@ def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, 
         elif packed_size(tensor.dtype, tensor.size) < BIG:
             proto.raw_data = elements(tensor).view().tobytes()
         else:
-            big = elements(tensor)
+            large = elements(tensor)
     if name:
         proto.name = name
     _entries(proto.metadata_props, tensor.metadata_props)
     rope = Rope(proto.SerializeToString())
-    if big is not None:
-        rope.field(9, big)
+    if large is not None:
+        rope.field(9, large)
     return rope
 
 
-def _repeats_itself(value: ir.Value) -> bool:
-    """Whether the type of an initializer says no more than its tensor."""
+def _is_redundant(value: ir.Value) -> bool:
+    """Whether the value info of an initializer only repeats the type of its tensor."""
     tensor = value.const_value
     return (
         tensor is not None

@@ -179,7 +179,7 @@ class TestDiff:
 
     def test_a_model_against_itself(self, model: Path) -> None:
         found = onnx_bridge.diff(model, model)
-        assert found.same == 5
+        assert found.unchanged == 5
         assert not (found.added or found.removed or found.replaced or found.changed)
 
     def test_attributes(self, model: Path, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_for_people_and_machines(tmp_path: Path) -> None:
     found = onnx_bridge.forecast(written(CASES["uint8"][0], "2,4", tmp_path))
     assert found.summary() == "1 float; saturation lost at 1"
     assert "uint8" in found.products[0].reason
-    assert found.as_dict()["kernels"] == {"float": 1}
+    assert found.to_json()["kernels"] == {"float": 1}
     assert found.lost[0].high == pytest.approx(12.75)
     plain = onnx_bridge.forecast(written("y = Relu(x)", "2,4", tmp_path))
     assert plain.summary() == "no convolutions or matrix products"

@@ -66,7 +66,7 @@ def listing(folder: Path) -> set[str]:
 GROWTH = """
 import sys
 from pathlib import Path
-from onnx_bridge import model as models
+from onnx_bridge.model import io as models
 
 def anonymous():
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
@@ -234,11 +234,11 @@ def test_files_are_copied_where_the_kernel_does_not(tmp_path: Path, monkeypatch:
 
 TARGETS = {
     "missing/out.onnx": "its folder does not exist",
-    "model.onnx/out.onnx": "its folder is no folder",
+    "model.onnx/out.onnx": "a part of its path is not a folder",
     "folder": "this is a folder",
     "folder/..": "this is a folder",
     "data.onnx": "this is a folder",
-    "/dev/null": "this is no ordinary file",
+    "/dev/null": "this is not a regular file",
     "/sys/out.onnx": "Permission denied|Operation not permitted|Read-only file system",
     "n" * 260: "its name is too long",
     "\udcff.onnx": "plain text",

@@ -61,7 +61,7 @@ def describe(compiled: Compiled) -> Manifest:
         timings=plan.stopwatch.seconds,
         notes=_notes(compiled),
         partitions=() if whole else tuple(_partitions(partitioned, compiled.programs)),
-        forecast=forecast(model).as_dict() if is_quantized(model) else {},
+        forecast=forecast(model).to_json() if is_quantized(model) else {},
         calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
         if calibration
         else None,
