@@ -1,1 +1,1 @@
-"""Passes that change what a model takes, or what it is written in, as the user asks."""
+"""Passes that the user asks for: they fix inputs, or change the opset, precision or IR version of a model."""

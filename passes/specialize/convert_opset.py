@@ -1,13 +1,12 @@
-"""Write a model in another version of the standard operators.
+"""Convert a model to another version of the standard operators.
 
     Squeeze<axes=[0]>(x), opset 12  →  Squeeze(x, [0]), opset 13
 
-Operators with the same definition in both stay the very same nodes, and so do those whose definition only took in more
-types; the others are converted one at a time by ONNX's version converter. Weights are not read. Operators of other
-domains are left alone.
+Nodes whose operator has the same definition in both versions, or only gained types, are not changed; ONNX's version
+converter converts the others, one at a time. Weights are not read. Operators of other domains are unchanged.
 
-Refuses the model, and changes nothing, where one operator has no equivalent, or the converter knows none. Functions
-import opsets of their own: theirs changes only if none of their operators does.
+If one operator has no equivalent, or the converter does not support it, the model is rejected and not changed.
+Functions import their own opsets: these change only if none of the function's operators does.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from passes.core.inference import infer_node
 
 @dataclass(frozen=True)
 class ConvertOpset(Pass):
-    """Write a model in another version of the standard operators.
+    """Convert a model to another version of the standard operators.
 
     Attributes:
-        to: the version, which must be given.
+        to: the version; required.
     """
 
     name = "convert-opset"
@@ -41,7 +40,7 @@ class ConvertOpset(Pass):
         """Convert all nodes, or none.
 
         Raises:
-            InputError: no version is given, or ONNX has none such; or an operator, which is named, cannot be converted.
+            InputError: the version is missing or does not exist, or an operator cannot be converted.
         """
         result = Result(model)
         scope = Scope(model, model.graph)
@@ -49,7 +48,7 @@ class ConvertOpset(Pass):
         if source == target and all(each.opset_imports.get("", target) == target for each in model.functions.values()):
             return result
         if source < LOWEST:
-            raise InputError(f"the model is of opset {source}, and conversion begins with {LOWEST}", where=self.name)
+            raise InputError(f"the model has opset {source}, and conversion starts at {LOWEST}", where=self.name)
         functions = list(model.functions.values())
         for around in graphs.scopes(model):
             graphs.name_nodes(around)
@@ -78,7 +77,7 @@ class ConvertOpset(Pass):
     def _target(self) -> int:
         newest = onnx.defs.onnx_opset_version()
         if self.to is None:
-            raise InputError("it must be told the version", where=self.name, hint="as in convert-opset{to=17}")
+            raise InputError("its option to is missing", where=self.name, hint="as in convert-opset{to=17}")
         if not LOWEST <= self.to <= newest:
             raise InputError(
                 f"conversion to opset {self.to} is not possible",
@@ -105,7 +104,7 @@ class ConvertOpset(Pass):
         return done
 
     def _check(self, function: ir.Function, target: int, model: ir.Model) -> None:
-        """Require that a function says the same in the target."""
+        """Require that no operator of a function changes."""
         name = "::".join(filter(None, function.identifier()))
         scope = Scope(model, function.graph, function)
         for node in scope.nodes():
@@ -115,14 +114,14 @@ class ConvertOpset(Pass):
                 same = False
             if not same:
                 raise InputError(
-                    f"{node.op_type} in the function {name} is not the same in opsets {scope.opset()} and {target}",
+                    f"{node.op_type} in the function {name} differs between opsets {scope.opset()} and {target}",
                     where=self.name,
-                    hint="put inline-functions before it",
+                    hint="put inline-functions before this pass",
                 )
 
 
 def _imports(graph: ir.Graph) -> dict[str, int]:
-    """The versions that a graph imports, with the standard operators under their short name."""
+    """The imported versions of a graph; ``ai.onnx`` is renamed to the empty domain."""
     imports = graph.opset_imports
     if "ai.onnx" in imports:
         imports[""] = imports.pop("ai.onnx")

@@ -1,16 +1,15 @@
-"""Compute in floats of 16 bits what a model computes in float32.
+"""Compute in 16-bit floats what a model computes in float32.
 
     y = Op(x, w)    →    y = Cast<float>(Op(Cast<float16>(x), w rounded to float16))
 
-Inputs, outputs and what is kept stay float32; of two neighbours that are converted no Cast stands between. Constants
-are rounded to the nearest value, ties to even, while MIGraphX on the host truncates them. A value gets one Cast down,
-however many use it.
+Graph inputs and outputs stay float32; there is no Cast between converted neighbors. Constants are rounded to the
+nearest value, ties to even, where MIGraphX would truncate them on the host. A value has one Cast to 16 bits, shared by
+all of its consumers.
 
-A node stays in float32, with a Skip that says why, where ``keep`` names it or its operator; where the operator takes no
-such floats in the model's opset; where a constant of it would become infinite, or, being one number, zero; where it
-also gives integers, which would depend on the rounding (TopK); or where it multiplies dequantized integers: that is an
-integer kernel. Left alone without a word: what casts, quantizes, or gives no floats (comparisons), subgraphs and
-functions.
+Skips: nodes that ``keep`` names, by name or operator; operators that do not support the format in the model's opset;
+constants that would become infinite or, if scalar, zero; nodes that also return integers that depend on the rounding
+(TopK); products of dequantized integers, which have integer kernels. Casts, quantization, nodes without float outputs
+(comparisons), subgraphs and functions are unchanged.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.Da
 """The formats by their usual names."""
 
 _OTHERS = {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant"}
-"""What converts between dtypes itself, and constants, which follow what uses them."""
+"""Operators that convert dtypes themselves, and constants, which are converted with their consumers."""
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 _MOVING = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Expand"}
 _CHUNK = 1 << 20
-"""Elements that are looked at in one go."""
+"""The number of elements to check at a time."""
 
 
 @dataclass(frozen=True)
 class ConvertPrecision(Pass):
-    """Compute in floats of 16 bits what a model computes in float32.
+    """Compute in 16-bit floats what a model computes in float32.
 
     Attributes:
-        to: ``fp16`` or ``bf16``, which must be given.
+        to: ``fp16`` or ``bf16``; required.
         keep: nodes, by name, and operators, by type, that stay in float32.
     """
 
@@ -58,19 +57,19 @@ class ConvertPrecision(Pass):
         """Convert the nodes of the main graph.
 
         Raises:
-            InputError: no format is given, or there is none such; or ``keep`` names what is neither a node nor an
-                operator of the model, nor a node that one of its nodes stands for.
+            InputError: the format is missing or unknown, or ``keep`` names neither a node (of this or the source model)
+                nor an operator.
         """
         if self.to not in FORMATS:
-            raise InputError("it must be told the format", where=self.name, hint=f"to={' or to='.join(FORMATS)}")
+            raise InputError("its option to is not a format", where=self.name, hint=f"to={' or to='.join(FORMATS)}")
         result = Result(model)
         scope = Scope(model, model.graph)
         graphs.name_nodes(scope)
         self._check_names(scope)
         half = _Half(scope, FORMATS[self.to])
-        chosen: dict[ir.Node, _Parts] = {}
+        chosen: dict[ir.Node, _Converted] = {}
         for node in model.graph:
-            found = self._parts(node, scope, half)
+            found = self._converted(node, scope, half)
             if isinstance(found, Skip):
                 result.skips.append(found)
             elif found is not None and context.budget.take():
@@ -80,8 +79,8 @@ class ConvertPrecision(Pass):
         half.apply(chosen, self.name)
         return result
 
-    def _parts(self, node: ir.Node, scope: Scope, half: _Half) -> _Parts | Skip | None:
-        """What of a node is converted; a Skip, or None, where nothing is."""
+    def _converted(self, node: ir.Node, scope: Scope, half: _Half) -> _Converted | Skip | None:
+        """The inputs and outputs of a node to convert; a Skip or None where the node is not converted."""
         if node.domain != "" or node.op_type in _OTHERS or any(graphs.subgraphs(node)):
             return None
         if not any(_is_float(each, scope) for each in node.outputs if each.name):
@@ -92,17 +91,17 @@ class ConvertPrecision(Pass):
         kept = next((each for each in self.keep if each == node.op_type or each in _names(node)), None)
         if kept is not None:
             return Skip(f"{kept} is kept in float32", name)
-        parts = _Parts.of(node, scope, half.dtype)
-        if parts is None:
-            return Skip(f"{node.op_type} of opset {scope.opset()} takes no {half.dtype.name.lower()}", name)
-        other = [each for i, each in enumerate(node.outputs) if i not in parts.outputs and _is_used(each)]
+        converted = _Converted.of(node, scope, half.dtype)
+        if converted is None:
+            return Skip(f"{node.op_type} of opset {scope.opset()} does not support {half.dtype.name.lower()}", name)
+        other = [each for i, each in enumerate(node.outputs) if i not in converted.outputs and _is_used(each)]
         if other:
-            return Skip(f"it also gives {other[0].name}, which depends on the rounding", name)
+            return Skip(f"its output {other[0].name} depends on the rounding", name)
         if node.op_type in _PRODUCTS and all(map(_is_dequantized, node.inputs[:2])):
-            return Skip("it multiplies dequantized integers, which integer kernels do", name)
-        reasons = (half.misfit(node.inputs[index]) for index in parts.inputs)
+            return Skip("it multiplies dequantized integers, which have integer kernels", name)
+        reasons = (half.misfit(node.inputs[index]) for index in converted.inputs)
         misfit = next(filter(None, reasons), None)
-        return parts if misfit is None else Skip(misfit, name)
+        return converted if misfit is None else Skip(misfit, name)
 
     def _check_names(self, scope: Scope) -> None:
         operators = {node.op_type for node in scope.nodes()}
@@ -110,19 +109,19 @@ class ConvertPrecision(Pass):
         for each in self.keep:
             if each not in known:
                 hint = nearest(each, known) or f"its operators are {', '.join(sorted(operators))}"
-                raise InputError("there is no such node or operator to keep", where=f"{self.name}, {each!r}", hint=hint)
+                raise InputError("keep names no node or operator", where=f"{self.name}, {each!r}", hint=hint)
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """What of a node is converted, by position."""
+class _Converted:
+    """The inputs and outputs of a node to convert, by index."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Parts | None:
-        """The float32 inputs and outputs whose type the operator leaves open; None where it has no such output."""
+    def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Converted | None:
+        """The float32 inputs and outputs whose type may be ``dtype``; None where there is no such output."""
         try:
             schema = onnx.defs.get_schema(node.op_type, scope.opset(), node.domain)
         except onnx.defs.SchemaError:
@@ -144,10 +143,10 @@ class _Parts:
 
 @dataclass
 class _Half:
-    """The values of a graph in 16 bits: rounded constants, Casts down and up.
+    """The values of a graph in 16 bits: rounded constants, and Casts to and from them.
 
     Attributes:
-        scope: where.
+        scope: of the graph.
         dtype: the format.
     """
 
@@ -157,7 +156,7 @@ class _Half:
     _down: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def misfit(self, value: ir.Value | None) -> str | None:
-        """Why a constant cannot be of the format; None for what can, and for what is no constant."""
+        """Why a constant cannot have the format; None where it can, and for other values."""
         tensor = self.scope.constant(value)
         if value is None or tensor is None:
             return None
@@ -165,25 +164,25 @@ class _Half:
             self._misfits[value] = _misfit(str(value.name), tensor.numpy(), self.dtype)
         return self._misfits[value]
 
-    def apply(self, chosen: Mapping[ir.Node, _Parts], maker: str) -> None:
-        """Convert the chosen nodes, in the order of the graph."""
+    def apply(self, chosen: Mapping[ir.Node, _Converted], maker: str) -> None:
+        """Convert the chosen nodes, in graph order."""
         graph = self.scope.graph
         made: dict[ir.Value, ir.Value] = {}
         unused: dict[ir.Value, None] = {}
-        for node, parts in chosen.items():
-            for index in parts.outputs:
+        for node, converted in chosen.items():
+            for index in converted.outputs:
                 made[node.outputs[index]] = node.outputs[index]
-        for node, parts in chosen.items():
-            for index in parts.inputs:
+        for node, converted in chosen.items():
+            for index in converted.inputs:
                 value = node.inputs[index]
                 assert value is not None
                 if value in made:
                     continue
                 node.replace_input_with(index, self._lowered(value, node, maker))
                 unused[value] = None
-        for node, parts in chosen.items():
-            for index in parts.outputs:
-                self._raise(node.outputs[index], node, chosen, maker)
+        for node, converted in chosen.items():
+            for index in converted.outputs:
+                self._widen(node.outputs[index], node, chosen, maker)
         for value in unused:
             producer = value.producer()
             if value.uses() or value.is_graph_output():
@@ -194,7 +193,7 @@ class _Half:
                 graphs.remove(graph, [producer])
 
     def _lowered(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
-        """The value in 16 bits, made where it is first needed."""
+        """The value in 16 bits, created before its first consumer."""
         if value in self._down:
             return self._down[value]
         graph, tensor = self.scope.graph, self.scope.constant(value)
@@ -205,8 +204,8 @@ class _Half:
             self._down[value] = self._cast(value, self.dtype, name, node, maker, before=True)
         return self._down[value]
 
-    def _raise(self, value: ir.Value, node: ir.Node, chosen: Mapping[ir.Node, _Parts], maker: str) -> None:
-        """Let an output be of 16 bits, and give float32 to what wants that; this keeps the name."""
+    def _widen(self, value: ir.Value, node: ir.Node, chosen: Mapping[ir.Node, _Converted], maker: str) -> None:
+        """Make an output 16 bits wide, and cast it for the consumers that need float32; that value keeps the name."""
         name, shape = str(value.name), value.shape
         others = [use for use in value.uses() if use.node not in chosen or use.idx not in chosen[use.node].inputs]
         value.type = ir.TensorType(self.dtype)
@@ -239,7 +238,7 @@ def _short(dtype: ir.DataType) -> str:
 
 
 def _names(node: ir.Node) -> list[str]:
-    """Its own name, and those of the nodes of the source model that it stands for."""
+    """The name of a node, and those of its origins in the source model."""
     return [str(node.name), *graphs.origin(node)]
 
 
@@ -252,7 +251,7 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:
-    """Whether a value comes from DequantizeLinear, perhaps moved."""
+    """Whether a value is dequantized, directly or before being rearranged."""
     while value is not None and (producer := value.producer()) is not None:
         if producer.op_type == "DequantizeLinear":
             return True
@@ -263,7 +262,7 @@ def _is_dequantized(value: ir.Value | None) -> bool:
 
 
 def _kind(formals: Iterable[Any], index: int) -> str:
-    """The type variable of a parameter, or its type; the last one may stand for many. Empty where there is none."""
+    """The type variable or type of a parameter, the last of which may be variadic; empty where there is none."""
     listed = list(formals)
     if index < len(listed):
         return str(listed[index].type_str)
@@ -277,7 +276,7 @@ def _chunks(array: np.ndarray[Any, Any]) -> Iterable[np.ndarray[Any, Any]]:
 
 
 def _round(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, Any]:
-    """To the nearest value, ties to even (as numpy and ml_dtypes do)."""
+    """Round to the nearest value, ties to even (as numpy and ml_dtypes do)."""
     with np.errstate(over="ignore", under="ignore"):
         return array.astype(dtype.numpy())
 
@@ -286,14 +285,14 @@ def _misfit(name: str, array: np.ndarray[Any, Any], dtype: ir.DataType) -> str |
     for piece in _chunks(array):
         if np.any(np.isfinite(piece) & ~np.isfinite(_round(piece, dtype).astype(np.float32))):
             largest = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
-            return f"the constant {name} has values beyond {largest:g}, the largest of {dtype.name.lower()}"
+            return f"the constant {name} has values beyond {largest:g}, the maximum of {dtype.name.lower()}"
     if array.size == 1 and array.item() != 0 and _round(array, dtype).item() == 0:
         return f"the constant {name}, {array.item():g}, would become 0"
     return None
 
 
 def _rounded(tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-    """A tensor that is rounded when it is read: weights are not held twice."""
+    """A tensor that is rounded when it is read, so that weights are not stored twice."""
 
     def read() -> ir.TensorProtocol:
         return ir.Tensor(_round(tensor.numpy(), dtype), name=name)

@@ -1,12 +1,12 @@
 """Make inputs constant.
 
     f(x, n), n = 4  →  f(x)            with values={n=4}, or file=inputs.npz
-    f(x, w = […])   →  f(x)            without options: every input that has a default value takes it for good
+    f(x, w = […])   →  f(x)            without options: every input with a default value takes it permanently
 
-A value is written as JSON, as in ``mask="[[true,false]]"``; what is no JSON stands for itself where strings are wanted.
-A file holds arrays by the names of the inputs. Either must have the dtype and fit the shape that the input declares.
+A value is JSON, as in ``mask="[[true,false]]"``; for a string input, text that is not JSON is the string itself. A file
+holds arrays by input name. Both must match the dtype and the shape that the input declares.
 
-Skips: an input that is also an output of the graph, and what is constant already.
+Skips: inputs that are also graph outputs, and values that are already constant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FreezeInputs(Pass):
         """Turn inputs into initializers.
 
         Raises:
-            InputError: an input is unknown, is given twice, or a value does not have its dtype or shape; or the file
+            InputError: an input is unknown or given twice, a value does not match its dtype or shape, or the file
                 cannot be read.
         """
         result = Result(model)
@@ -56,7 +56,7 @@ class FreezeInputs(Pass):
         else:
             chosen = {name: value.const_value for name, value in inputs.items() if value.const_value is not None}
         for name in [name for name in chosen if inputs[name].is_graph_output()]:
-            result.skips.append(Skip(f"{name} is also an output of the graph, where constants make poor outputs"))
+            result.skips.append(Skip(f"{name} is also a graph output, which should not be constant"))
             del chosen[name]
         frozen = {name: tensor for name, tensor in chosen.items() if context.budget.take()}
         for name, tensor in frozen.items():
@@ -70,7 +70,7 @@ class FreezeInputs(Pass):
         return result
 
     def _given(self, inputs: Mapping[str, ir.Value], graph: ir.Graph, result: Result) -> dict[str, ir.TensorProtocol]:
-        """The tensors that the options give, by input."""
+        """The tensors of the options, by input."""
         arrays = _load(self.file) if self.file is not None else {}
         tensors: dict[str, ir.TensorProtocol] = {}
         for name in {**self.values, **arrays}:
@@ -78,13 +78,13 @@ class FreezeInputs(Pass):
                 if name not in graph.initializers:
                     hint = nearest(name, inputs) or f"there are {', '.join(inputs)}"
                     raise InputError(f"the model has no input {name}", where=self.name, hint=hint)
-                result.skips.append(Skip(f"{name} is constant already"))
+                result.skips.append(Skip(f"{name} is already constant"))
                 continue
             if name in self.values and name in arrays:
-                raise InputError(f"values and file both have {name}", where=self.name)
+                raise InputError(f"input {name} is in both values and file", where=self.name)
             value = inputs[name]
             if not isinstance(value.type, ir.TensorType):
-                raise InputError(f"input {name} is no tensor, but {value.type}", where=self.name)
+                raise InputError(f"input {name} is not a tensor but {value.type}", where=self.name)
             dtype = value.type.dtype
             try:
                 tensor = _parse(self.values[name], dtype) if name in self.values else _checked(arrays[name], dtype)
@@ -99,26 +99,26 @@ def _load(file: str) -> dict[str, Array]:
     try:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError("is one array without a name, not an .npz", where=file)
+            raise InputError("it is a single array without a name, not an .npz", where=file)
         with archive:
             return dict(archive)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot be read as .npz: {error}", where=file) from None
+        raise InputError(f"it cannot be read as .npz: {error}", where=file) from None
 
 
 def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:
-    """An array of a file as a tensor, if it has the dtype."""
+    """An array of a file as a tensor; raises ValueError for another dtype."""
     if dtype == ir.DataType.STRING and array.dtype.kind in "US":
         return _strings(array)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.numpy().itemsize:
-        array = array.view(dtype.numpy())  # files do not tell bfloat16 and its like
+        array = array.view(dtype.numpy())  # .npz files store bfloat16 and the like as raw bytes
     if array.dtype != dtype.numpy():
         raise ValueError(f"it takes {dtype}, and the file has {array.dtype}")
     return ir.Tensor(array, dtype=dtype)
 
 
 def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
-    """A value of the specification as a tensor, if it is one of the dtype."""
+    """A JSON value as a tensor; raises ValueError where it does not match the dtype."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -126,7 +126,7 @@ def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
     cells = np.array(found, object)
     leaves = list(cells.ravel())
     if any(isinstance(leaf, list) for leaf in leaves):
-        raise ValueError("its lists are of different lengths")
+        raise ValueError("its lists have different lengths")
     if dtype == ir.DataType.STRING:
         if not all(isinstance(leaf, str) for leaf in leaves):
             cells = np.array(text, object)
@@ -139,7 +139,7 @@ def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
 
 
 def _check_leaf(leaf: object, dtype: ir.DataType) -> None:
-    """Require that a JSON value is one of the dtype, and in its range."""
+    """Require that a JSON value matches the dtype and its range."""
     if dtype == ir.DataType.BOOL:
         if leaf is True or leaf is False:
             return
@@ -150,7 +150,7 @@ def _check_leaf(leaf: object, dtype: ir.DataType) -> None:
         low, high = exact(dtype.min), exact(dtype.max)
         if low <= leaf <= high or leaf != leaf or leaf in (math.inf, -math.inf):
             return
-        raise ValueError(f"{leaf} does not fit into {dtype}")
+        raise ValueError(f"{leaf} is out of range of {dtype}")
     raise ValueError(f"it takes {dtype}, not {json.dumps(leaf)}")
 
 

@@ -1,13 +1,13 @@
-"""Draw random numbers once, so that every run computes with the same.
+"""Replace random operators by constants, so that every run uses the same numbers.
 
     RandomNormal(), RandomUniform(), RandomNormalLike(x), …  →  a constant
-    Bernoulli(p), Multinomial(x), Dropout(x) in training     →  what follows from constants (``draws.py``)
+    Bernoulli(p), Multinomial(x), Dropout(x) in training     →  computed from constants
 
-By itself an operator that draws runs on the host, since a compiled program cannot draw anew. What is drawn depends on
-the pass's seed and the node's name, or, where the node has a seed of its own, on that alone.
+Otherwise random operators run on the host, since a compiled program cannot draw new numbers in each run. The numbers
+depend on the seed of the pass and the name of the node, or only on the node's own seed where it has one.
 
-Skips: sizes that are not known; bodies of loops, each of whose turns draws anew; functions, each of whose calls does;
-a Dropout whose mode is not constant, or which is older than opset 12.
+Skips: unknown shapes; loop bodies and functions, which draw new numbers in each iteration and call; a Dropout whose
+mode is not constant, or of an opset before 12.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from passes.core import graphs
 from passes.core.base import Context, Exactness, Result, Skip
 from passes.core.edit import Edit
 from passes.core.inference import infer
-from passes.core.matching import is_plain
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -38,10 +37,10 @@ class _Drawn(Match):
 
 @dataclass(frozen=True)
 class FreezeRandom(NodeRewrite[_Drawn]):
-    """Draw random numbers once, so that every run computes with the same.
+    """Replace random operators by constants, so that every run uses the same numbers.
 
     Attributes:
-        seed: decides on the numbers.
+        seed: of the random number generator.
     """
 
     name = "freeze-random"
@@ -50,29 +49,29 @@ class FreezeRandom(NodeRewrite[_Drawn]):
     seed: int = 0
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Infer shapes where there is something to draw, then draw."""
+        """Infer shapes where there are random operators, then rewrite."""
         if any((node.domain, node.op_type) in self.operators for node in model.graph.all_nodes()):
             infer(model)
         return super().run(model, context)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Drawn | Skip | None:
-        """Whether a node draws, how much, and of what dtype its result is."""
+        """Match random operators of static shape that run once."""
         scope = context.scope
-        if not is_plain(node, scope) or not is_random(node, scope):
+        if not is_random(node, scope):
             return None
         if scope.function is not None:
-            return Skip("it is in a function, each of whose calls draws anew: inline-functions comes first")
+            return Skip("it is in a function, which draws new numbers in each call: inline-functions comes first")
         if node.graph in _repeated(scope):
-            return Skip("it is in the body of a loop, each of whose turns draws anew")
+            return Skip("it is in a loop body, which draws new numbers in each iteration")
         if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
         shape, dtype = scope.shape(node.outputs[0]), scope.dtype(node.outputs[0])
         if shape is None or not shape.is_static() or dtype is None:
-            return Skip("its size is not known: fix the dimensions that are open")
+            return Skip("its shape is unknown: freeze the dynamic dimensions")
         return _Drawn(node, shape.numpy(), dtype)
 
     def rewrite(self, match: _Drawn, edit: Edit) -> Sequence[ir.Value | None]:
-        """A constant, or what follows from one."""
+        """A constant, or operators on one."""
         node, dtype = match.node, match.dtype.numpy()
         generator = np.random.default_rng(self._key(node))
         match node.op_type:
@@ -84,7 +83,7 @@ class FreezeRandom(NodeRewrite[_Drawn]):
                 return [edit.constant(generator.uniform(low, high, match.shape).astype(dtype))]
         kind = random_numbers.precision(node, edit.scope).numpy()
         even = generator.random(match.shape).astype(kind)
-        below_one = np.minimum(even, np.nextafter(kind.type(1), kind.type(0)))  # what is nearly 1 was rounded to it
+        below_one = np.minimum(even, np.nextafter(kind.type(1), kind.type(0)))  # rounding may give 1
         return random_numbers.from_uniform(node, edit.constant(below_one), edit)
 
     def _key(self, node: ir.Node) -> list[int]:
@@ -95,7 +94,7 @@ class FreezeRandom(NodeRewrite[_Drawn]):
 
 
 def _repeated(scope: graphs.Scope) -> set[ir.Graph]:
-    """The graphs that run more than once in a run: bodies of loops, and what is nested in them."""
+    """The graphs that run more than once per run: loop bodies, and graphs nested in them."""
     found: set[ir.Graph] = set()
     for node in scope.nodes():
         if node.graph in found or node.op_type != "If":

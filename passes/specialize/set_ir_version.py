@@ -1,11 +1,11 @@
-"""Say that a model is written in another version of ONNX's file format.
+"""Set the IR version of a model.
 
-    ir_version: 10  →  ir_version: 8        where the model has nothing that came with 9 or 10
+    ir_version: 10  →  ir_version: 8        where the model uses nothing that needs 9 or 10
 
-The operators' versions are another matter: that of convert-opset. Before version 4 every initializer had to be listed
-among the inputs, which said nothing; from there on it would let callers override it. So raising a model from below
-takes its initializers off that list. Notes of these passes themselves (``onnx_bridge.*``) are no obstacle: old readers
-pass over them.
+convert-opset sets the versions of operators. Before IR version 4 every initializer had to be listed among the inputs;
+since then, such an initializer is a default value that callers can override. So raising the version from below 4
+removes initializers from the inputs. The metadata of these passes (``onnx_bridge.*``) does not count: old readers
+ignore it.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _DTYPES = {
     ir.DataType.FLOAT6E2M3: 14,
     ir.DataType.FLOAT6E3M2: 14,
 }
-"""The versions that brought dtypes; the others were there from the beginning."""
+"""The versions that introduced dtypes; the other dtypes exist since version 1."""
 _ANNOTATIONS = "quant_parameter_tensor_names"
 """Where `onnx_ir` keeps quantization annotations in a value's ``meta``."""
 
 Need = tuple[int, str]
-"""A version, and what it brought."""
+"""A required version, and the feature that needs it."""
 
 
 @dataclass(frozen=True)
 class SetIrVersion(Pass):
-    """Say that a model is written in another version of ONNX's file format.
+    """Set the IR version of a model.
 
     Attributes:
-        version: the new version, which must be given.
+        version: the new version; required.
     """
 
     name = "set-ir-version"
@@ -59,12 +59,12 @@ class SetIrVersion(Pass):
         """Set the version.
 
         Raises:
-            InputError: no version is given, ONNX has none such, or the model uses what that version does not have.
+            InputError: the version is missing or does not exist, or the model uses a feature of a later version.
         """
         result = Result(model)
         before, after = model.ir_version, self.version
         if after is None:
-            raise InputError("it must be told the version", where=self.name, hint="as in set-ir-version{version=10}")
+            raise InputError("its option version is missing", where=self.name, hint="as in set-ir-version{version=10}")
         if after == before:
             return result
         if not 1 <= after <= onnx.IR_VERSION:
@@ -74,7 +74,7 @@ class SetIrVersion(Pass):
         for needed, what in _needs(model):
             if needed > after:
                 raise InputError(
-                    f"IR version {after} has no {what}", where=self.name, hint=f"version {needed} is the first that has"
+                    f"IR version {after} has no {what}", where=self.name, hint=f"version {needed} is the first"
                 )
         if not context.budget.take():
             return result
@@ -82,7 +82,7 @@ class SetIrVersion(Pass):
         if before < 4 <= after:
             inputs = model.graph.inputs
             kept = [value for value in inputs if not value.is_initializer()]
-            note += f", {len(inputs) - len(kept)} initializers are inputs no more"
+            note += f", {len(inputs) - len(kept)} initializers removed from the inputs"
             inputs[:] = kept
         model.ir_version = after
         result.rewrites.append(Rewrite((), note=note))
@@ -90,7 +90,7 @@ class SetIrVersion(Pass):
 
 
 def _needs(model: ir.Model) -> Iterator[Need]:
-    """What a model uses, and since when there is that."""
+    """The features that a model uses, and the versions that they need."""
     if model.opset_imports:
         yield 3, "opset imports"
     for configuration in model.device_configurations:
@@ -111,7 +111,7 @@ def _graph(graph: ir.Graph, scope: Scope) -> Iterator[Need]:
     yield from _metadata(graph.metadata_props, f"graph {graph.name}")
     for value in graph.initializers.values():
         if not value.is_graph_input():
-            yield 4, f"initializers that are no inputs, as {value.name}"
+            yield 4, f"initializers that are not inputs, as {value.name}"
         if value.const_value is not None:
             yield from _tensor(value.const_value, f"initializer {value.name}")
     for value in (*graph.inputs, *graph.initializers.values()):

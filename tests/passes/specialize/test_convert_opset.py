@@ -1,4 +1,4 @@
-"""Models in other opsets: the same numbers, the same names, and a clear word where there is no way."""
+"""convert-opset: the same results and names, and a clear error where conversion is impossible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A = np.array
 
 
 def build(text: str, opset: int, **constants: rewriting.Array) -> ir.Model:
-    """A model that is valid from IR version 8 on, with names for all nodes."""
+    """A model of IR version 8, with names for all nodes."""
     model = rewriting.model(text, opset=opset, **constants)
     for scope in graphs.scopes(model):
         graphs.name_nodes(scope)
@@ -28,7 +28,7 @@ def build(text: str, opset: int, **constants: rewriting.Array) -> ir.Model:
 
 
 def check(model: ir.Model, to: int) -> list[str]:
-    """Convert, compare numbers, names and metadata, and come back to the operators."""
+    """Convert, compare results, names and metadata, and return the operators."""
     before = ir.to_proto(model)
     given = rewriting.feeds(before)
     expected = rewriting.run(before, given)
@@ -126,7 +126,7 @@ def test_operators(text: str, constants: dict[str, rewriting.Array], opset: int,
     assert sorted(found) == sorted(operators)
 
 
-def test_what_does_not_change_stays_the_same_nodes_and_tensors() -> None:
+def test_unchanged_nodes_and_tensors_are_kept() -> None:
     model = build(
         "(float[2] x) => (float[2] y) { a = Add(x, w) b = Cast<to=1>(a) y = local.Own(b) }", 13, w=A([1, 2], np.float32)
     )
@@ -194,20 +194,20 @@ def test_subgraphs_are_converted_and_control_flow_is_not() -> None:
     assert all("axes" not in node.attributes for node in rewriting.all_nodes(model))
 
 
-def test_a_model_that_says_ai_onnx() -> None:
+def test_a_model_that_imports_ai_onnx() -> None:
     model = build("(float[2] x) => (float[2] y) { y = Add(x, x) }", 13)
     del model.graph.opset_imports[""]
     model.graph.opset_imports["ai.onnx"] = 13
     check(model, 14)
 
 
-def test_an_operator_that_onnx_never_had_is_left_alone() -> None:
+def test_an_unknown_operator_is_unchanged() -> None:
     model = build("(float[2] x) => (float[2] y) { a = Relu(x) y = EfficientNMS_TRT(a) }", 13)
     ConvertOpset(17).run(model, Context())
     assert rewriting.operators(model) == ["Relu", "EfficientNMS_TRT"]
 
 
-def test_functions_follow_if_they_say_the_same() -> None:
+def test_functions_without_changed_operators() -> None:
     text = "(float[2] x) => (float[2] y) { y = local.f(x) }"
     body = '<domain: "local", opset_import: ["": 13]> f (a) => (b) { %s }'
     model = build(text, 13, functions=body % "b = Relu(a)")  # type: ignore[arg-type]
@@ -215,16 +215,18 @@ def test_functions_follow_if_they_say_the_same() -> None:
     [function] = model.functions.values()
     assert function.opset_imports[""] == 21
     other = build(text, 12, functions=(body % "b = Softmax(a)").replace("13", "12"))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"Softmax in the function local::f .* \(put inline-functions before it\)"):
+    with pytest.raises(
+        InputError, match=r"Softmax in the function local::f .* \(put inline-functions before this pass\)"
+    ):
         ConvertOpset(13).run(other, Context())
     assert other.graph.opset_imports[""] == 12
 
 
 @pytest.mark.parametrize("operator", ["Max", "Mean", "Min", "Sum"])
-def test_a_function_that_broadcasts_does_not_go_back_to_where_that_is_unknown(operator: str) -> None:
+def test_a_function_that_broadcasts_is_not_converted_to_opset_7(operator: str) -> None:
     body = f'<domain: "local", opset_import: ["": 8]> f (a, c) => (b) {{ b = {operator}(a, c) }}'
     text = "(float[2] x, float[1] z) => (float[2] y) { y = local.f(x, z) }"
-    with pytest.raises(InputError, match=f"{operator} in the function local::f is not the same in opsets 8 and 7"):
+    with pytest.raises(InputError, match=f"{operator} in the function local::f differs between opsets 8 and 7"):
         ConvertOpset(7).run(build(text, 8, functions=body), Context())  # type: ignore[arg-type]
     forth = build(text, 7, functions=body.replace("8", "7"))  # type: ignore[arg-type]
     assert ConvertOpset(8).run(forth, Context()).rewrites
@@ -264,7 +266,7 @@ def test_a_function_that_broadcasts_does_not_go_back_to_where_that_is_unknown(op
         ('(float[2] x) => (float[2] y) { c = Constant<value_string="a">() y = Neg(x) }', 13, 8, "no such constants"),
     ],
 )
-def test_what_cannot_be_converted_changes_nothing(text: str, opset: int, to: int, message: str) -> None:
+def test_unconvertible_models_are_unchanged(text: str, opset: int, to: int, message: str) -> None:
     constants = {"r": A([[0, 0, 1, 1]], np.float32), "b": A([0])} if "Roi" in text else {}
     model = build(text, opset, **constants)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
@@ -275,14 +277,14 @@ def test_what_cannot_be_converted_changes_nothing(text: str, opset: int, to: int
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-def test_nothing_remains_of_what_was_converted_before_the_obstacle() -> None:
+def test_a_failure_discards_earlier_conversions() -> None:
     model = build("(float[2, 3] x) => (float[1, 2, 3] y) { a = Unsqueeze<axes=[0]>(x) y = Hardmax<axis=1>(a) }", 12)
     with pytest.raises(InputError):
         ConvertOpset(13).run(model, Context())
     assert [use.node.op_type for use in model.graph.inputs[0].uses()] == ["Unsqueeze"]
 
 
-def test_unknown_types_are_no_obstacle_where_nothing_depends_on_them() -> None:
+def test_unknown_types_that_do_not_matter() -> None:
     model = build("(float[2, 3] x) => (float[2, 3] y) { a = local.Own(x) b = Cast<to=1>(a) y = Abs(b) }", 13)
     ConvertOpset(21).run(model, Context())
     assert model.graph.opset_imports[""] == 21
@@ -294,28 +296,28 @@ def test_unknown_types_are_no_obstacle_where_nothing_depends_on_them() -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (ConvertOpset(), "must be told the version"),
+        (ConvertOpset(), "its option to is missing"),
         (ConvertOpset(6), "conversion to opset 6 is not possible"),
         (ConvertOpset(999), "there are 7 to"),
     ],
 )
-def test_versions_that_do_not_exist(step: ConvertOpset, message: str) -> None:
+def test_invalid_versions(step: ConvertOpset, message: str) -> None:
     with pytest.raises(InputError, match=message):
         step.run(build("(float[2] x) => (float[2] y) { y = Neg(x) }", 13), Context())
     old = build("(float[2] x) => (float[2] y) { y = Neg(x) }", 13)
     old.graph.opset_imports[""] = 6
-    with pytest.raises(InputError, match="the model is of opset 6"):
+    with pytest.raises(InputError, match="the model has opset 6"):
         ConvertOpset(13).run(old, Context())
 
 
-def test_the_budget_ends_it() -> None:
+def test_budget() -> None:
     model = build("(float[2] x) => (float[1, 2] y) { y = Unsqueeze<axes=[0]>(x) }", 12)
     assert not ConvertOpset(13).run(model, Context(budget=Budget(0))).modified
     assert model.graph.opset_imports[""] == 12
     assert len(model.graph.inputs[0].uses()) == 1
 
 
-def test_there_and_back_again() -> None:
+def test_round_trip() -> None:
     text = """(float[2, 3] x) => (float[2, 1] y) {
         a = Unsqueeze(x, zero) b = Squeeze(a, zero) c = Softmax(b) d = ReduceSum(c, one) y = Mul(d, d)
     }"""

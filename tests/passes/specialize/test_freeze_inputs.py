@@ -42,14 +42,14 @@ def inputs(model: ir.Model) -> list[str]:
 
 
 def run(model: ir.Model, step: FreezeInputs) -> dict[str, np.ndarray]:
-    """Freeze, and run with the inputs that are left."""
+    """Freeze, and run with the remaining inputs."""
     step.run(model, Context())
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return rewriting.run(proto, {name: FEEDS[name] for name in inputs(model)})
 
 
-def test_values_of_the_specification() -> None:
+def test_values_in_the_pipeline() -> None:
     expected = rewriting.run(ir.to_proto(source()), FEEDS)
     model = source()
     values = {"flag": "false", "h": "[0.1, -2]", "x": "[[0, 1, 2], [3, 4, 5.0]]"}
@@ -63,7 +63,7 @@ def test_values_of_the_specification() -> None:
     assert x.shape == (2, 3)
     again = FreezeInputs(values).run(model, Context())
     assert not again.modified
-    assert [skip.reason for skip in again.skips] == [f"{name} is constant already" for name in values]
+    assert [skip.reason for skip in again.skips] == [f"{name} is already constant" for name in values]
 
 
 def test_values_of_a_file(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_before_ir_version_4_initializers_stay_inputs() -> None:
     np.testing.assert_array_equal(rewriting.run(ir.to_proto(model), {"x": np.zeros(3, np.float32)})["y"], [1, 2, 3])
 
 
-def test_an_input_that_is_an_output_stays() -> None:
+def test_an_input_that_is_an_output() -> None:
     model = rewriting.model("(float[1] x, float[1] w) => (float[1] y, float[1] w) { y = Add(x, w) }")
     result = FreezeInputs({"w": "[1]"}).run(model, Context())
     assert not result.modified
-    assert "also an output" in result.skips[0].reason
+    assert "also a graph output" in result.skips[0].reason
     assert inputs(model) == ["x", "w"]
 
 
@@ -122,18 +122,18 @@ def test_an_input_that_is_an_output_stays() -> None:
         ({"flg": "true"}, "the model has no input flg (did you mean flag?)"),
         ({"n": "[1.5]"}, "input n: it takes INT64, not 1.5"),
         ({"n": "[true]"}, "input n: it takes INT64, not true"),
-        ({"n": "[9223372036854775808]"}, "does not fit into INT64"),
+        ({"n": "[9223372036854775808]"}, "is out of range of INT64"),
         ({"n": "1"}, "input n: it takes the shape [1], not []"),
         ({"n": "[1, 2]"}, "input n: it takes the shape [1], not [2]"),
-        ({"x": "[[1, 2, 3], [4, 5]]"}, "its lists are of different lengths"),
+        ({"x": "[[1, 2, 3], [4, 5]]"}, "its lists have different lengths"),
         ({"x": "[[1, 2]]"}, "it takes the shape [N,3], not [1, 2]"),
         ({"flag": "1"}, "input flag: it takes BOOL, not 1"),
         ({"flag": "maybe"}, 'input flag: it takes BOOL, not "maybe"'),
         ({"flag": "null"}, "input flag: it takes BOOL, not null"),
-        ({"h": "[1e6, 0]"}, "1000000.0 does not fit into FLOAT16"),
+        ({"h": "[1e6, 0]"}, "1000000.0 is out of range of FLOAT16"),
     ],
 )
-def test_what_does_not_fit(values: dict[str, str], message: str) -> None:
+def test_invalid_values(values: dict[str, str], message: str) -> None:
     model = source()
     with pytest.raises(InputError) as caught:
         FreezeInputs(values).run(model, Context())
@@ -141,23 +141,23 @@ def test_what_does_not_fit(values: dict[str, str], message: str) -> None:
     assert inputs(model) == ["x", "n", "flag", "h"]
 
 
-def test_files_that_do_not_fit(tmp_path: Path) -> None:
+def test_invalid_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read as .npz"):
         FreezeInputs(file=str(tmp_path / "missing.npz")).run(source(), Context())
     (tmp_path / "text.npz").write_text("no archive")
     with pytest.raises(InputError, match="cannot be read as .npz"):
         FreezeInputs(file=str(tmp_path / "text.npz")).run(source(), Context())
     np.save(tmp_path / "one.npy", R)
-    with pytest.raises(InputError, match="one array without a name"):
+    with pytest.raises(InputError, match="a single array without a name"):
         FreezeInputs(file=str(tmp_path / "one.npy")).run(source(), Context())
     np.savez(tmp_path / "wide.npz", n=np.array([1], np.int32))
     with pytest.raises(InputError, match="input n: it takes INT64, and the file has int32"):
         FreezeInputs(file=str(tmp_path / "wide.npz")).run(source(), Context())
-    with pytest.raises(InputError, match="values and file both have n"):
+    with pytest.raises(InputError, match="input n is in both values and file"):
         FreezeInputs({"n": "[1]"}, str(tmp_path / "wide.npz")).run(source(), Context())
 
 
-def test_strings_and_types_that_files_do_not_tell(tmp_path: Path) -> None:
+def test_strings_and_dtypes_that_files_lose(tmp_path: Path) -> None:
     text = "(string[2] s, bfloat16[2] b, int4[2] i) => (string[2] t, bfloat16[2] c, int4[2] j) %s"
     model = rewriting.model(text % "{ t = Identity(s) c = Identity(b) j = Identity(i) }", opset=21)
     brain = np.array([1.5, -2], ml_dtypes.bfloat16)
@@ -172,13 +172,13 @@ def test_strings_and_types_that_files_do_not_tell(tmp_path: Path) -> None:
     assert one.graph.initializers["s"].const_value.string_data() == [b"plain words"]
 
 
-def test_an_input_that_is_no_tensor() -> None:
+def test_a_sequence_input() -> None:
     model = rewriting.model("(seq(float[1]) s) => (int64 n) { n = SequenceLength(s) }")
-    with pytest.raises(InputError, match="input s is no tensor"):
+    with pytest.raises(InputError, match="input s is not a tensor"):
         FreezeInputs({"s": "[1]"}).run(model, Context())
 
 
-def test_the_budget_ends_it() -> None:
+def test_budget() -> None:
     model = source()
     result = FreezeInputs({"flag": "true", "n": "[2]"}).run(model, Context(budget=Budget(1)))
     assert len(result.rewrites) == 1

@@ -24,7 +24,7 @@ def plain() -> ir.Model:
 
 
 @pytest.mark.parametrize("version", [4, 5, 8, 9, 10, 11, 13])
-def test_what_uses_nothing_new_goes_anywhere_and_computes_the_same(version: int) -> None:
+def test_a_model_without_new_features_has_any_version(version: int) -> None:
     model = plain()
     before = rewriting.run(ir.to_proto(model), {"x": X})
     result = SetIrVersion(version).run(model, Context())
@@ -36,33 +36,33 @@ def test_what_uses_nothing_new_goes_anywhere_and_computes_the_same(version: int)
     assert not SetIrVersion(version).run(model, Context()).modified
 
 
-def test_raising_a_model_from_below_4_keeps_its_initializers_constant() -> None:
+def test_initializers_stay_constant_when_raising_from_below_4() -> None:
     model = plain()
     model.ir_version = 3
     model.graph.inputs.append(model.graph.initializers["w"])
     scope = graphs.Scope(model, model.graph)
     assert scope.is_parameter(model.graph.initializers["w"])
     result = SetIrVersion(8).run(model, Context())
-    assert result.rewrites[0].note == "IR version 3 → 8, 1 initializers are inputs no more"
+    assert result.rewrites[0].note == "IR version 3 → 8, 1 initializers removed from the inputs"
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert scope.is_parameter(model.graph.initializers["w"])
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
-def test_versions_that_do_not_exist() -> None:
+def test_invalid_versions() -> None:
     with pytest.raises(InputError, match="ONNX has no IR version 99"):
         SetIrVersion(99).run(plain(), Context())
-    with pytest.raises(InputError, match="must be told the version"):
+    with pytest.raises(InputError, match="its option version is missing"):
         SetIrVersion().run(plain(), Context())
 
 
-def test_the_budget_ends_it() -> None:
+def test_budget() -> None:
     model = plain()
     assert not SetIrVersion(8).run(model, Context(budget=Budget(0))).modified
     assert model.ir_version == 10
 
 
-def test_own_notes_are_no_obstacle() -> None:
+def test_own_metadata_is_allowed() -> None:
     model = plain()
     graphs.stamp(list(model.graph), "some-pass", list(model.graph))
     assert SetIrVersion(9).run(model, Context()).modified
@@ -127,7 +127,7 @@ def in_a_subgraph(model: ir.Model) -> None:
 @pytest.mark.parametrize(
     ("change", "needed", "named"),
     [
-        (lambda model: None, 4, "initializers that are no inputs, as w"),
+        (lambda model: None, 4, "initializers that are not inputs, as w"),
         (constant(ml_dtypes.bfloat16), 4, ""),
         (annotation, 5, "quantization annotations, as value "),
         (function, 8, "functions, as my::f"),
@@ -151,7 +151,7 @@ def in_a_subgraph(model: ir.Model) -> None:
         (output_type(ir.TensorType(ir.DataType.FLOAT6E2M3)), 14, "FLOAT6E2M3, as value "),
     ],
 )
-def test_what_a_version_lacks(change: Callable[[ir.Model], None], needed: int, named: str) -> None:
+def test_features_of_later_versions(change: Callable[[ir.Model], None], needed: int, named: str) -> None:
     model = plain()
     model.ir_version = 14
     change(model)
