@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Fails = Callable[[int, int], bool | None]
 """Whether the interval [start, stop) fails; None where that is unknown."""
@@ -46,6 +49,32 @@ def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int,
                 return _start(stop, range(passing + 1, length + 1), fails), stop
             passing = length
     return 0, size
+
+
+def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
+    """A subset that fails, and does not fail without any one of its items (1-minimal).
+
+    Contiguous runs are removed, then ever shorter ones, down to single items (Zeller and Hildebrandt 2002, "Simplifying
+    and Isolating Failure-Inducing Input"). The property need not be monotonic.
+
+    Args:
+        items: all of them together are known to fail.
+        fails: whether a subset, in order, fails.
+    """
+    kept = list(items)
+    size = max(1, len(kept) // 2)
+    while True:
+        start, before = 0, len(kept)
+        while start < len(kept):
+            fewer = kept[:start] + kept[start + size :]
+            if fewer and fails(fewer):
+                kept = fewer
+            else:
+                start += size
+        if size > 1:
+            size = max(1, min(size // 2, len(kept) // 2))
+        elif len(kept) == before:
+            return kept
 
 
 def _start(stop: int, lengths: range, fails: Fails) -> int:

@@ -15,7 +15,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.bisect.localizer import FaultLocalizer, frozen_values
+from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.error_histogram import Sketch, sketch_into
 from onnx_bridge.parity.evidence import Evidence, Network
@@ -25,11 +25,11 @@ from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.report import REFERENCE, Leg
 from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.parity.samples import frozen_values, samples_for
 from onnx_bridge.reference.compare import compare_all
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import files
-from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 
 Outputs = Sequence[Mapping[str, Value]]
@@ -80,9 +80,9 @@ class Baseline:
         original, notes = _original(bundle, request.reference)
         tell("reference")
         reference = Reference(original)
-        samples = _samples(bundle, original, request)
-        freeze = bundle.manifest.request["freeze"]
-        frozen = frozen_values(models.load(original), freeze) if freeze else {}
+        model = models.load(original)
+        samples = samples_for(request, bundle.specs, model)
+        frozen = frozen_values(model, bundle.manifest.request["freeze"])
         original_samples = [{**sample, **frozen} for sample in samples]
         device, cleaning = _tolerances(request, bundle)
         return cls(
@@ -196,15 +196,3 @@ def _original(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
     if bundle.model_path is None:
         raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
-
-
-def _samples(bundle: Bundle, original: Path, request: CheckRequest) -> list[Sample]:
-    """Samples in the shapes of the bundle; the roles of inputs are derived from the original."""
-    if request.inputs is not None:
-        return files.load(request.inputs, bundle.specs, count=request.samples)
-    shapes = {each.name: each.shape for each in bundle.inputs if each.shape is not None}
-    names = {each.name for each in bundle.inputs}
-    wanted = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
-    specs, dims = samplers.with_shapes(wanted, shapes)
-    count = 1 if request.samples is None else request.samples
-    return samplers.generate(specs, seed=request.seed, samples=count, dims=dims)

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from fixtures import small
 from fixtures.faults import Plot
 from onnx_bridge.cli import parity
+from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.reduce.minimizer import minimal_subset
 from onnx_bridge.parity.reduce.reduce import Reduction, reduce
 from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
@@ -94,7 +94,7 @@ def test_items_that_can_be_left_out() -> None:
         asked.append(items)
         return {3, 40, 77} <= set(items)
 
-    assert minimal_subset(list(range(100)), shows) == [3, 40, 77]
+    assert ddmin(list(range(100)), shows) == [3, 40, 77]
     assert len(asked) < 80
 
 

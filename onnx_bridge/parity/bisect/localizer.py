@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.conversion.compiler import Compiler
@@ -24,6 +23,7 @@ from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
+from onnx_bridge.parity.samples import frozen_values, samples_for
 from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
 from onnx_bridge.parity.symptom_detector import SymptomDetector
@@ -33,10 +33,8 @@ from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core.base import Context
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer
-from passes.specialize.freeze_inputs import FreezeInputs
 from passes.target.partition import Side, plan
 
 
@@ -258,37 +256,12 @@ class FaultLocalizer:
 
     def _samples(self, request: ParityRequest) -> list[Sample]:
         """Samples in the shapes of the cleaned model, with the values of frozen inputs."""
-        specs = samplers.specs(self.cleaned)
-        if request.inputs is None:
-            names = {spec.name for spec in specs}
-            shapes = {spec.name: spec.shape for spec in specs if spec.shape is not None}
-            wanted, dims = samplers.with_shapes(
-                [each for each in samplers.specs(self.model) if each.name in names], shapes
-            )
-            count = 1 if request.samples is None else request.samples
-            found = samplers.generate(wanted, seed=request.seed, samples=count, dims=dims)
-        else:
-            found = files.load(request.inputs, specs, count=request.samples)
+        found = samples_for(request, samplers.specs(self.cleaned), self.model)
         if not found:
             raise InputError("there is no sample", where="inputs", hint="give one at least")
         self.notes += files.find_non_finite(found)
         frozen = frozen_values(self.model, request.conversion.freeze)
         return [{**sample, **frozen} for sample in found]
-
-
-def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:
-    """The values of the inputs of a model that cleaning makes constant.
-
-    Args:
-        model: it is not changed.
-        freeze: the values as JSON text.
-    """
-    if not freeze:
-        return {}
-    model = model.clone()
-    FreezeInputs(values=freeze).run(model, Context())
-    tensors = {name: model.graph.initializers[name].const_value for name in freeze}
-    return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
 
 
 def _loaded(model: ModelSource) -> ir.Model:

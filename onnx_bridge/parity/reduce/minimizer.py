@@ -1,16 +1,13 @@
 """Minimization: a model that shows a symptom, made smaller as long as it shows it.
 
-First the nodes, by delta debugging (Zeller and Hildebrandt 2002, "Simplifying and Isolating Failure-Inducing Input"):
-contiguous runs are removed, then ever shorter ones, down to single nodes. Then the rest, as a model of its own: its
-outputs, its sizes, the elements of its arrays. An attempt counts only if ONNX Runtime runs it, and MIGraphX shows the
-same symptom.
+The nodes come first (`onnx_bridge.core.delta_debug.ddmin`); then the rest, as a model of its own: its outputs, its
+sizes, the elements of its arrays. An attempt counts only if ONNX Runtime runs it, and MIGraphX shows the same symptom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -26,35 +23,10 @@ from onnx_bridge.samples.inputs import Sample
 from passes.core.errors import PassError
 from passes.target.partition import extract
 
-T = TypeVar("T")
-
 _SHAPE_ELEMENTS = 16
 """The most elements of a list of integers that may be a shape."""
 _MAX_SIMPLIFIED = 16
 """The most arrays whose elements are simplified."""
-
-
-def minimal_subset(items: Sequence[T], shows: Callable[[list[T]], bool]) -> list[T]:
-    """A subset that shows a symptom, and does not without any one of its items (1-minimal).
-
-    Args:
-        items: all of them show it.
-        shows: whether a subset, in order, shows it.
-    """
-    kept = list(items)
-    size = max(1, len(kept) // 2)
-    while True:
-        start, before = 0, len(kept)
-        while start < len(kept):
-            fewer = kept[:start] + kept[start + size :]
-            if fewer and shows(fewer):
-                kept = fewer
-            else:
-                start += size
-        if size > 1:
-            size = max(1, min(size // 2, len(kept) // 2))
-        elif len(kept) == before:
-            return kept
 
 
 @dataclass(frozen=True)

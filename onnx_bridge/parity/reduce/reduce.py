@@ -14,6 +14,7 @@ from rich.text import Text
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array, flat
@@ -22,7 +23,7 @@ from onnx_bridge.parity.bisect.bisection import Component
 from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
-from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, minimal_subset, without_metadata
+from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
 from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, write
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels import RunCounts, Submodel
@@ -199,7 +200,7 @@ def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
         tell(f"{len(fewer)} of {len(nodes)} nodes")
         return isinstance(localizer.shows(fewer), Symptom)
 
-    kept = minimal_subset(nodes, shows)
+    kept = ddmin(nodes, shows)
     found = localizer.shows(kept)
     assert isinstance(found, Symptom)
     return _reproduction(localizer.extractor.extract(kept), found)
