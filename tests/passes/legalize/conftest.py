@@ -12,7 +12,7 @@ from onnx_bridge.migraphx.worker import Worker
 
 @pytest.fixture(scope="module")
 def worker(runtime: Runtime) -> Iterator[Worker]:
-    """A worker process, which starts anew by itself where a test made it crash."""
+    """A worker process, which restarts by itself if a test crashes it."""
     worker = Worker(runtime)
     yield worker
     worker.close()

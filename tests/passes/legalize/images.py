@@ -17,7 +17,7 @@ from passes.core.base import Context, Pass, Result
 from tests.passes.rewriting import Array, apply, reasons, run
 
 REFUSALS = (ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.RuntimeException, ort_errors.NotImplemented)
-"""What ONNX Runtime raises for what it does not do."""
+"""The errors of ONNX Runtime for what it does not support."""
 
 
 def floats(*shape: int, seed: int = 0) -> Array:
@@ -34,7 +34,7 @@ def one(
     outputs: int = 1,
     **attributes: Any,
 ) -> tuple[ir.Model, dict[str, Array]]:
-    """A model of one node, and what to feed it.
+    """A model of one node, and its inputs.
 
     Args:
         operator: of the standard domain.
@@ -66,7 +66,7 @@ def one(
 
 
 def refused(source: ir.Model, feeds: Mapping[str, Array]) -> bool:
-    """Whether ONNX Runtime does not do what the model says."""
+    """Whether ONNX Runtime does not support the model."""
     try:
         run(ir.to_proto(source), feeds)
     except REFUSALS:

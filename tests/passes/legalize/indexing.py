@@ -17,7 +17,7 @@ from tests.passes.rewriting import Array, apply, model, reasons, run
 
 DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool")
 SOME = ("float32", "float16", "int64", "bool")
-"""Enough where each is a test of its own; properties draw from all."""
+"""Enough for parametrized tests; property tests use all."""
 ONNX = {"float32": "float", "float64": "double"}
 
 
@@ -77,7 +77,7 @@ def legal(
 
 
 def left(rule: NodeRewrite[Any], text: str, *, opset: int = 18, **constants: Array) -> list[str]:
-    """Why a rule leaves a model alone; nothing where it has nothing to say."""
+    """The reasons of a rule that does not change a model; empty if it does not match."""
     result = rule.run(model(text, opset=opset, **constants), Context())
     assert not result.rewrites
     return reasons(result)

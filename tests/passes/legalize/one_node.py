@@ -21,7 +21,7 @@ IR_VERSION = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one node, and what goes in."""
+    """A model of one node, and its inputs."""
 
     proto: onnx.ModelProto
     feeds: Mapping[str, Array]
@@ -32,7 +32,7 @@ class Case:
         return ir.from_proto(onnx.shape_inference.infer_shapes(self.proto))
 
     def expected(self) -> list[Array]:
-        """What ONNX Runtime computes."""
+        """The results of ONNX Runtime."""
         return list(run(self.proto, self.feeds).values())
 
 
@@ -89,7 +89,7 @@ def case(
 
 
 def declare(source: Case, expected: Sequence[Array]) -> Case:
-    """The case with outputs declared as these arrays are, where no inference knows the operator."""
+    """The case with declared outputs, for operators that shape inference does not support."""
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     for info, array in zip(proto.graph.output, expected, strict=True):
@@ -107,7 +107,7 @@ def legalized(
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> list[str]:
-    """The operators that a rule makes of a node, when all is as it must be.
+    """Apply a rule to a node, check the replacement, and return its operators.
 
     The node is replaced, the checker agrees, the numbers are the same, and a second run finds nothing.
 
@@ -146,7 +146,7 @@ def agree(actual: Array, expected: Array, rtol: float, atol: float) -> None:
 
 
 def skipped(rule: NodeRewrite[Any], source: Case) -> list[str]:
-    """Why a rule leaves a node alone; nothing where it has no reason to look at it."""
+    """The reasons of a rule that does not change a node; empty if it does not match."""
     result = rule.run(source.model, Context())
     assert not result.rewrites
     return reasons(result)
@@ -160,7 +160,7 @@ def on_migraphx(proto: onnx.ModelProto, feeds: Mapping[str, Array], worker: Work
 
 
 def normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
-    """Normal numbers, or whole ones between −9 and 9 (0 and 9 where unsigned)."""
+    """Normally distributed floats, or integers between −9 and 9 (0 and 9 if unsigned)."""
     random = np.random.default_rng((seed, *shape))
     kind = np.dtype(dtype)
     if kind.kind in "iu":

@@ -121,7 +121,7 @@ def test_a_constant_condition_is_none_of_its_business() -> None:
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_branches(data: st.DataObject) -> None:
-    """Random elementwise branches of what is captured."""
+    """Random elementwise branches of captured values."""
     draw = data.draw
 
     def branch(name: str) -> str:

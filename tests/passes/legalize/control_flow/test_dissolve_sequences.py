@@ -116,7 +116,7 @@ class TestControlFlow:
         assert left == ["Mul"] * 3 + ["Unsqueeze"] * 3 + ["Concat"]
 
     def test_a_loop_over_a_sequence(self) -> None:
-        """How often it turns is known once the sequence is."""
+        """The number of iterations is known once the sequence is."""
         text = f"""({ABC}) => (float[3] y) {{ s = SequenceConstruct(a, b, c) n = SequenceLength(s) y = Loop <
             body = l (int64 i, bool k, float[3] v) => (bool d, float[3] w) {{ d = Identity(k) e = SequenceAt(s, i)
             m = ReduceMean<axes = [0], keepdims = 0>(e) w = Add(v, m) }}> (n, yes, zero) }}"""
@@ -145,7 +145,7 @@ class TestControlFlow:
         assert set(operators(m)) == {"If", "Identity", "Neg"}
 
     def test_sequences_as_outputs(self) -> None:
-        """Its face stays; one operator makes the sequence."""
+        """The output is unchanged; one operator constructs the sequence."""
         text = f"""({ABC}) => (seq(float[M,3]) y) {{ e = SequenceEmpty() s = SequenceInsert(e, a) d = Neg(c)
             t = SequenceInsert(s, d) y = SequenceInsert(t, b, zero) }}"""
         m = model(text, zero=at(0))

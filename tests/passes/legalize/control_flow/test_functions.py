@@ -22,7 +22,7 @@ from tests.passes.rewriting import Array, apply, model, operators, reasons, run,
 
 
 class Once(ExpandFunctions):
-    """The rule for some operators alone, so that what it makes stays as it is."""
+    """The rule for some operators only, so that the nodes of their bodies are unchanged."""
 
     def __init__(self, *names: str) -> None:
         object.__setattr__(self, "_names", frozenset(("", name) for name in names))

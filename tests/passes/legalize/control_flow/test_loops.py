@@ -24,7 +24,7 @@ BODY = """body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w, float[2
 
 
 def loop(inputs: str = "n, yes, x", body: str = BODY, outputs: str = "y, s", **constants: Any) -> ir.Model:
-    """A Loop over x, with what ``constants`` add to the usual ones."""
+    """A Loop over x, with ``constants`` in addition to the default ones."""
     declared = {"y": "float[2] y", "s": "float[T,2] s"}
     returned = ", ".join(declared[name.strip()] for name in outputs.split(",") if name.strip())
     given = {"n": COUNT, "yes": YES, "k": np.array([2.0, -1.0], np.float32)} | constants
@@ -98,7 +98,7 @@ class TestUnroll:
         assert m.graph[2].outputs[0].shape == ir.Shape([8])
 
     def test_shapes_that_iterations_imply(self) -> None:
-        """Size and slices of a turn are known, so that nothing is left to be found when it runs."""
+        """The size and slices of an iteration are known, so that nothing is computed at run time."""
         text = """(float[6] x) => (float[2] y) { z = Constant<value_floats = [0.0, 0.0]>() y = Loop <
             body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c)
                 h = Shape(v) a = Mul(h, i) e = Add(a, h) t = Slice(x, a, e) w = Add(v, t) }> (n, yes, z) }"""
@@ -187,7 +187,7 @@ MASKED = """body = b (int64 i, bool c, float[2] v, bool o, int64 t) => (bool d, 
 
 
 def masked(count: int = 6, condition: str = "q", body: str = MASKED) -> ir.Model:
-    """A Loop that ends when what it carries becomes too large."""
+    """A Loop that ends when a carried value becomes too large."""
     text = f"""(float[2] x, bool q) => (float[2] y, bool z, int64 u)
         {{ y, z, u = Loop <{body}> (n, {condition}, x, yes, one) }}"""
     k, end = np.array([1.5, 2.0], np.float32), np.array(10, np.float32)
@@ -234,7 +234,7 @@ class TestMask:
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_body(data: st.DataObject) -> None:
-    """Random bodies, of what is carried, captured and counted."""
+    """Random bodies of carried and captured values and the iteration number."""
     draw = data.draw
     have = ["v", "x", "f", "k"]
     lines = []

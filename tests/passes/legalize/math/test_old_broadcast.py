@@ -20,7 +20,7 @@ NUMPY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide
 
 
 def tiled(source: Case, expected: np.ndarray, worker: Worker | None = None) -> None:
-    """Neither ONNX Runtime nor ONNX's reference has opset 6; where nothing is broadcast, it means what 13 does."""
+    """Neither ONNX Runtime nor ONNX's reference supports opset 6; without broadcasting it is equivalent to 13."""
     model = source.model
     assert RULE.run(model, Context()).rewrites
     assert not RULE.run(model, Context()).rewrites

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
+from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.attention import DecomposeAttention
 from tests.passes.legalize.contrib_nodes import by_migraphx, random
 from tests.passes.rewriting import Array, model, operators, reasons, run
@@ -62,7 +63,7 @@ def check(
     tolerance: float = 1e-5,
     **attributes: Any,
 ) -> list[str]:
-    """Decompose, and require what the reference computes; the operators."""
+    """Decompose, and compare with the reference; returns the operators."""
     proto = attention(inputs, attributes, outputs, opset)
     expected = ReferenceEvaluator(proto).run(None, dict(inputs))
     for info, wanted in zip(proto.graph.output, expected, strict=True):
@@ -165,7 +166,7 @@ class TestDoesNotMatch:
         proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "queries"
         result = DecomposeAttention().run(ir.from_proto(proto), Context())
         assert not result.rewrites
-        assert reasons(result) == ["the shape of its input is unknown: freeze the dimensions that are open"]
+        assert reasons(result) == [UNKNOWN_SHAPE]
 
     def test_empty_sequences(self) -> None:
         inputs = HEADS | {"k": random(B, K, 0, H), "v": random(B, K, 0, 6)}

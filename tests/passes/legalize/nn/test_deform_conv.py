@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onnx_bridge.migraphx.worker import Worker
+from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.deform_conv import GatherDeformConv
 from tests.passes.legalize.images import check, floats, one, skipped
 from tests.passes.rewriting import Array, model
@@ -19,7 +20,7 @@ from tests.passes.rewriting import Array, model
 def deform(
     shape: list[int], outputs: int, kernel: list[int], bias: bool = False, mask: bool = False, **a: Any
 ) -> tuple[ir.Model, dict[str, Array]] | None:
-    """None where there is no place for a window."""
+    """None if no window fits."""
     strides, dilations, pads = a.get("strides", [1, 1]), a.get("dilations", [1, 1]), a.get("pads", [0] * 4)
     reach = [(length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)]
     out = [(shape[2 + i] + pads[i] + pads[i + 2] - reach[i]) // strides[i] + 1 for i in range(2)]
@@ -55,7 +56,7 @@ def test_integer_offsets_equal_a_convolution(worker: Worker) -> None:
 
 def test_open_dimensions() -> None:
     text = "(float[N,1,3,3] x, float[1,1,2,2] w, float[N,8,2,2] o) => (float[N,1,2,2] y) { y = DeformConv (x, w, o) }"
-    reason = "the shape of its input is unknown: freeze the dimensions that are open"
+    reason = UNKNOWN_SHAPE
     assert skipped(GatherDeformConv(), model(text, opset=19)) == [reason]
 
 

@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
+from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.grid_sample import GatherGridSample, MatMulAffineGrid
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
@@ -57,7 +58,7 @@ class TestGridSample:
 
     def test_open_dimensions(self) -> None:
         text = "(float[N,1,2,2] x, float[N,2,2,2] g) => (float[N,1,2,2] y) { y = GridSample (x, g) }"
-        reason = "the shape of its input is unknown: freeze the dimensions that are open"
+        reason = UNKNOWN_SHAPE
         assert skipped(GatherGridSample(), model(text)) == [reason]
 
 

@@ -33,7 +33,7 @@ def step(
 
 
 def expected(source: Case) -> list[np.ndarray]:
-    """By the reference, which forgets the dtype where a factor is a number of Python's."""
+    """The results of the reference, which loses the dtype if a factor is a Python number."""
     found = ReferenceEvaluator(source.proto).run(None, dict(source.feeds))
     return [np.asarray(array, source.feeds["x2"].dtype) for array in found]
 

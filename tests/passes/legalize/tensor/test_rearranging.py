@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
+from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.convolution import ExplicitConvTranspose
 from passes.legalize.tensor.rearranging import ConvTransposeCol2Im, ScatterMaxUnpool, TransposeBlocks
 from tests.passes.legalize.images import check, floats, one, refused, skipped
@@ -49,15 +50,13 @@ class TestBlocks:
 
     def test_open_dimensions(self) -> None:
         m = model("(float[N,4,2,2] x) => (float[N,1,4,4] y) { y = DepthToSpace <blocksize=2> (x) }")
-        assert skipped(TransposeBlocks(), m) == [
-            "the shape of its input is unknown: freeze the dimensions that are open"
-        ]
+        assert skipped(TransposeBlocks(), m) == [UNKNOWN_SHAPE]
 
 
 def columns(
     image: list[int], block: list[int], channels: int = 2, batch: int = 1, **a: Any
 ) -> tuple[ir.Model, dict[str, Array]] | None:
-    """None where a block does not fit."""
+    """None if a block does not fit."""
     rank = len(image)
     strides, dilations, pads = (
         a.get("strides", [1] * rank),
@@ -78,7 +77,7 @@ def columns(
 
 
 def settle(m: ir.Model) -> None:
-    """What the driver has other rules do with the ConvTranspose."""
+    """The rules that the driver applies to the ConvTranspose."""
     ExplicitConvTranspose().run(m, Context())
 
 

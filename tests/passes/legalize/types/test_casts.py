@@ -26,7 +26,7 @@ def dtype(name: str) -> ir.DataType:
 
 
 def numbers(name: str, seed: int = 0) -> Array:
-    """Whatever a dtype can be: halves, ends of ranges, and numbers of all sizes."""
+    """Halves, the ends of the dtype's range, and numbers of all magnitudes."""
     random = np.random.default_rng(seed)
     if np.dtype(name).kind in "iu":
         info = np.iinfo(name)
@@ -141,7 +141,7 @@ class TestEight:
 
 
 def eight(x: Array, target: str, saturate: bool) -> Array:
-    """What the tables of Cast say, by ml_dtypes, which does not saturate."""
+    """The standard's tables of Cast, computed by ml_dtypes, which does not saturate."""
     x = x.astype(np.float32)
     if saturate:
         limit = float(ml_dtypes.finfo(target).max)

@@ -30,7 +30,7 @@ SMALL = FLOATS | INTEGERS
 
 
 def around(name: str) -> Array:
-    """All numbers of a small float, those halfway between, the ones next to these, and what is beyond."""
+    """All numbers of a small float, the midpoints, their neighbours, and numbers out of range."""
     grid = np.unique(np.arange(256, dtype=np.uint8).view(name).astype(np.float32))
     grid = grid[np.isfinite(grid)]
     halves = (grid[1:] + grid[:-1]) / 2
@@ -42,7 +42,7 @@ def around(name: str) -> Array:
 
 
 def expected(x: Array, name: str, saturate: bool = True) -> Array:
-    """What the tables of Cast say, by ml_dtypes."""
+    """The standard's tables of Cast, computed by ml_dtypes."""
     x = x.astype(np.float32)
     if saturate:
         limit = float(ml_dtypes.finfo(name).max)
@@ -51,7 +51,7 @@ def expected(x: Array, name: str, saturate: bool = True) -> Array:
 
 
 def casts(small: str, *between: NodeProto, **attributes: Any) -> list[NodeProto]:
-    """i0 cast to a small dtype (q), what is ``between`` up to r, and that cast to float."""
+    """i0 cast to a small dtype (q), the nodes of ``between`` up to r, and r cast to float."""
     there = make_node("Cast", ["i0"], ["q"], to=getattr(T, small), **attributes)
     return [there, *between, make_node("Cast", ["r" if between else "q"], ["y"], to=T.FLOAT)]
 
