@@ -19,81 +19,31 @@ from onnx_bridge.core.version import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from onnx_bridge.batch.convert_all import convert_all
-    from onnx_bridge.batch.request import JobRequest
-    from onnx_bridge.benchmark.bench import bench
-    from onnx_bridge.benchmark.mixed_precision import mixed_precision
-    from onnx_bridge.benchmark.tune import tune
-    from onnx_bridge.bundle.buckets import Buckets
-    from onnx_bridge.bundle.bundle import Bundle
-    from onnx_bridge.bundle.gpu_preview import AsGpu, as_gpu
-    from onnx_bridge.bundle.inspect import inspect
-    from onnx_bridge.bundle.load import load
-    from onnx_bridge.bundle.pack import pack, unpack
-    from onnx_bridge.bundle.verify import verify
-    from onnx_bridge.conversion.buckets import convert_buckets
-    from onnx_bridge.conversion.clean import clean
-    from onnx_bridge.conversion.convert import convert
-    from onnx_bridge.conversion.doctor import Diagnosis, doctor
-    from onnx_bridge.conversion.explain import explain
-    from onnx_bridge.model.difference import diff
-    from onnx_bridge.model.int8_forecast import Forecast, forecast
-    from onnx_bridge.parity.bisect.bisect import bisect
-    from onnx_bridge.parity.check import check
-    from onnx_bridge.parity.reduce.reduce import reduce
-    from onnx_bridge.parity.report import CheckReport
-    from onnx_bridge.quantization.quantize import quantize
-    from onnx_bridge.quantization.quantized import Quantized
-    from onnx_bridge.torch.export.export import export
-    from onnx_bridge.torch.export.exported import Exported
-    from onnx_bridge.torch.lowering.lower import lower
+    from onnx_bridge.batch.convert_all import convert_all as convert_all
+    from onnx_bridge.benchmark.bench import bench as bench
+    from onnx_bridge.benchmark.mixed_precision import mixed_precision as mixed_precision
+    from onnx_bridge.benchmark.tune import tune as tune
+    from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
+    from onnx_bridge.bundle.inspect import inspect as inspect
+    from onnx_bridge.bundle.load import load as load
+    from onnx_bridge.bundle.pack import pack as pack
+    from onnx_bridge.bundle.pack import unpack as unpack
+    from onnx_bridge.bundle.verify import verify as verify
+    from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
+    from onnx_bridge.conversion.clean import clean as clean
+    from onnx_bridge.conversion.convert import convert as convert
+    from onnx_bridge.conversion.doctor import doctor as doctor
+    from onnx_bridge.conversion.explain import explain as explain
+    from onnx_bridge.model.difference import diff as diff
+    from onnx_bridge.model.int8_forecast import forecast as forecast
+    from onnx_bridge.parity.bisect.bisect import bisect as bisect
+    from onnx_bridge.parity.check import check as check
+    from onnx_bridge.parity.reduce.reduce import reduce as reduce
+    from onnx_bridge.quantization.quantize import quantize as quantize
+    from onnx_bridge.torch.export.export import export as export
+    from onnx_bridge.torch.lowering.lower import lower as lower
 
-__all__ = [
-    "AsGpu",
-    "Buckets",
-    "Bundle",
-    "CheckReport",
-    "Diagnosis",
-    "Exported",
-    "Forecast",
-    "JobRequest",
-    "Quantized",
-    "__version__",
-    "as_gpu",
-    "bench",
-    "bisect",
-    "check",
-    "clean",
-    "convert",
-    "convert_all",
-    "convert_buckets",
-    "diff",
-    "doctor",
-    "explain",
-    "export",
-    "forecast",
-    "inspect",
-    "load",
-    "lower",
-    "mixed_precision",
-    "pack",
-    "quantize",
-    "reduce",
-    "tune",
-    "unpack",
-    "verify",
-]
-
-_HOMES = {
-    "AsGpu": "onnx_bridge.bundle.gpu_preview",
-    "Buckets": "onnx_bridge.bundle.buckets",
-    "Bundle": "onnx_bridge.bundle.bundle",
-    "Diagnosis": "onnx_bridge.conversion.doctor",
-    "Exported": "onnx_bridge.torch.export.exported",
-    "Forecast": "onnx_bridge.model.int8_forecast",
-    "JobRequest": "onnx_bridge.batch.request",
-    "Quantized": "onnx_bridge.quantization.quantized",
-    "CheckReport": "onnx_bridge.parity.report",
+_MODULES = {
     "as_gpu": "onnx_bridge.bundle.gpu_preview",
     "bench": "onnx_bridge.benchmark.bench",
     "bisect": "onnx_bridge.parity.bisect.bisect",
@@ -111,19 +61,22 @@ _HOMES = {
     "load": "onnx_bridge.bundle.load",
     "lower": "onnx_bridge.torch.lowering.lower",
     "mixed_precision": "onnx_bridge.benchmark.mixed_precision",
-    "quantize": "onnx_bridge.quantization.quantize",
     "pack": "onnx_bridge.bundle.pack",
+    "quantize": "onnx_bridge.quantization.quantize",
     "reduce": "onnx_bridge.parity.reduce.reduce",
     "tune": "onnx_bridge.benchmark.tune",
     "unpack": "onnx_bridge.bundle.pack",
     "verify": "onnx_bridge.bundle.verify",
 }
+"""The public functions, one a verb, with the module of each. Types of arguments and results live in these modules."""
+
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -16,6 +16,7 @@ import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.bundle.buckets import Buckets, _crop, _pad
 from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketTensor
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import _following, convert_buckets
 from onnx_bridge.core.errors import InputError
@@ -121,7 +122,7 @@ class TestBundle:
 
     def test_readers_of_plain_bundles_are_told(self, made: tuple[Path, Buckets]) -> None:
         with pytest.raises(InputError, match="has buckets"):
-            onnx_bridge.Bundle(made[1].path)
+            Bundle(made[1].path)
 
     def test_check(self, made: tuple[Path, Buckets]) -> None:
         report = check_buckets(made[1], CheckRequest())

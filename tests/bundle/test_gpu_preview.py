@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import onnx_bridge
 from fixtures.quantized import run
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.migraphx.install import gpu_view
@@ -26,11 +27,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(model: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> onnx_bridge.Bundle:
+def bundle(model: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return onnx_bridge.convert(model, tmp_path_factory.mktemp("bundle"), target="ref")
 
 
-def test_numbers_and_kernels(model: Path, bundle: onnx_bridge.Bundle) -> None:
+def test_numbers_and_kernels(model: Path, bundle: Bundle) -> None:
     sample = run.sample("residual", 9)
     seen = onnx_bridge.as_gpu(bundle)
     assert [each.kernel for each in seen.products] == ["int8"] * 3
@@ -40,7 +41,7 @@ def test_numbers_and_kernels(model: Path, bundle: onnx_bridge.Bundle) -> None:
     assert 0 < np.abs(gpu - ref).max() < 0.05 * np.abs(ref).max()
 
 
-def test_check(model: Path, bundle: onnx_bridge.Bundle) -> None:
+def test_check(model: Path, bundle: Bundle) -> None:
     report = onnx_bridge.check(bundle, as_target="gpu")
     assert report.passed
     assert [leg.name for leg in report.legs][-1] == "MIGraphX ref, as a GPU computes quantization"
@@ -70,14 +71,14 @@ def test_bundles_that_are_none_of_ref(model: Path, runtime: Runtime, tmp_path: P
         onnx_bridge.as_gpu(alone)
 
 
-def test_without_a_compiler(bundle: onnx_bridge.Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_view, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(gpu_view, "_COMPILER", ("no-such-compiler",))
     with pytest.raises(RuntimeNotFound, match="no no-such-compiler"):
         onnx_bridge.check(bundle, as_target="gpu")
 
 
-def test_the_forecast_in_inspect_and_in_the_manifest(model: Path, bundle: onnx_bridge.Bundle, tmp_path: Path) -> None:
+def test_the_forecast_in_inspect_and_in_the_manifest(model: Path, bundle: Bundle, tmp_path: Path) -> None:
     found = bundle.manifest.forecast
     assert found["summary"] == "3 int8"
     assert {each["kernel"] for each in found["products"]} == {"int8"}

@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 import onnx_bridge
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -82,15 +83,13 @@ def test_light_models_clean_parse_and_compile(runtime: Runtime, tmp_path: Path, 
 
 
 @pytest.fixture(scope="module")
-def bundle(
-    runtime: Runtime, exported: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> onnx_bridge.Bundle:
+def bundle(runtime: Runtime, exported: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("bundle") / "bert"
     return onnx_bridge.convert(exported("bert", dynamic_batch=True), out, target="ref", dims={"batch": 2})
 
 
 class TestBundles:
-    def test_layout_and_manifest(self, bundle: onnx_bridge.Bundle, exported: Callable[..., Path]) -> None:
+    def test_layout_and_manifest(self, bundle: Bundle, exported: Callable[..., Path]) -> None:
         name = "bert-dynamo-dynamic"
         assert {path.name for path in bundle.path.iterdir()} == {f"{name}.mxr", f"{name}.onnx", "manifest.json"}
         manifest = json.loads((bundle.path / "manifest.json").read_text())
@@ -106,7 +105,7 @@ class TestBundles:
         assert "fold-constants" in names
         assert any(each["rewrites"] for each in manifest["passes"])
 
-    def test_loading_in_another_process(self, bundle: onnx_bridge.Bundle, tmp_path: Path) -> None:
+    def test_loading_in_another_process(self, bundle: Bundle, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         arrays = {"input_ids": rng.integers(0, 1000, (2, 16)), "attention_mask": np.ones((2, 16), np.int64)}
         np.savez(tmp_path / "x.npz", **arrays)
@@ -118,7 +117,7 @@ class TestBundles:
         subprocess.run([sys.executable, "-c", code, bundle.path, tmp_path / "x.npz", tmp_path / "y.npy"], check=True)
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), here)
 
-    def test_survives_the_end_of_its_worker(self, bundle: onnx_bridge.Bundle) -> None:
+    def test_survives_the_end_of_its_worker(self, bundle: Bundle) -> None:
         arrays = {"input_ids": np.zeros((2, 16), np.int64), "attention_mask": np.ones((2, 16), np.int64)}
         before = bundle(arrays)["output"]
         assert bundle._worker is not None
@@ -134,7 +133,7 @@ class TestBundles:
             ({"input_ids": np.zeros((2, 17), np.int64)}, "17"),
         ],
     )
-    def test_wrong_arrays(self, bundle: onnx_bridge.Bundle, change: dict[str, Any], message: str) -> None:
+    def test_wrong_arrays(self, bundle: Bundle, change: dict[str, Any], message: str) -> None:
         arrays = {"input_ids": np.zeros((2, 16), np.int64), "attention_mask": np.ones((2, 16), np.int64), **change}
         arrays = {name: array for name, array in arrays.items() if array is not None}
         with pytest.raises(BridgeError, match=message) as caught:
@@ -150,7 +149,7 @@ class TestBundles:
             ("program", {"file": "../other.mxr"}, "damaged.*other.mxr.*is not a file in the bundle"),
         ],
     )
-    def test_refusals(self, bundle: onnx_bridge.Bundle, tmp_path: Path, field: str, value: Any, message: str) -> None:
+    def test_refusals(self, bundle: Bundle, tmp_path: Path, field: str, value: Any, message: str) -> None:
         out = tmp_path / "copy"
         out.mkdir()
         for path in bundle.path.iterdir():
@@ -162,7 +161,7 @@ class TestBundles:
         with pytest.raises(BridgeError, match=message):
             onnx_bridge.load(out)
 
-    def test_a_damaged_program(self, bundle: onnx_bridge.Bundle, tmp_path: Path) -> None:
+    def test_a_damaged_program(self, bundle: Bundle, tmp_path: Path) -> None:
         out = tmp_path / "copy"
         out.mkdir()
         for path in bundle.path.iterdir():

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.compiler import Compiler
 from onnx_bridge.conversion.partition import partition, with_inferred_types
@@ -115,7 +116,7 @@ def save(proto: onnx.ModelProto, folder: Path, name: str = "m") -> Path:
     return folder / f"{name}.onnx"
 
 
-def same(bundle: onnx_bridge.Bundle, original: Path, samples: Sequence[Mapping[str, Any]]) -> None:
+def same(bundle: Bundle, original: Path, samples: Sequence[Mapping[str, Any]]) -> None:
     reference = Reference(original)
     for sample in samples:
         found = compare(bundle(sample), reference.run(sample))

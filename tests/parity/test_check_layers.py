@@ -17,7 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.check import _fusion_note
 from onnx_bridge.parity.layers.report import Layer, LayerReport
-from onnx_bridge.parity.report import Leg
+from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from tests.passes.rewriting import model
@@ -164,7 +164,7 @@ class TestInputs:
 
 
 class TestTolerances:
-    def check(self, path: Path, **options: Any) -> onnx_bridge.CheckReport:
+    def check(self, path: Path, **options: Any) -> CheckReport:
         return onnx_bridge.check(path, target="ref", reference=path.with_name("other.onnx"), **options)
 
     @pytest.fixture

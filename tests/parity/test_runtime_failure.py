@@ -17,6 +17,7 @@ from onnx_bridge.core.errors import MigraphxError, OutOfMemory, RuntimeFailure, 
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.report import CheckReport
 from onnx_bridge.parity.symptom import SymptomKind
 from tests.passes.rewriting import model
 
@@ -42,7 +43,7 @@ def run(*arguments: object) -> int:
     return app(list(map(str, arguments)), standalone_mode=False) or 0
 
 
-def check(path: Path, **options: object) -> onnx_bridge.CheckReport:
+def check(path: Path, **options: object) -> CheckReport:
     """With no pass and no host, which would see to it that nothing fails."""
     return onnx_bridge.check(path, target="ref", pipeline="none", host=False, **options)  # type: ignore[arg-type]
 
