@@ -1,8 +1,8 @@
-"""How much work a node is, estimated: multiply-adds where it has any, elements touched elsewhere.
+"""The estimated work of a node: multiply-adds, or elements.
 
-Products count their multiply-adds, what only moves or describes data counts nothing, everything else counts the
-elements of its largest operand or result. Unknown sizes count as 1, and a repeated body counts once: the numbers
-serve to compare parts of one model, not to predict a time.
+Products count their multiply-adds, operators that only move or describe data count 0, all others count the elements of
+their largest operand or result. Unknown sizes count as 1, and the body of a loop counts once: the numbers compare parts
+of one model, they do not predict times.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def estimate(node: ir.Node) -> int:
     if count is not None and len(operands) > 1 and results:
         try:
             return count(node, operands, results[0])
-        except (IndexError, ZeroDivisionError):  # a shape that is unknown or makes no sense
+        except (IndexError, ZeroDivisionError):  # an unknown or inconsistent shape
             pass
     return max((math.prod(sizes) for sizes in (*operands, *results)), default=0)
 
 
 def _sizes(value: ir.Value | None) -> Sizes:
-    """A value's sizes; those unknown as 1. What is left out, or no tensor, is a scalar."""
+    """The sizes of a value, with 1 for unknown ones; none for an omitted input, or what is not a tensor."""
     if value is None:
         return ()
     if value.const_value is not None:
@@ -99,4 +99,4 @@ _PRODUCTS: Mapping[str, Callable[[ir.Node, Sequence[Sizes], Sizes], int]] = {
     **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
     "Einsum": _einsum,
 }
-"""Operators made of multiply-adds, by name in whatever domain: how many, from node, operands' sizes and result's."""
+"""The number of multiply-adds by operator name, of any domain, from the node and the sizes of operands and result."""

@@ -1,4 +1,4 @@
-"""Computing constants with ONNX Runtime: many nodes in one session, each weight handed over without a copy."""
+"""Computing constants with ONNX Runtime: many nodes in one session, without copying weights."""
 
 from __future__ import annotations
 
@@ -12,25 +12,34 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
 from passes.core import graphs
 from passes.core.graphs import Scope
 from passes.core.inference import first_line
 
 _INLINE = 4096
-"""Constants up to this many bytes go into the session's model; larger ones are fed."""
+"""Constants up to this many bytes are part of the session's model; larger ones are its inputs."""
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 _RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 _UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")
 
 
 class EvaluationError(Exception):
-    """ONNX Runtime could not compute it; the message is its own, cleaned."""
+    """ONNX Runtime could not compute a value; the message is its own, cleaned.
+
+    Attributes:
+        no_kernel: ONNX Runtime has no implementation of an operator for these dtypes.
+    """
+
+    def __init__(self, message: str, *, no_kernel: bool = False) -> None:
+        super().__init__(message)
+        self.no_kernel = no_kernel
 
 
 @contextlib.contextmanager
 def unreleased_opsets() -> Iterator[None]:
-    """Let ONNX Runtime take opsets that it knows but does not vouch for yet: exporters write them."""
+    """Let ONNX Runtime accept opsets that it supports only provisionally, which exporters write."""
     before = os.environ.get(_RELEASED_ONLY)
     os.environ[_RELEASED_ONLY] = "0"
     try:
@@ -48,17 +57,17 @@ def evaluate(
     """Compute values from constants, with all optimizations off.
 
     Args:
-        nodes: what to run, in topological order.
-        constants: what the nodes take from outside.
-        targets: what to return, outputs of the nodes, all of them tensors.
-        scope: where the nodes are, for their opset.
+        nodes: the nodes to run, in topological order.
+        constants: their inputs from outside.
+        targets: the values to return: outputs of the nodes that are tensors.
+        scope: the scope of the nodes.
 
     Raises:
-        EvaluationError: a node failed, has no kernel, or is not valid.
+        EvaluationError: a node fails, has no kernel, or is invalid.
     """
     names: dict[ir.Value, str] = {}
     for value in (*constants, *(value for node in nodes for value in node.outputs)):
-        names[value] = f"island/{len(names)}"  # since values of different subgraphs may bear the same name
+        names[value] = f"island/{len(names)}"  # since values of different subgraphs may have the same name
     proto = onnx.ModelProto(ir_version=min(max(scope.model.ir_version, 4), onnx.IR_VERSION))
     proto.opset_import.extend(
         onnx.helper.make_opsetid(*each) for each in scope.opset_imports.items() if each[0] in _DOMAINS
@@ -86,8 +95,8 @@ def evaluate(
         with unreleased_opsets():
             session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         found = session.run_with_ort_values([names[value] for value in targets], feeds)
-    except Exception as error:  # ONNX Runtime raises a dozen types that share no base of their own
-        raise EvaluationError(_clean(error)) from None
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        raise EvaluationError(_clean(error), no_kernel=isinstance(error, NotImplementedByRuntime)) from None
     return [_tensor(each) for each in found]
 
 
@@ -111,7 +120,7 @@ def _rename_inner(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def _feed(tensor: ir.TensorProtocol) -> ort.OrtValue | None:
-    """A tensor as ONNX Runtime takes it, sharing memory; None where it cannot be shared."""
+    """A tensor as an input of ONNX Runtime that shares its memory; None if that is not possible."""
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return None
     array = np.ascontiguousarray(tensor.numpy())

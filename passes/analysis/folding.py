@@ -1,7 +1,7 @@
-"""The engine of the passes that fold constants: it finds islands of nodes that depend on constants alone, computes what
-the rest of the graph takes from them, and puts the results in their place.
+"""The engine of passes that fold constants: it finds islands of nodes that depend on constants only, computes those of
+their outputs that the rest of the graph uses, and replaces them by the results.
 
-What an island is, the pass decides, by saying of each node that has only constant inputs whether it may be folded.
+The pass decides for each node with constant inputs whether it may be folded.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from passes.core.base import Context, Result, Rewrite, Skip
 from passes.core.graphs import Scope
 
 Refusal = str
-"""Why a node is not folded; empty where that goes without saying."""
+"""Why a node is not folded; empty if that needs no report."""
 
 _BATCH = 4096
-"""How many results one session is asked for; the time that ONNX Runtime takes to set it up grows faster than that."""
-_PATIENCE = 64
-"""After so many nodes that ONNX Runtime cannot compute, no more are tried in a scope."""
+"""The most results of one session: the time to create it grows faster than their number."""
+_MAX_FAILURES = 64
+"""The number of nodes that ONNX Runtime cannot compute after which a scope is given up."""
 
 
 @dataclass
 class _Plan:
-    """One round: what can be computed now.
+    """What can be computed at present.
 
     Attributes:
-        constants: what is constant already, or known without running anything.
+        constants: the values that are constant already, or known without computing.
         island: the nodes to run, in topological order.
-        inside: these, the nodes in their subgraphs, and those whose outputs are known without running them.
-        known: the outputs that are known without running anything.
-        order: the place of every node, but for those within islands.
+        inside: these, the nodes in their subgraphs, and those whose outputs are known without computing.
+        known: the outputs that are known without computing.
+        order: the index of every node, except those within subgraphs of islands.
     """
 
     constants: dict[ir.Value, ir.TensorProtocol] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Plan:
     order: dict[ir.Node, int] = field(default_factory=dict)
 
     def targets(self) -> list[ir.Value]:
-        """The values that the rest of the graph takes."""
+        """The values that the rest of the graph uses."""
         made = [*self.known, *(value for node in self.island for value in node.outputs)]
         return [
             value
@@ -72,37 +72,37 @@ class _Folded:
     """One value that was folded.
 
     Attributes:
-        value: the value that a constant stands for now.
-        constant: that constant.
-        node: the node that made it.
-        made: the new nodes, where an initializer alone would not do.
-        gone: the names of the nodes that went.
+        value: the value that was replaced.
+        constant: its replacement.
+        node: the node that computed it.
+        made: the new nodes, if an initializer alone is not enough.
+        removed: the names of the removed nodes.
     """
 
     value: ir.Value
     constant: ir.Value
     node: ir.Node
     made: list[ir.Node]
-    gone: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
 
     def rewrite(self) -> Rewrite:
-        """For the report; a node of several outputs goes with the first of them."""
-        before = self.gone or [self.node.name or ""]
+        """The record; a node of several outputs is removed with the first of them."""
+        before = self.removed or [self.node.name or ""]
         return Rewrite(tuple(before), tuple(node.name or "" for node in self.made), f"{self.value.name} is constant")
 
 
 class Folder:
-    """Folds the constants of one scope, round by round.
+    """Folds the constants of one scope, step by step.
 
     Args:
         scope: the main graph or a function.
         context: for the budget.
-        result: where rewrites and skips are written down.
-        name: the pass's.
-        accept: whether a node all of whose operands are constant may be folded; called for the nodes of its subgraphs,
-            too.
-        max_bytes: how large a constant may become beyond what it frees.
-        shapes: whether to fold what the shapes of values imply.
+        result: where rewrites and skips are recorded.
+        name: of the pass.
+        accept: why a node with constant operands must not be folded, None if it may; also called for the nodes of its
+            subgraphs.
+        max_bytes: the largest constant that may be made without freeing as many bytes.
+        shapes: whether to fold what shapes imply.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Folder:
         self._unsupported: dict[tuple[object, ...], Refusal] = {}
         self._failures = 0
 
-    def round(self) -> list[ir.Value]:
-        """Fold all that can be folded now; the constants that it made."""
-        for node in self._too_large:  # more may be known by now, and what else took the weights may be gone
+    def fold(self) -> list[ir.Value]:
+        """Fold all that can be folded at present; returns the new constants."""
+        for node in self._too_large:  # sizes and other uses of the weights may have changed
             del self._refused[node]
         self._too_large.clear()
         while True:
@@ -135,7 +135,7 @@ class Folder:
             if self._refuse_growth(plan, targets):
                 continue
             folded = self._fold(plan, targets)
-            if folded or len(self._refused) == refused:  # what leads to a node that was refused may still be folded
+            if folded or len(self._refused) == refused:  # else the inputs of newly refused nodes may still be folded
                 return folded
 
     def _fold(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[ir.Value]:
@@ -145,17 +145,19 @@ class Folder:
                 if not self.context.budget.take():
                     break
                 done.append(self._commit(value, tensor))
-        self._sweep(plan, done)
+        self._remove_unused(plan, done)
         self.result.rewrites += [each.rewrite() for each in done]
         return [each.constant for each in done]
 
     def report(self) -> None:
-        """Write down why nodes were left that could have been folded."""
+        """Record why nodes with constant inputs were not folded."""
         for node, reason in self._refused.items():
             if reason and node.graph is not None:
                 self.result.skips.append(Skip(reason, node.name or ""))
-        if self._failures >= _PATIENCE:
-            self.result.skips.append(Skip(f"ONNX Runtime could not compute {_PATIENCE} nodes, so no more were tried"))
+        if self._failures >= _MAX_FAILURES:
+            self.result.skips.append(
+                Skip(f"ONNX Runtime could not compute {_MAX_FAILURES} nodes, so no more were tried")
+            )
 
     # planning
 
@@ -172,13 +174,13 @@ class Folder:
                     self._walk(subgraph, plan, elements)
 
     def _absorb(self, node: ir.Node, plan: _Plan, elements: Elements) -> bool:
-        """Take a node into the plan, if it is constant."""
+        """Add a node to the plan, if it is constant."""
         if node.op_type == "Constant" and node.domain == "":
             tensor = graphs.constant_of(node)
             if tensor is not None:
                 plan.constants[node.outputs[0]] = tensor
             return True
-        if node.op_type == "Identity" and node.domain == "":  # an alias; computing it would copy a weight
+        if node.op_type == "Identity" and node.domain == "":  # an alias, whose evaluation would copy a weight
             tensor = self._tensor(node.inputs[0], plan)
             if tensor is not None:
                 plan.constants[node.outputs[0]] = tensor
@@ -212,14 +214,14 @@ class Folder:
         if node in self._refused:
             return False
         if any(_bytes(value, self.scope) is None for value in node.outputs):
-            # how large it becomes will be known once its operands are there, or only by computing it
+            # its size is known once its operands are, or only by computing it
             return all(self._tensor(value, plan) is not None for value in operands)
         return True
 
     def _refusal(self, node: ir.Node, operands: Sequence[ir.Value], plan: _Plan) -> Refusal | None:
         for each in graphs.with_nested([node]):
             if each.op_identifier() in self.scope.model.functions or any(map(ir.Attr.is_ref, each.attributes.values())):
-                return ""  # in a function, what refers to an attribute of the caller is not constant
+                return ""  # attributes that the caller supplies are not constant
             refusal = self.accept(each, self.scope)
             if refusal is not None:
                 return refusal
@@ -241,7 +243,7 @@ class Folder:
         return value.producer() in plan.island or self._tensor(value, plan) is not None
 
     def _tensor(self, value: ir.Value | None, plan: _Plan) -> ir.TensorProtocol | None:
-        """The constant that a value is already, remembered for the cones."""
+        """The tensor of a value that is constant already, which is cached for the cones."""
         if value is None or value in plan.constants:
             return plan.constants.get(value) if value is not None else None
         tensor = self.scope.constant(value)
@@ -250,12 +252,12 @@ class Folder:
         return tensor
 
     def _refuse_growth(self, plan: _Plan, targets: Sequence[ir.Value]) -> bool:
-        """Refuse what is known beforehand to become too large; whether there was any."""
+        """Refuse results of known size that are too large; returns whether there were any."""
         grown = [value for value in targets if self._would_grow(value, _bytes(value, self.scope) or 0, plan)]
         return bool(grown)
 
     def _would_grow(self, value: ir.Value, size: int, plan: _Plan) -> bool:
-        """Refuse a result that is larger than allowed, and larger than the weights that go for it."""
+        """Refuse a result that is larger than allowed and than the weights that it frees."""
         node = value.producer()
         if size <= self.max_bytes or node is None:
             return False
@@ -280,7 +282,7 @@ class Folder:
         pending = [rest[start : start + _BATCH] for start in range(0, len(rest), _BATCH)]
         while pending:
             batch = pending.pop()
-            if not batch or self._failures >= _PATIENCE:
+            if not batch or self._failures >= _MAX_FAILURES:
                 continue
             try:
                 tensors = self._run(plan, plan.cone(batch), batch)
@@ -290,7 +292,7 @@ class Folder:
                 if half:
                     pending += [batch[half:], batch[:half]]
                 else:
-                    self._blame(plan, batch, error)
+                    self._refuse_failing(plan, batch, error)
         return found
 
     def _run(self, plan: _Plan, nodes: Sequence[ir.Node], targets: Sequence[ir.Value]) -> list[ir.TensorProtocol]:
@@ -298,21 +300,21 @@ class Folder:
         constants = {value: plan.constants[value] for value in operands if value in plan.constants}
         return evaluate(nodes, constants, targets, self.scope)
 
-    def _blame(self, plan: _Plan, target: Sequence[ir.Value], error: EvaluationError) -> None:
-        """Find the first node on the way to a target that cannot be computed, and refuse it from now on."""
+    def _refuse_failing(self, plan: _Plan, target: Sequence[ir.Value], error: EvaluationError) -> None:
+        """Find the first node of a target's cone that cannot be computed, by bisection, and refuse it."""
         nodes = plan.cone(target)
-        right, wrong = 0, len(nodes)
-        while wrong - right > 1:
-            middle = (right + wrong) // 2
+        good, bad = 0, len(nodes)
+        while bad - good > 1:
+            middle = (good + bad) // 2
             try:
                 self._run(plan, nodes[:middle], [value for value in nodes[middle - 1].outputs if value.name])
-                right = middle
+                good = middle
             except EvaluationError as earlier:
-                wrong, error = middle, earlier
-        node = nodes[wrong - 1]
+                bad, error = middle, earlier
+        node = nodes[bad - 1]
         self._failures += 1
         self._refused[node] = f"ONNX Runtime could not compute it: {error}"
-        if "Could not find an implementation" in str(error):
+        if error.no_kernel:
             self._unsupported[self._signature(node)] = self._refused[node]
 
     def _signature(self, node: ir.Node) -> tuple[object, ...]:
@@ -330,7 +332,7 @@ class Folder:
             attribute = ir.AttrTensor("value", tensor)
             made.append(ir.Node("", "Constant", [], [attribute], name=self.scope.names.node(f"{node.name}/Constant")))
             new = made[0].outputs[0]
-        elif value.is_graph_output():  # an initializer would make a poor output
+        elif value.is_graph_output():  # an initializer cannot be an output under its own name
             constant = self.scope.new_constant(graph, tensor, self.scope.names.value(f"{value.name}/value"))
             made.append(ir.Node("", "Identity", [constant], name=self.scope.names.node(f"{node.name}/Identity")))
             new = made[0].outputs[0]
@@ -344,8 +346,8 @@ class Folder:
         graphs.stamp(made, self.name, [node])
         return _Folded(value, new, node, made)
 
-    def _sweep(self, plan: _Plan, done: Sequence[_Folded]) -> None:
-        """Remove what only led to what has been folded: from the end, so that each node is looked at once."""
+    def _remove_unused(self, plan: _Plan, done: Sequence[_Folded]) -> None:
+        """Remove nodes that only folded values needed, in reverse topological order, so that each is visited once."""
         owners: dict[ir.Node, _Folded] = {}
         for each in done:
             owners.setdefault(each.node, each)
@@ -359,7 +361,7 @@ class Folder:
                 continue
             used = _operands(node)
             graphs.remove(graph, [node])
-            owners[node].gone.append(node.name or "")
+            owners[node].removed.append(node.name or "")
             operands.update(dict.fromkeys(used))
             for value in used:
                 producer = value.producer()
@@ -371,7 +373,7 @@ class Folder:
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
-    """The inputs of a node and what its subgraphs capture, each once."""
+    """The inputs of a node and the values that its subgraphs capture, each once."""
     values = {value: None for value in node.inputs if value is not None}
     if any(True for _ in graphs.subgraphs(node)):
         values.update(graphs.captures(node))
@@ -379,7 +381,7 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 
 
 def _bytes(value: ir.Value, scope: Scope) -> int | None:
-    """The size of a value; None where its shape or dtype is not known."""
+    """The size of a value in bytes; None if its shape or dtype is unknown."""
     if not value.name:
         return 0
     shape, dtype = scope.shape(value), scope.dtype(value)

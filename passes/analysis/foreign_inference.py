@@ -1,7 +1,7 @@
-"""Types and shapes behind operators that ONNX does not define, as ONNX Runtime infers them.
+"""Types and shapes after operators that ONNX does not define, inferred by ONNX Runtime.
 
-ONNX's inference stops at an operator of another domain, and knows nothing of what follows. ONNX Runtime infers through
-those that it has (``com.microsoft`` above all). It is given the structure of the model and small constants, no weights.
+ONNX's inference stops at operators of other domains. ONNX Runtime infers through those that it implements, mainly of
+``com.microsoft``. It is given the structure of the model and small constants, but no weights.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ONNX = ("", "ai.onnx.ml")
 
 
 def infer_foreign(model: ir.Model) -> list[ir.Value]:
-    """Let values of the main graph whose type or shape is unknown take those that ONNX Runtime infers.
+    """Set unknown types and shapes of values of the main graph to those that ONNX Runtime infers.
 
     Returns:
-        The values that are better known now; none where no operator is foreign, or ONNX Runtime refuses the model.
+        The changed values; none if there is no foreign operator, or ONNX Runtime rejects the model.
     """
     unknown = {
         str(value.name): value
@@ -53,7 +53,7 @@ def infer_foreign(model: ir.Model) -> list[ir.Value]:
     try:
         with unreleased_opsets():
             session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # it raises a dozen types that share no base of their own
+    except Exception:  # ONNX Runtime's exceptions have no common base class
         return []
     return [unknown[each.name] for each in session.get_outputs() if _learn(unknown[each.name], each.type, each.shape)]
 
@@ -66,6 +66,6 @@ def _learn(value: ir.Value, kind: str, dims: list[int | str | None]) -> bool:
     before = value.type, value.shape
     if value.type is None:
         value.type = ir.TensorType(dtype)
-    if value.shape is None and dims:  # it gives an unknown shape as that of a scalar
+    if value.shape is None and dims:  # it reports unknown shapes as scalars
         value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
     return (value.type, value.shape) != before

@@ -1,4 +1,4 @@
-"""Which kernel MIGraphX's gpu target will run a convolution or matrix product with, and why not one of 8 bits.
+"""Forecast of the kernel that MIGraphX's gpu target uses for a convolution or matrix product, and why it is not 8-bit.
 
 The gpu target's pass ``simplify_qdq`` (of MIGraphX 2.14) makes a product of 8 bits where
 
@@ -27,7 +27,7 @@ from passes.core.graphs import Scope
 Kernel = Literal["int8", "fp8", "int4-weight", "float"]
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger")
-"""The standard's operators that a forecast is made for."""
+"""The standard operators that are forecast."""
 
 LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
 """Operators that ``simplify_qdq`` looks through from a product to DequantizeLinear."""
@@ -35,7 +35,7 @@ _FP8 = {ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOA
 
 
 class Condition(enum.Enum):
-    """What must hold for a kernel of 8 bits; `Reason` says of which operand it does not."""
+    """The conditions of an 8-bit kernel; `Reason` names the operand that violates one."""
 
     OPERATOR = "the operator has no kernel of 8 bits"
     ALPHA = "alpha is 1"
@@ -53,7 +53,7 @@ class Condition(enum.Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """The first condition that does not hold.
+    """The first condition that is violated.
 
     Attributes:
         condition: which.
@@ -66,13 +66,13 @@ class Reason:
     found: str = ""
 
     def __str__(self) -> str:
-        """For people."""
+        """The reason as text."""
         return f"not so: {self.condition.value}" + (f" ({self.operand}: {self.found})" if self.found else "")
 
 
 @dataclass(frozen=True)
 class KernelForecast:
-    """What a product will run as.
+    """The kernel of a product.
 
     Attributes:
         kernel: of which kind.
@@ -103,7 +103,7 @@ class Operand:
 
 
 def forecast_kernel(node: ir.Node, scope: Scope) -> KernelForecast:
-    """What a product will run as after ``simplify_qdq``; the node must be one of `PRODUCTS`."""
+    """Forecast the kernel of a node of `PRODUCTS` after ``simplify_qdq``."""
     if node.op_type in ("ConvInteger", "MatMulInteger"):
         return KernelForecast("int8")
     reason, operands = _operands(node, scope)
@@ -117,7 +117,7 @@ def forecast_kernel(node: ir.Node, scope: Scope) -> KernelForecast:
 
 
 def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:
-    """Follow an operand back to its DequantizeLinear; why that cannot be."""
+    """Follow an operand back to its DequantizeLinear; the reason if that is not possible."""
     name = (value.name or "") if value is not None else ""
     between: list[ir.Node] = []
     while True:
@@ -141,7 +141,7 @@ def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:
 
 
 def contracted(node: ir.Node, index: int, scope: Scope) -> int | None:
-    """The axis of an operand over which a product sums; None where its rank is unknown, or there are several."""
+    """The axis of an operand over which a product sums; None if its rank is unknown, or there are several."""
     shape = scope.shape(node.inputs[index])
     if node.op_type in ("Conv", "ConvTranspose"):
         return 1 if node.op_type == "Conv" else 0
@@ -155,7 +155,7 @@ def contracted(node: ir.Node, index: int, scope: Scope) -> int | None:
 
 
 def kept(node: ir.Node, index: int, scope: Scope) -> int | None:
-    """The axis of an operand along which a kernel of 8 bits may have several scales."""
+    """The axis of an operand along which an 8-bit kernel may have several scales."""
     shape = scope.shape(node.inputs[index])
     if node.op_type == "Conv":
         return 0 if index else None
@@ -166,7 +166,7 @@ def kept(node: ir.Node, index: int, scope: Scope) -> int | None:
 
 
 def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]]:
-    """The first condition on operands that does not hold, and the operands where all do."""
+    """The first violated condition on operands, and the operands if there is none."""
     if node.op_type not in ("Conv", "Gemm", "MatMul"):
         return Reason(Condition.OPERATOR), []
     if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
@@ -201,7 +201,7 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
 
 
 def _check_shapes(node: ir.Node, operands: list[Operand], scope: Scope) -> Reason | None:
-    """Whether there are as many scales as the kernel takes, by their number alone."""
+    """Whether the number of scales is one that the kernel accepts."""
     left, right = operands
     if node.op_type == "Conv":
         if left.scales != 1:
@@ -220,7 +220,7 @@ def _check_shapes(node: ir.Node, operands: list[Operand], scope: Scope) -> Reaso
 
 
 def _wrong(node: ir.Node, operands: list[Operand], scope: Scope) -> str:
-    """Whether scales belong to another axis than the kernel takes them for."""
+    """Whether the scales belong to another axis than the kernel assumes."""
     for index, operand in enumerate(operands):
         if operand.scales > 1 and (not operand.direct or operand.axis != kept(node, index, scope)):
             return f"the scales of {operand.dequantize.name} are along another axis than the kernel takes them for"
@@ -240,7 +240,7 @@ def _axis(node: ir.Node, size: int, scope: Scope) -> int | None:
 
 
 def _moved(node: ir.Node, axis: int | None, direct: bool, scope: Scope) -> tuple[int | None, bool]:
-    """Where an axis is behind a node that rearranges, and whether that is certain."""
+    """The index of an axis after a node that rearranges, and whether it is certain."""
     if axis is None or node.op_type in ("Cast", "Identity"):
         return axis, direct
     before, after = scope.shape(node.inputs[0]), scope.shape(node.outputs[0])
@@ -253,7 +253,7 @@ def _moved(node: ir.Node, axis: int | None, direct: bool, scope: Scope) -> tuple
     old, new = list(before.numpy()), list(after.numpy())
     if node.op_type == "Expand":
         return axis + len(new) - len(old), direct
-    for place, size in enumerate(new):  # the same axis still, where what is before and behind it holds as much
+    for place, size in enumerate(new):  # the same axis, if as many elements are before and after it
         if size == old[axis] and _product(new[:place]) == _product(old[:axis]):
             return place, direct
     return None, False
@@ -274,7 +274,7 @@ def _is_int4(value: ir.Value | None, scope: Scope) -> bool:
 
 
 def _size(value: ir.Value | None, scope: Scope) -> int:
-    """How many numbers a scale has; 0 where that is unknown."""
+    """The number of elements of a scale; 0 if unknown."""
     shape = scope.shape(value)
     return _product(list(shape.numpy())) if shape is not None and shape.is_static() else 0
 

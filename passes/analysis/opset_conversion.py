@@ -22,7 +22,7 @@ from passes.core.graphs import Scope
 from passes.core.inference import SMALL, first_line
 
 LOWEST = 7
-"""The oldest opset: what came before, ONNX Runtime does not run, so nobody could prove a conversion right."""
+"""The oldest opset: ONNX Runtime does not run earlier ones, so that conversions could not be verified."""
 
 _CONTROL = {"If", "Loop", "Scan"}
 _SOFTMAX = {"Softmax", "LogSoftmax", "Hardmax"}
@@ -36,7 +36,7 @@ class UnconvertibleError(Exception):
 
 @dataclass(frozen=True)
 class Converted:
-    """What a node becomes.
+    """The conversion of a node.
 
     Attributes:
         proposal: the replacement.
@@ -47,7 +47,7 @@ class Converted:
     main: ir.Node
 
     def commit(self, maker: str) -> None:
-        """Put it in the place of the node, whose name and metadata the main one keeps."""
+        """Replace the node; the main new node keeps its name and metadata."""
         node = self.proposal.node
         for old, new in zip(node.outputs, self.proposal.outputs, strict=True):
             if new is not None:
@@ -74,7 +74,7 @@ class Converter:
         self._known: dict[bytes, onnx.GraphProto | None] = {}
 
     def convert(self, node: ir.Node) -> Converted | None:
-        """What a node becomes; None where it stays as it is.
+        """The conversion of a node; None if it is valid unchanged.
 
         Raises:
             UnconvertibleError: why there is nothing that it could become.
@@ -94,7 +94,7 @@ class Converter:
         return self._build(node, found) if found is not None else None
 
     def _isolate(self, node: ir.Node) -> onnx.ModelProto:
-        """A model of the node alone, with names that depend on nothing but the node."""
+        """A model of the node alone, with canonical names."""
         proto = ir.serde.serialize_node(node)
         for name in ("name", "doc_string", "metadata_props", "device_configurations"):
             proto.ClearField(name)
@@ -120,7 +120,7 @@ class Converter:
         return ir.serde.serialize_value(known)
 
     def _travel(self, model: onnx.ModelProto) -> onnx.GraphProto | None:
-        """What a node becomes from one opset to the next, up to the target; None where it stays as it is."""
+        """Convert a node opset by opset, up to the target; None if it is valid unchanged."""
         before = onnx.ModelProto()
         before.CopyFrom(model)
         step = 1 if self.target > self.source else -1
@@ -133,7 +133,7 @@ class Converter:
         return model.graph if changed else None
 
     def _check(self, before: onnx.ModelProto, after: onnx.ModelProto) -> None:
-        """Require that the result is valid, and has the types and shapes of the source."""
+        """Check that the result is valid, and has the types and shapes of the source."""
         for node in after.graph.node:
             schema = schemas.schema(node.op_type, self.target)
             if schema is None:
@@ -156,7 +156,7 @@ class Converter:
             raise UnconvertibleError("the size of its output is computed otherwise there")
 
     def _check_control(self, node: ir.Node) -> None:
-        """Control flow says the same in all opsets, of ever more types; its bodies are converted by themselves."""
+        """Control flow has the same meaning in all opsets, for more types; its bodies are converted separately."""
         if node.op_type == "Scan" and min(self.source, self.target) < 9:
             raise UnconvertibleError("Scan of opset 8 has other inputs than later ones")
         for value in (*_inputs(node), *node.outputs):
@@ -164,7 +164,7 @@ class Converter:
                 raise UnconvertibleError(f"opset {self.target} has no {node.op_type} of {value.type}")
 
     def _constant(self, node: ir.Node) -> Converted | None:
-        """A Constant, whose tensor may be large and is not handed over; before opset 12 it was given as a tensor."""
+        """A Constant, whose tensor may be large and is not copied; before opset 12 it must be a tensor."""
         tensor = graphs.constant_of(node)
         if tensor is None or not self._takes("Constant", ir.TensorType(tensor.dtype)):
             raise UnconvertibleError(f"opset {self.target} has no such constants")
@@ -206,7 +206,7 @@ class Converter:
 
 
 def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
-    """Whether an operator is defined anew between two opsets.
+    """Whether an operator is redefined between two opsets.
 
     Raises:
         UnconvertibleError: it is not defined in one of them.
@@ -219,11 +219,11 @@ def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
         raise UnconvertibleError(f"opset {source}, which the model imports, has no {op_type}")
     if first > target:
         raise UnconvertibleError(f"there is {op_type} only since opset {first}")
-    return schemas.changes(op_type, source, target)
+    return schemas.is_redefined(op_type, source, target)
 
 
 def stays(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
-    """Whether a node means the same in another opset as it is.
+    """Whether a node has the same meaning in another opset.
 
     Raises:
         UnconvertibleError: its operator is not defined in one of the two.
@@ -235,20 +235,23 @@ def stays(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
 
 
 def _stays(node: onnx.NodeProto, source: int, target: int) -> bool:
-    """Whether a node means the same in the next opset without any change."""
-    if not schemas.changes(node.op_type, source, target):
+    """Whether a node has the same meaning in the next opset."""
+    if not schemas.is_redefined(node.op_type, source, target):
         return True
-    return schemas.alike(node.op_type, source, target) and schemas.superfluous(node, source, target) == []
+    return (
+        schemas.is_same_definition(node.op_type, source, target)
+        and schemas.removable_attributes(node, source, target) == []
+    )
 
 
 def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
-    """A node, and what it has become, in the next opset."""
+    """Convert a model of a node to the next opset."""
     for node in model.graph.node:
         if node.op_type in _SOFTMAX and max(source, target) == 13:
             _check_axis(node, model.graph, source)
-        if node.op_type == "GroupNormalization" and max(source, target) == 21:  # the converter leaves it as it is
+        if node.op_type == "GroupNormalization" and max(source, target) == 21:  # the converter does not change it
             raise UnconvertibleError("before opset 21 its scale and bias are those of groups, not of channels")
-        name = schemas.too_new(node, source, target)
+        name = schemas.unsupported_value(node, source, target)
         if name is not None:
             raise UnconvertibleError(f"opset {target} does not know the value of its {name}")
     if not all(info.type.WhichOneof("value") for info in model.graph.input):
@@ -262,18 +265,18 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
             raise UnconvertibleError(_clean(error)) from None
         return _without(model, source, target, f"no way is known from opset {source} to {target}")
     for node in result.graph.node:
-        if node.op_type == "Resize" and (source, target) == (10, 11):  # the converter forgets what had no name before
+        if node.op_type == "Resize" and (source, target) == (10, 11):  # the converter loses unnamed inputs
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
-        _drop(node, schemas.defaults(node, source, target))  # it forgets these as well
+        _drop(node, schemas.default_attributes(node, source, target))  # which the converter leaves
     return onnx.shape_inference.infer_shapes(result)
 
 
 def _without(model: onnx.ModelProto, source: int, target: int, obstacle: str) -> onnx.ModelProto:
-    """The same nodes without what says nothing in the next opset; ``obstacle`` is why the converter does not do it."""
+    """The same nodes without attributes that are redundant in the next opset; ``obstacle`` is the converter's error."""
     for node in model.graph.node:
-        if schemas.changes(node.op_type, source, target):
-            dropped = schemas.superfluous(node, source, target)
+        if schemas.is_redefined(node.op_type, source, target):
+            dropped = schemas.removable_attributes(node, source, target)
             if dropped is None:
                 raise UnconvertibleError(obstacle)
             _drop(node, dropped)
@@ -287,7 +290,7 @@ def _drop(node: onnx.NodeProto, names: list[str]) -> None:
 
 
 def _check_axis(node: onnx.NodeProto, graph: onnx.GraphProto, source: int) -> None:
-    """Before opset 13 a softmax went over all axes from its own on, which the converter minds on the way up alone."""
+    """Before opset 13 a softmax covers all axes from ``axis`` on; the converter respects that only when upgrading."""
     if source == 12 and node.op_type != "Hardmax":
         return
     kind = next((info.type.tensor_type for info in graph.input if info.name == node.input[0]), None)
@@ -298,7 +301,7 @@ def _check_axis(node: onnx.NodeProto, graph: onnx.GraphProto, source: int) -> No
 
 
 def _inferred(model: onnx.ModelProto, version: int) -> list[onnx.ValueInfoProto]:
-    """What follows for the outputs from the inputs alone."""
+    """The outputs as inferred from the inputs alone."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     bare.ClearField("opset_import")
@@ -328,7 +331,7 @@ def _inputs(node: ir.Node) -> Iterable[ir.Value]:
 
 
 def _text(kind: ir.TypeProtocol) -> str:
-    """A type as the definitions of operators write it."""
+    """A type as in operator schemas."""
     if isinstance(kind, ir.SequenceType):
         return f"seq({_text(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):

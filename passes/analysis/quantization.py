@@ -1,4 +1,4 @@
-"""What passes and forecasts need to know of quantization: its operators, their parameters, and their ranges.
+"""Quantization: its operators, their parameters, and their ranges.
 
     QuantizeLinear(x, s, z)    =  saturate(round(x / s) + z)
     DequantizeLinear(q, s, z)  =  (q − z) · s
@@ -34,7 +34,7 @@ def is_dequantize(node: ir.Node | None) -> bool:
 
 
 def is_quantizer(node: ir.Node) -> bool:
-    """Whether a node rounds floats, or integers of more bits, to a grid: outputs depend on rounding there."""
+    """Whether a node rounds floats, or integers of more bits, to a grid."""
     dynamic = node.op_type == "DynamicQuantizeLinear"
     return node.op_type == "QuantizeLinear" or dynamic or node.op_type.startswith(("QLinear", "QGemm"))
 
@@ -70,7 +70,7 @@ def zero_point(node: ir.Node) -> ir.Value | None:
 
 
 def quantized_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
-    """The dtype of the integers that a QuantizeLinear makes or a DequantizeLinear takes; None where it is unknown."""
+    """The quantized dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
     zero = zero_point(node)
     if is_dequantize(node):
         return scope.dtype(node.inputs[0]) or (scope.dtype(zero) if zero is not None else None)
@@ -99,11 +99,11 @@ class Parameters:
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale for all."""
+        """Whether there is one scale for the whole tensor."""
         return self.scale.size == 1 and self.block == 0
 
     def bounds(self) -> tuple[Array, Array]:
-        """The smallest and largest numbers that the integers can stand for."""
+        """The smallest and largest numbers that the integers can represent."""
         with np.errstate(over="ignore"):  # it may be infinite
             low, high = (
                 np.asarray((int(limit) - self.zero).astype(np.float32) * self.scale.astype(np.float32))
@@ -113,7 +113,7 @@ class Parameters:
 
 
 def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
-    """The parameters of a QuantizeLinear or DequantizeLinear of integers; why they are not known where they are not."""
+    """The parameters of an integer QuantizeLinear or DequantizeLinear; the reason if they are unknown."""
     scale, zero = scope.constant(node.inputs[1]), zero_point(node)
     offset = scope.constant(zero)
     if scale is None or (zero is not None and offset is None):
@@ -132,7 +132,7 @@ def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
 
 
 def aligned(array: Array, found: Parameters, rank: int | None) -> Array | None:
-    """A bound in a shape that broadcasts with the tensor; None where that needs a rank that is unknown, or blocks."""
+    """A bound in a shape that broadcasts with the tensor; None for blocks, or if an unknown rank is needed."""
     if array.size == 1 and found.block == 0:
         return array.reshape(())
     if array.ndim != 1 or rank is None:
@@ -163,5 +163,5 @@ def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bo
 
 
 def plain(node: ir.Node, scope: Scope, *operators: str) -> bool:
-    """Whether a node is one of the standard's operators of these names."""
+    """Whether a node is one of these standard operators."""
     return node.domain == "" and node.op_type in operators and is_plain(node, scope)

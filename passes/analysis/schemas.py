@@ -1,8 +1,8 @@
 """What changed between two opsets for one use of an operator, as far as ONNX's definitions tell.
 
-Most new versions of operators only take in more types, or get an attribute whose default says what was always so. A
-node that uses nothing of what is new, or of what went, means the same in both; where a definition does not tell that
-the meaning changed, it is listed here.
+Most new versions of operators only accept more types, or add an attribute whose default is the old behaviour. A node
+that uses nothing that was added or removed has the same meaning in both. Changes of meaning that the schemas do not
+show are listed here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from functools import cache
 
 import onnx
 
-_MEANS_OTHER = {
-    ("GroupNormalization", 21),  # scale and bias were of groups, and are of channels
-    ("Hardmax", 13),  # went over all axes from its own on, as did the other two
+_CHANGED_MEANING = {
+    ("GroupNormalization", 21),  # scale and bias were per group, now per channel
+    ("Hardmax", 13),  # covered all axes from ``axis`` on, like LogSoftmax and Softmax
     ("LogSoftmax", 13),
     ("Mod", 28),  # of floats without fmod was not allowed
-    ("Resize", 11),  # mapped coordinates otherwise
-    ("RoiAlign", 16),  # mapped coordinates otherwise
+    ("Resize", 11),  # mapped coordinates differently
+    ("RoiAlign", 16),  # mapped coordinates differently
     ("Softmax", 13),
 }
-"""Operators, and the opsets from which on they mean something else although they look the same."""
+"""Operators and the opsets that changed their meaning, but not their form."""
 _VALUES = {
     ("Pad", "mode", b"wrap"): 19,
     ("Resize", "coordinate_transformation_mode", b"half_pixel_symmetric"): 19,
@@ -34,14 +34,14 @@ _VALUES = {
     ("ScatterND", "reduction", b"max"): 18,
     ("ScatterND", "reduction", b"min"): 18,
 }
-"""Values of attributes that came later than the attributes, and when."""
+"""Values of attributes that were added later than the attributes, and the opsets."""
 _BROADCASTS = {"Max": 8, "Mean": 8, "Min": 8, "Sum": 8}
-"""Operators whose inputs had to have the same shape before an opset."""
+"""Operators and the opsets since which they broadcast."""
 
 
 @cache
 def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """The definition of a standard operator in an opset; None where it is not defined, or was taken out."""
+    """The schema of a standard operator in an opset; None if it is not defined, or deprecated."""
     try:
         found = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
@@ -51,7 +51,7 @@ def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
 
 @cache
 def versions(op_type: str) -> tuple[int, ...]:
-    """The opsets that define a standard operator anew; none for an operator that ONNX does not have."""
+    """The opsets that redefine a standard operator; none if ONNX does not have it."""
     return tuple(sorted(_history().get(op_type, ())))
 
 
@@ -64,13 +64,13 @@ def _history() -> dict[str, set[int]]:
     return found
 
 
-def changes(op_type: str, source: int, target: int) -> bool:
-    """Whether an operator is defined anew on the way from one opset to another."""
+def is_redefined(op_type: str, source: int, target: int) -> bool:
+    """Whether an operator is redefined between two opsets."""
     return any(min(source, target) < version <= max(source, target) for version in versions(op_type))
 
 
-def superfluous(node: onnx.NodeProto, source: int, target: int) -> list[str] | None:
-    """The attributes that a node must lose to mean the same in the next opset.
+def removable_attributes(node: onnx.NodeProto, source: int, target: int) -> list[str] | None:
+    """The attributes to remove from a node so that it has the same meaning in the next opset.
 
     Args:
         node: a standard operator.
@@ -78,12 +78,12 @@ def superfluous(node: onnx.NodeProto, source: int, target: int) -> list[str] | N
         target: the opset before or after that.
 
     Returns:
-        Their names, of which each says what is always so in the target; None where the node cannot stay as it is, or
-        the definitions do not tell.
+        Their names: each has the value that is implied in the target. None if the node must change otherwise, or if the
+        schemas do not tell.
     """
     old, new = schema(node.op_type, source), schema(node.op_type, target)
     boundary = max(source, target)
-    if old is None or new is None or (node.op_type, boundary) in _MEANS_OTHER:
+    if old is None or new is None or (node.op_type, boundary) in _CHANGED_MEANING:
         return None
     if not _fits(node.input, old.inputs, new.inputs, new.min_input):
         return None
@@ -93,30 +93,32 @@ def superfluous(node: onnx.NodeProto, source: int, target: int) -> list[str] | N
     if [each.name for each in old.outputs[:used]] != [each.name for each in new.outputs[:used]]:
         return None
     given = {attribute.name for attribute in node.attribute}
-    dropped = defaults(node, source, target)
-    if too_new(node, source, target) or any(name not in new.attributes and name not in dropped for name in given):
+    dropped = default_attributes(node, source, target)
+    if unsupported_value(node, source, target) or any(
+        name not in new.attributes and name not in dropped for name in given
+    ):
         return None
     for name, formal in old.attributes.items():
         if name in new.attributes:
             if formal.default_value != new.attributes[name].default_value:
                 return None
         elif target > source and name not in given and formal.default_value.type:
-            return None  # an attribute went that said something even where it was not given
+            return None  # a removed attribute had a default
     if any(formal.required and name not in given for name, formal in new.attributes.items()):
         return None
     return dropped
 
 
-def too_new(node: onnx.NodeProto, source: int, target: int) -> str | None:
-    """The attribute of a node whose value the next opset does not know."""
+def unsupported_value(node: onnx.NodeProto, source: int, target: int) -> str | None:
+    """The attribute of a node whose value the next opset does not support."""
     for attribute in node.attribute:
         if target < _VALUES.get((node.op_type, attribute.name, attribute.s), 0) <= source:
             return str(attribute.name)
     return None
 
 
-def defaults(node: onnx.NodeProto, source: int, target: int) -> list[str]:
-    """The attributes of a node that the next opset does not have, and that say what is said without them."""
+def default_attributes(node: onnx.NodeProto, source: int, target: int) -> list[str]:
+    """The attributes of a node that the next opset removed, and that have their default values."""
     old, new = schema(node.op_type, source), schema(node.op_type, target)
     if old is None or new is None:
         return []
@@ -129,8 +131,8 @@ def defaults(node: onnx.NodeProto, source: int, target: int) -> list[str]:
     ]
 
 
-def alike(op_type: str, source: int, target: int) -> bool:
-    """Whether two definitions of an operator have the same attributes and defaults, and take the same shapes."""
+def is_same_definition(op_type: str, source: int, target: int) -> bool:
+    """Whether two versions of an operator have the same attributes and defaults, and accept the same shapes."""
     if target < _BROADCASTS.get(op_type, 0) <= source:
         return False
     old, new = schema(op_type, source), schema(op_type, target)
@@ -145,7 +147,7 @@ def _fits(
     new: Sequence[onnx.defs.OpSchema.FormalParameter],
     least: int,
 ) -> bool:
-    """Whether the inputs or outputs of a node are what they were: optional, or any number of them, or neither."""
+    """Whether the inputs or outputs of a node are of the same kinds in both: required, optional, or variadic."""
     if len(names) < least:
         return False
     for index, name in enumerate(names):

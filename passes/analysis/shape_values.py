@@ -1,9 +1,9 @@
-"""What the arithmetic of shapes says without running it, where only some dimensions are known.
+"""Shape arithmetic on partially known shapes.
 
     Gather(Shape(x: [batch, 12, n]), 1)  =  12
 
-`Elements` follows lists of integers from Shape through the operators that pick and arrange; computing with them is left
-to ONNX Runtime.
+`Elements` propagates lists of integers from Shape through operators that select and arrange them; arithmetic on them is
+left to ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Known:
     """What is known of an integer tensor.
 
     Attributes:
-        elements: its elements; None for those that are not known.
+        elements: its elements; None for unknown ones.
         rank: 0 for a scalar, which has one element, or 1.
         dtype: int32 or int64.
     """
@@ -36,7 +36,7 @@ class Known:
     dtype: ir.DataType = ir.DataType.INT64
 
     def tensor(self) -> ir.TensorProtocol | None:
-        """The tensor, if all of it is known."""
+        """The tensor, if all its elements are known."""
         if None in self.elements:
             return None
         array = np.array(self.elements, self.dtype.numpy())
@@ -44,14 +44,14 @@ class Known:
 
 
 class Elements:
-    """Remembers what is known of the integer lists of a scope."""
+    """The known integer lists of a scope."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._known: dict[ir.Value, Known | None] = {}
 
     def follow(self, node: ir.Node) -> Known | None:
-        """What is known of the output of a node; nodes must be followed in topological order."""
+        """What is known of the output of a node; must be called in topological order."""
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         if rule is None or len(node.outputs) != 1:
             return None
@@ -62,7 +62,7 @@ class Elements:
         return None
 
     def of(self, value: ir.Value | None) -> Known | None:
-        """What is known of a value: constants are known wholly."""
+        """What is known of a value; constants are fully known."""
         if value is None:
             return None
         if value not in self._known:
@@ -75,7 +75,7 @@ class Elements:
         return self._known[value]
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape that may be relied on."""
+        """See `Scope.shape`."""
         return self._scope.shape(value)
 
 
@@ -118,7 +118,7 @@ def _slice(node: ir.Node, elements: Elements) -> Known | None:
     if start is None or end is None or (step is None and len(node.inputs) > 4 and node.inputs[4] is not None):
         return None
     if (step or 1) < 0:
-        return None  # its bounds are clamped by other rules than Python's
+        return None  # its bounds are clamped differently from Python's
     return Known(data.elements[start:end:step], 1, data.dtype)
 
 
@@ -129,7 +129,7 @@ def _concat(node: ir.Node, elements: Elements) -> Known | None:
         if part is not None:
             whole += part.elements
             continue
-        shape = elements.shape(value)  # not known, but perhaps how many there are
+        shape = elements.shape(value)  # unknown elements, whose number may be known
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int) or shape[0] > _LIMIT:
             return None
         whole += (None,) * shape[0]

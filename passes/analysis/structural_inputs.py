@@ -1,7 +1,7 @@
-"""Which inputs of a model say how it computes rather than what: shapes, axes, pads, counts, limits.
+"""Structural inputs of a model: those that are shapes, axes, pads, counts or limits rather than data.
 
-A runtime wants these constant, and a deployment mostly has them so. An input is structural where an operator takes it,
-at once or through the arithmetic of shapes, as such an operand, and nothing takes it as data.
+Runtimes require these to be constant, and in most deployments they are. An input is structural if operators use it only
+as such an operand, directly or through shape arithmetic.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Upsample": (1,),
     **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
 }
-"""The operands, by operator, that say how it computes."""
+"""The indices of structural operands, by operator."""
 _ARITHMETIC = {
     "Add",
     "Cast",
@@ -67,7 +67,7 @@ _ARITHMETIC = {
     "Sub",
     "Unsqueeze",
 }
-"""What shapes are computed with."""
+"""Operators of shape arithmetic."""
 
 
 def structural_inputs(model: ir.Model) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tensors as keys: equal where dtype, shape and every byte are, and read no further than it takes to tell."""
+"""Tensors as dictionary keys: equal if dtype, shape and every byte are, and read only as far as needed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import onnx_ir as ir
 from passes.core import graphs
 
 _HEAD = 4096
-"""How many bytes are read of every tensor; the rest, only of those that agree so far."""
+"""The bytes of every tensor that are read; the rest is read only of tensors that are equal so far."""
 
 
-class Content:
+class TensorKey:
     """A tensor by its dtype, shape and bytes: -0.0 is not 0.0, and a NaN is itself only with the same bits.
 
     Args:
-        tensor: of any dtype; it is read where it lies, and not copied unless its elements are packed or strided.
+        tensor: of any dtype; it is read in place, and copied only if its elements are packed or strided.
     """
 
     def __init__(self, tensor: ir.TensorProtocol) -> None:
         self._tensor = tensor
-        self._start = (kind(tensor), self._head())
+        self._start = (dtype_and_shape(tensor), self._head())
 
     def __hash__(self) -> int:
         return hash(self._start)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Content) and self._start == other._start and self._digest == other._digest
+        return isinstance(other, TensorKey) and self._start == other._start and self._digest == other._digest
 
     def _head(self) -> bytes | tuple[bytes, ...]:
         if self._tensor.dtype == ir.DataType.STRING:
@@ -39,14 +39,14 @@ class Content:
 
     @cached_property
     def _digest(self) -> bytes:
-        """A cryptographic hash of what comes after the head; empty where nothing does."""
+        """A cryptographic hash of all bytes after the head; empty if there are none."""
         if self._tensor.dtype == ir.DataType.STRING or self._tensor.nbytes <= _HEAD:
             return b""
         return hashlib.blake2b(_view(self._tensor)[_HEAD:].data, digest_size=32).digest()
 
 
-def kind(tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...]]:
-    """What can be told apart without reading: dtype and shape."""
+def dtype_and_shape(tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...]]:
+    """The part of the key that needs no reading."""
     return tensor.dtype, tuple(tensor.shape.numpy())
 
 

@@ -1,10 +1,10 @@
-"""Between which numbers a value certainly is, as far as the operators that made it say so.
+"""Bounds of the elements of a value, as far as the operators that compute it imply them.
 
     Clip, Relu, Sigmoid, Softmax, Tanh, …       bounds of their own
     DequantizeLinear                            (qmin − z)·s … (qmax − z)·s
-    Reshape, Transpose, MaxPool, Concat, …      the bounds of what goes in
+    Reshape, Transpose, MaxPool, Concat, …      the bounds of the input
 
-Bounds are of real numbers: an average of numbers within them may leave them by a rounding.
+The bounds hold for real numbers: rounding may exceed them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from passes.core.graphs import Scope
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
-"""That of a value of which nothing is known."""
+"""The range of a value without known bounds."""
 
 _DEPTH = 32
 _OWN: dict[str, Range] = {
@@ -44,7 +44,7 @@ _KEEPING = (
 
 
 def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Range:
-    """The least and the largest number that ``value`` may hold; infinities where nothing is known."""
+    """The least and the largest number that ``value`` may hold; infinite if unknown."""
     node = value.producer() if value is not None else None
     if node is None or depth == 0:
         return ANY
@@ -74,7 +74,7 @@ def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Ra
             return min(lows), max(highs)
         choose = max if node.op_type == "Max" else min
         return choose(lows), choose(highs)
-    if plain(node, scope, "AveragePool", "Pad"):  # what they pad with is zero
+    if plain(node, scope, "AveragePool", "Pad"):  # the padding value is zero
         if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0) != 0.0):
             return ANY
         low, high = value_range(first, scope, depth - 1)
@@ -83,7 +83,7 @@ def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Ra
 
 
 def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> float:
-    """A limit of Clip: an input, or before opset 11 an attribute; ``none`` where it has none, or a computed one."""
+    """A limit of Clip: an input, or before opset 11 an attribute; ``none`` if it has none, or one that is computed."""
     if name in node.attributes:
         return float(node.attributes.get_float(name, none))
     tensor = scope.constant(node.inputs[index]) if index < len(node.inputs) else None
@@ -91,7 +91,7 @@ def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> f
 
 
 def _constant(value: ir.Value | None, scope: Scope) -> Range | None:
-    """The range of a constant; None for anything else, and for large ones, which are not read."""
+    """The range of a constant; None for other values, and for large constants, which are not read."""
     tensor = scope.constant(value)
     if tensor is None or not tensor.size or tensor.nbytes > 65536:
         return None

@@ -1,12 +1,12 @@
-"""Compute once what is computed twice.
+"""Merge nodes that compute the same.
 
     y1 = f(x), y2 = f(x)        the same operator, inputs, attributes and outputs        →  y1 for both
 
-Each graph is looked at by itself. An output of the graph keeps its name: one that would have a second is an Identity of
-the other.
+Each graph is processed by itself. An output of the graph keeps its name: of two that are equal, one becomes an Identity
+of the other.
 
-Left alone: nodes with subgraphs, calls of functions, and operators outside of ONNX, which may have side effects. Skips:
-random operators, of which each draws its own numbers.
+Not merged: nodes with subgraphs, calls of functions, and operators outside of ONNX, which may have side effects. Skips:
+random operators, each of which draws its own numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from passes.analysis.randomness import is_random
-from passes.analysis.tensor_identity import Content
+from passes.analysis.tensor_identity import TensorKey
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Skip
 from passes.core.edit import Proposal
@@ -32,12 +32,12 @@ _CHEAP = {"Constant", "Identity"}
 
 @dataclass(frozen=True)
 class EliminateCommonSubexpressions(Pass):
-    """Compute once what is computed twice."""
+    """Merge nodes that compute the same."""
 
     name = "eliminate-common-subexpressions"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Go through each graph from its beginning, so that equal nodes after equal nodes are found as well."""
+        """Process each graph in topological order, so that equal consumers of merged nodes are found as well."""
         result = Result(model)
         for scope in graphs.scopes(model):
             graphs.name_nodes(scope)
@@ -64,7 +64,7 @@ class EliminateCommonSubexpressions(Pass):
 
 
 def _key(node: ir.Node, scope: Scope) -> Hashable | None:
-    """What two nodes that compute the same have in common; None for a node that must stay as it is."""
+    """A key that is equal for nodes that compute the same; None for a node that must not be merged."""
     if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
         return None
     attributes: list[Hashable] = []
@@ -82,7 +82,7 @@ def _key(node: ir.Node, scope: Scope) -> Hashable | None:
 
 
 def _attribute(attribute: ir.Attr) -> Hashable | None:
-    """An attribute by its bits; None for graphs, types and sparse tensors."""
+    """A key of an attribute's exact value; None for graphs, types and sparse tensors."""
     kind = attribute.type
     if attribute.is_ref():
         return kind, "of the caller", attribute.ref_attr_name
@@ -97,14 +97,14 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
             floats = attribute.as_floats()
             return kind, struct.pack(f"<{len(floats)}d", *floats)
         case ir.AttributeType.TENSOR:
-            return kind, Content(attribute.as_tensor())
+            return kind, TensorKey(attribute.as_tensor())
         case ir.AttributeType.TENSORS:
-            return kind, tuple(map(Content, attribute.as_tensors()))
+            return kind, tuple(map(TensorKey, attribute.as_tensors()))
     return None
 
 
 def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
-    """Why a node cannot give way to its twin; empty where that goes without saying."""
+    """Why a node cannot be replaced by its twin; empty if that needs no report."""
     if is_random(node, scope):
         return "it may be random"
     for old, new in zip(node.outputs, twin.outputs, strict=False):
@@ -116,6 +116,6 @@ def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
 
 
 def _inherit(twin: ir.Node, node: ir.Node) -> None:
-    """Let the twin stand for what the node stood for."""
+    """Add the origin of the node to that of its twin."""
     names = dict.fromkeys([*graphs.origin(twin), *graphs.origin(node)])
     twin.metadata_props[graphs.ORIGIN] = json.dumps(list(names))

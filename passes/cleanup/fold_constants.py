@@ -1,16 +1,15 @@
-"""Compute what depends on constants alone, and what shapes imply, before the model runs.
+"""Compute what depends on constants only, and what shapes imply, before the model runs.
 
     y = f(constants)                                       →  y, an initializer
     Shape(x: [2, n, 12])[2], Size(x: [2, 3])               →  12, 6
     Constant                                               →  an initializer
 
 ONNX Runtime computes, with its optimizations off, all islands of constants in one session. In functions, which have no
-initializers, results are Constant nodes. Each round makes more shapes known, which ONNX's inference finds, until
-nothing is left to fold.
+initializers, results are Constant nodes. Folding and shape inference alternate until nothing is left to fold.
 
 Skips: random operators, operators outside of ONNX, what ONNX Runtime cannot compute (with its reason), and results
-larger than ``max-bytes`` and than the weights that they replace. Quantized constants are the business of fold-qdq, and
-Identity is that of remove-identity.
+larger than ``max-bytes`` and than the weights that they replace. Quantized constants are left to fold-qdq, and Identity
+to remove-identity.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LEFT = {
     "DequantizeLinear",
     "DynamicQuantizeLinear",
     "QuantizeLinear",
-    # results that are no tensors
+    # results that are not tensors
     "Optional",
     "OptionalGetElement",
     "SequenceConstruct",
@@ -46,10 +45,10 @@ _LEFT = {
 
 @dataclass(frozen=True)
 class FoldConstants(Pass):
-    """Compute what depends on constants alone, and what shapes imply.
+    """Compute what depends on constants only, and what shapes imply.
 
     Attributes:
-        max_bytes: a result may be larger than this only where it replaces as many bytes of weights.
+        max_bytes: a result may be larger than this only if it replaces as many bytes of weights.
     """
 
     name = "fold-constants"
@@ -57,7 +56,7 @@ class FoldConstants(Pass):
     max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Fold round by round: each function, then the main graph with its subgraphs, which takes shapes from them."""
+        """Fold each function, then the main graph with its subgraphs, since inference takes shapes from functions."""
         result = Result(model)
         main, *functions = graphs.scopes(model)
         for scope in (*functions, main):
@@ -69,17 +68,17 @@ class FoldConstants(Pass):
                 _fold_with_shapes(folder, model)
                 _lift(scope, context, result)
             else:
-                while folder.round():
+                while folder.fold():
                     pass
             folder.report()
         return result
 
 
 def _fold_with_shapes(folder: Folder, model: ir.Model) -> None:
-    """Fold and infer in turn, and only when that comes to an end ask ONNX for what shape arithmetic may still say."""
+    """Fold and infer alternately; only when nothing is left, let ONNX propagate the values of shapes."""
     infer(model, propagate=False)
     while True:
-        while constants := folder.round():
+        while constants := folder.fold():
             infer_after(constants, folder.scope)
         if not infer(model, declared=False).learned:
             return
@@ -94,7 +93,7 @@ def _accept(node: ir.Node, scope: Scope) -> Refusal | None:
 
 
 def _lift(scope: Scope, context: Context, result: Result) -> None:
-    """Turn Constant nodes into initializers, but for outputs of a graph."""
+    """Turn Constant nodes into initializers, except those of graph outputs."""
     for node in list(scope.nodes()):
         tensor = graphs.constant_of(node)
         graph = node.graph

@@ -1,11 +1,9 @@
-"""Infer the types and shapes of all values, by ONNX's inference with propagation of shape arithmetic.
+"""Infer the types and shapes of all values, by ONNX's inference with propagation of shape values.
 
-Behind operators that are not ONNX's, ONNX Runtime tells.
+ONNX Runtime infers those after operators that ONNX does not define. Nothing is computed, no weight is read, and known
+types and shapes are kept.
 
-    nothing is computed and no weight is read; what is known already is never lost
-
-Skips: a value whose declared type or shape contradicts what its inputs imply keeps it, and other passes do not rely on
-it.
+Skips: a value whose declared type or shape contradicts inference keeps it, but other passes do not rely on it.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class InferShapes(Pass):
     idempotent = True
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Merge what inference finds into the values of the main graph and its subgraphs."""
+        """Merge the inferred types and shapes into the values of the main graph and its subgraphs."""
         result = Result(model)
         inferred = infer(model, commit=context.budget.take)
         if foreign := infer_foreign(model) if context.budget.left != 0 else []:

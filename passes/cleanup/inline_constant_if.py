@@ -1,10 +1,10 @@
-"""Replace an If whose condition is constant by the branch that it always takes.
+"""Replace an If whose condition is constant by the branch that it takes.
 
     y = If(true){ then: a = Relu(x); y = Neg(a)   else: … }  →  a = Relu(x); y = Neg(a)
 
-The branch's nodes and initializers move as they are into the graph around the If; only a name that is taken there is
-replaced, and the outputs bear the names of the If's. In a function, which has no initializers, those become Constant
-nodes. An output of the graph that was the branch's second name for something gets an Identity.
+The nodes and initializers of the branch move into the graph of the If. They are renamed only if their name is taken
+there; the outputs get the names of those of the If. In a function, which has no initializers, these become Constant
+nodes. A value that the branch returns twice gets an Identity.
 
 Skips: a condition of more than one element, and branches that are not valid ONNX.
 """
@@ -24,12 +24,12 @@ from passes.core.graphs import Scope
 
 @dataclass(frozen=True)
 class InlineConstantIf(Pass):
-    """Replace an If whose condition is constant by the branch that it always takes."""
+    """Replace an If whose condition is constant by the branch that it takes."""
 
     name = "inline-constant-if"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Inline from the outside to the inside, so that branches that are never taken are not looked at."""
+        """Inline from the outside in, so that branches that are never taken are not processed."""
         result = Result(model)
         for scope in graphs.scopes(model):
             graphs.name_nodes(scope)
@@ -39,7 +39,7 @@ class InlineConstantIf(Pass):
 
 @dataclass
 class _Taken:
-    """A branch that is always taken, with what it returns: values of its own, or of the graphs around it."""
+    """The branch that is taken, and the values that it returns: its own, or those of outer graphs."""
 
     branch: ir.Graph
     outputs: list[ir.Value]
@@ -50,8 +50,8 @@ class _Inliner:
     """Inlines within one scope.
 
     Attributes:
-        taken: how many values bear a name: those of several subgraphs may bear the same.
-        nodes: how many nodes bear a name.
+        taken: the number of values by name: those of different subgraphs may have the same name.
+        nodes: the number of nodes by name.
         stopped: the budget is used up.
     """
 
@@ -73,7 +73,7 @@ class _Inliner:
 
         Args:
             graph: rewritten in place.
-            outer: the values around the graph that it may use, by name.
+            outer: the visible values of outer graphs, by name.
         """
         visible = outer.new_child()
         for value in (*graph.inputs, *graph.initializers.values()):
@@ -95,7 +95,7 @@ class _Inliner:
             visible.update((value.name, value) for value in node.outputs if value.name)
 
     def _match(self, node: ir.Node, visible: Mapping[str, ir.Value]) -> _Taken | Skip | None:
-        """The branch that an If always takes, and what it returns."""
+        """The branch that an If takes, and what it returns."""
         if (node.domain, node.op_type) != ("", "If") or node.op_identifier() in self.scope.model.functions:
             return None
         tensor = self.scope.constant(node.inputs[0]) if node.inputs else None
@@ -103,16 +103,16 @@ class _Inliner:
             return None
         name = node.name or ""
         if tensor.size != 1 or tensor.dtype != ir.DataType.BOOL:
-            return Skip(f"its condition is no single boolean, but {tensor.dtype} of {tensor.size} elements", name)
+            return Skip(f"its condition is not a single boolean, but {tensor.dtype} of {tensor.size} elements", name)
         chosen = "then_branch" if tensor.numpy().item() else "else_branch"
         branch = node.attributes[chosen].as_graph() if chosen in node.attributes else None
         if branch is None or branch.inputs or len(branch.outputs) != len(node.outputs):
             return Skip(f"its {chosen} is not valid: it needs no inputs, and as many outputs as the If", name)
         outputs: list[ir.Value] = []
         for old, value in zip(node.outputs, branch.outputs, strict=True):
-            if value.producer() is None and not value.is_initializer():  # the name of a value around the If
+            if value.producer() is None and not value.is_initializer():  # the name of a value of an outer graph
                 if value.name not in visible:
-                    return Skip(f"its {chosen} returns {value.name}, which nothing makes", name)
+                    return Skip(f"its {chosen} returns {value.name}, which nothing computes", name)
                 value = visible[str(value.name)]
             second = value.producer() is None or value.graph is not branch or value in outputs
             if old.is_graph_output() and second and not _has_identity(value, self.scope):
@@ -121,7 +121,7 @@ class _Inliner:
         return _Taken(branch, outputs)
 
     def _inline(self, node: ir.Node, graph: ir.Graph, taken: _Taken) -> list[ir.Node]:
-        """Move a branch into ``graph``, in the place of its If; the nodes that moved."""
+        """Move a branch into ``graph``, replacing its If; returns the moved nodes."""
         branch, outputs = taken.branch, taken.outputs
         for inner in graphs.subgraphs(node):
             if inner is not branch:
@@ -159,7 +159,7 @@ class _Inliner:
         return moved
 
     def _move_constant(self, value: ir.Value, graph: ir.Graph, outputs: list[ir.Value]) -> list[ir.Node]:
-        """Move an initializer; in a function a Constant node stands for it."""
+        """Move an initializer; in a function, it becomes a Constant node."""
         self._rename(value)
         if self.scope.function is None or graph is not self.scope.graph:
             graph.initializers.add(value)
@@ -176,7 +176,7 @@ class _Inliner:
         return [ir.Node("", "Constant", [], [attribute], outputs=[made], name=name)]
 
     def _rename(self, value: ir.Value) -> None:
-        """Give a value that moved another name where a second value bears its own."""
+        """Rename a moved value if another value has the same name."""
         name = value.name or ""
         if name and self.taken[name] > 1:
             self.taken[name] -= 1
@@ -192,7 +192,7 @@ class _Inliner:
             self.nodes[node.name] += 1
 
     def _forget(self, graph: ir.Graph) -> None:
-        """Free the names of a branch that goes away."""
+        """Free the names of a branch that is removed."""
         self._count(graph, -1)
         for node in graph:
             for inner in graphs.subgraphs(node):
@@ -208,12 +208,12 @@ class _Inliner:
 
 
 def _has_identity(value: ir.Value, scope: Scope) -> bool:
-    """Whether Identity takes a value: sequences since opset 14, optionals since 16."""
+    """Whether Identity accepts a value: sequences since opset 14, optionals since 16."""
     return value.type is None or isinstance(value.type, ir.TensorType) or scope.opset() >= 16
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Let the branch's output be what the If's output was, by name and by what was noted of it."""
+    """Give an output of the branch the name and the metadata of that of the If."""
     new.name = old.name
     new.doc_string = old.doc_string or new.doc_string
     new.metadata_props.update(old.metadata_props)

@@ -1,11 +1,11 @@
-"""Put the bodies of the model's own functions in the place of their calls.
+"""Replace calls of the model's functions by their bodies.
 
     y = f<alpha=2>(x)        where f<alpha>(a) = g(a, beta=@alpha)        →  y = g(x, beta=2)
 
-What is called ``inner`` in a function becomes ``caller/inner``, after the node that called it. Functions that nothing
-calls any more are removed.
+A name ``inner`` of a function becomes ``call/inner``, with the name of the calling node. Functions that are no longer
+called are removed.
 
-Skips: a function whose operators mean something else in the opset of the model; it stays, with its calls.
+Skips: a function whose operators have another meaning in the opset of the model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from passes.core.graphs import Scope
 
 @dataclass(frozen=True)
 class InlineFunctions(Pass):
-    """Put the bodies of the model's own functions in the place of their calls."""
+    """Replace calls of the model's functions by their bodies."""
 
     name = "inline-functions"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Inline from the outside in: what a body calls is inlined once the body is in its place.
+        """Inline from the outside in: the calls within a body are inlined after the body itself.
 
         Raises:
             InputError: a function calls itself.
@@ -122,7 +122,7 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
 
 
 def _since(node: ir.Node, version: int) -> int:
-    """The version in which an operator was last changed; an operator that ONNX does not know may change with each."""
+    """The version that last changed an operator; one that ONNX does not define may change with every version."""
     try:
         return onnx.defs.get_schema(node.op_type, version, node.domain).since_version
     except onnx.defs.SchemaError:
@@ -156,7 +156,7 @@ def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal
 
 
 def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
-    """Put the call's attributes in the place of references to them; one that was not given is left out."""
+    """Replace references by the attributes of the call; those that are not given are left out."""
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
@@ -170,7 +170,7 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
-    """Call everything after its caller; sizes that have names in the function say nothing outside of it."""
+    """Prefix names with that of the call; symbolic dimensions of the function have no meaning outside of it."""
 
     def value(each: ir.Value) -> None:
         if each.name:

@@ -27,7 +27,7 @@ class LiftConstantNodes(Pass):
     name = "lift-constant-nodes"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Lift the constants of the main graph and its subgraphs, each to its own graph."""
+        """Lift the constants of the main graph and its subgraphs, each within its graph."""
         result = Result(model)
         scope = Scope(model, model.graph)
         graphs.name_nodes(scope)
@@ -47,7 +47,7 @@ class LiftConstantNodes(Pass):
 
 
 def lift(node: ir.Node, tensor: ir.TensorProtocol, graph: ir.Graph, scope: Scope) -> Rewrite:
-    """Put an initializer of ``graph`` in the place of a Constant node in it, whose ``tensor`` this is."""
+    """Replace a Constant node of ``graph``, with this ``tensor``, by an initializer."""
     old = node.outputs[0]
     new = scope.new_constant(graph, tensor, str(old.name))
     new.doc_string = old.doc_string

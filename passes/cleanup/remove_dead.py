@@ -3,8 +3,8 @@
     nodes none of whose outputs is used, initializers, functions and opset imports
     y, m = MaxPool(x)  →  y = MaxPool(x)        where m, an optional last output, is not used
 
-Inputs and outputs of graphs stay. So do unused outputs of BatchNormalization: before opset 14 their number told whether
-it was training.
+Inputs and outputs of graphs are kept. So are unused outputs of BatchNormalization: before opset 14 their number says
+whether it is in training mode.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from passes.core.graphs import Scope
 
 @dataclass(frozen=True)
 class RemoveDead(Pass):
-    """Remove nodes, initializers, functions and opset imports that nothing needs."""
+    """Remove unused nodes, initializers, functions and opset imports."""
 
     name = "remove-dead"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Remove from the end to the beginning, then what that left unused."""
+        """Remove in reverse topological order, then what is unused because of that."""
         return Result(model, list(_removals(model, context)))
 
 
@@ -77,7 +77,7 @@ def _used(value: ir.Value) -> bool:
 
 
 def _needed_outputs(node: ir.Node, scope: Scope) -> int:
-    """How many outputs a node needs: all up to the last that is used or is not optional."""
+    """The number of outputs that a node needs: up to the last one that is used or required."""
     count = len(node.outputs)
     if count == 1 or _used(node.outputs[-1]) or node.op_type == "BatchNormalization":
         return count

@@ -1,11 +1,11 @@
-"""Remove nodes that hand on their input as it is.
+"""Remove nodes that return their input unchanged.
 
     y = Identity(x), Dropout(x) in inference, Cast(x) to its own dtype, Reshape(x) to its own shape, Transpose(x) in
     order, Pad(x) by 0, Slice(x) of everything, Concat(x), Expand(x) or Tile(x) by ones, Squeeze(x) or Unsqueeze(x) of
     nothing, Flatten of a matrix, Sum(x), Mean(x), Max(x), Min(x)                →  x
 
-Skips: an output of the graph that would become an input, an initializer, a value of an outer graph, or a second name of
-another output: ONNX and MIGraphX want a node there.
+Skips: an output of the graph that would become an input, an initializer, a value of an outer graph, or another output:
+ONNX and MIGraphX require a node there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_FULL = 2**31 - 1
-"""From here on, the end of a slice means all that there is."""
+_SLICE_TO_END = 2**31 - 1
+"""The least end of a slice that means the end of the axis."""
 
 
 def _always(node: ir.Node, scope: Scope) -> bool:
@@ -55,7 +55,7 @@ def _cast_like(node: ir.Node, scope: Scope) -> bool:
 
 
 def _same_shape(node: ir.Node, scope: Scope) -> bool:
-    """Provably the same shape before and after: as numbers, or as names of which none is unknown."""
+    """Whether the shape is certainly unchanged: equal in all dimensions, none of which is unknown."""
     before, after = scope.shape(node.inputs[0]), scope.shape(node.outputs[0])
     return before is not None and after is not None and before == after and not before.has_unknown_dim()
 
@@ -68,7 +68,7 @@ def _reshape(node: ir.Node, scope: Scope) -> bool:
         return False
     copies = _int(node, "allowzero", 0) == 0
     free = [i for i, (old, new) in enumerate(zip(before, wanted, strict=True)) if old != new and (new or not copies)]
-    # the one dimension that is left to be computed is what it was, if the others are kept and hold something
+    # the dimension -1 is computed to be the same as before if the others are the same and not 0
     others = [new for i, new in enumerate(wanted) if i not in free and (new or not copies)]
     return not free or (len(free) == 1 and wanted[free[0]] == -1 and all(others))
 
@@ -91,7 +91,9 @@ def _slice(node: ir.Node, scope: Scope) -> bool:
     steps = _operand(node, scope, 4, "steps", absent=[])
     if starts is None or ends is None or steps is None or any(step != 1 for step in steps):
         return False
-    return (all(start == 0 for start in starts) and all(end >= _FULL for end in ends)) or _same_shape(node, scope)
+    return (all(start == 0 for start in starts) and all(end >= _SLICE_TO_END for end in ends)) or _same_shape(
+        node, scope
+    )
 
 
 def _expand(node: ir.Node, scope: Scope) -> bool:
@@ -111,7 +113,7 @@ def _flatten(node: ir.Node, scope: Scope) -> bool:
 
 
 def _int(node: ir.Node, name: str, default: int | None) -> int | None:
-    """An integer attribute; None where a function's caller decides it."""
+    """An integer attribute; None if the caller of a function supplies it."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -119,7 +121,7 @@ def _int(node: ir.Node, name: str, default: int | None) -> int | None:
 
 
 def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[int] | None = None) -> list[int] | None:
-    """A list of integers that is an input or, in older opsets, an attribute; None where it is not constant."""
+    """A list of integers that is an input or, in older opsets, an attribute; None if it is not constant."""
     attribute = node.attributes.get(name)
     if attribute is not None:
         return None if attribute.is_ref() else list(attribute.as_ints())
@@ -157,7 +159,7 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class RemoveIdentity(NodeRewrite[_Found]):
-    """Remove nodes that hand on their input as it is."""
+    """Remove nodes that return their input unchanged."""
 
     name = "remove-identity"
     operators = frozenset(("", operator) for operator in _TESTS)
@@ -165,7 +167,7 @@ class RemoveIdentity(NodeRewrite[_Found]):
     allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Ask the test of the operator, then whether the output may be named after something else."""
+        """Apply the test of the operator; check that the output can be replaced by the input."""
         scope = context.scope
         value, output = (node.inputs[0] if node.inputs else None), node.outputs[0]
         if value is None or not _TESTS[node.op_type](node, scope):
@@ -178,7 +180,7 @@ class RemoveIdentity(NodeRewrite[_Found]):
         return _Found(node, mask=mask)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The input; and for a mask, trues in its shape."""
+        """The input; for a mask, a tensor of true of its shape."""
         value = match.node.inputs[0]
         outputs: list[ir.Value | None] = [value, *[None for _ in match.node.outputs[1:]]]
         if match.mask:

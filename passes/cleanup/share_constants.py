@@ -1,12 +1,12 @@
-"""Make one of the initializers that are equal in every bit.
+"""Merge initializers that are bitwise equal.
 
     w1 = w2 (dtype, shape, bytes)  →  whatever uses w2 uses w1
 
-In a subgraph, an equal initializer of an outer graph is used. Of weights only as much is read as it takes to tell them
-apart, where they lie.
+In a subgraph, an equal initializer of an outer graph is used. Weights are read in place, and only as far as is needed
+to tell them apart.
 
-Left alone: initializers that are inputs (a caller may give others) or outputs of a graph, and those that have, or are
-named by, a quantization annotation. Skips: where the other's name means something else in a subgraph.
+Not merged: initializers that are inputs (a caller may override them) or outputs of a graph, and those with a
+quantization annotation, or named by one. Skips: an initializer that a subgraph shadows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.analysis.tensor_identity import Content, kind
+from passes.analysis.tensor_identity import TensorKey, dtype_and_shape
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.graphs import Scope
@@ -28,7 +28,7 @@ _ANNOTATION = "quant_parameter_tensor_names"
 
 @dataclass(frozen=True)
 class ShareConstants(Pass):
-    """Make one of the initializers that are equal in every bit."""
+    """Merge initializers that are bitwise equal."""
 
     name = "share-constants"
 
@@ -45,7 +45,7 @@ class ShareConstants(Pass):
                 if other is None:
                     kept.append(value)
                 elif not can_stand_for(other, value, other.graph, scope):
-                    result.skips.append(Skip(f"{value.name} equals {other.name}, whose name other values have, too"))
+                    result.skips.append(Skip(f"{value.name} equals {other.name}, whose name other values have as well"))
                 elif not context.budget.take():
                     return result
                 else:
@@ -63,19 +63,19 @@ def _groups(scope: Scope) -> Iterator[list[ir.Value]]:
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and _is_free(value, scope) and value.name not in annotated:
-                kinds.setdefault(kind(tensor), []).append((value, tensor))
+                kinds.setdefault(dtype_and_shape(tensor), []).append((value, tensor))
     for members in kinds.values():
         if len(members) > 1:
-            groups: dict[Content, list[ir.Value]] = {}
+            groups: dict[TensorKey, list[ir.Value]] = {}
             for value, tensor in members:
-                groups.setdefault(Content(tensor), []).append(value)
+                groups.setdefault(TensorKey(tensor), []).append(value)
             yield from (group for group in groups.values() if len(group) > 1)
 
 
 def _is_free(value: ir.Value, scope: Scope) -> bool:
     if not scope.is_parameter(value) or value.is_graph_output():
         return False
-    return not value.is_graph_input() or value.graph is scope.graph  # whoever runs a subgraph gives it its inputs
+    return not value.is_graph_input() or value.graph is scope.graph  # the inputs of a subgraph are set by its node
 
 
 def _annotated(scope: Scope) -> set[str]:
@@ -97,7 +97,7 @@ def _values(scope: Scope) -> Iterable[ir.Value]:
 
 
 def _around(graph: ir.Graph | None, outer: dict[ir.Graph, ir.Graph | None]) -> Iterator[ir.Graph]:
-    """A graph and all that enclose it."""
+    """A graph and its outer graphs."""
     while graph is not None:
         yield graph
         graph = outer.get(graph)

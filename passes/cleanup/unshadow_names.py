@@ -1,14 +1,14 @@
-"""Give every value, and every node, a name of its own.
+"""Give every value and every node a unique name.
 
     Loop<body = (i, x) { … }>(n, c, x)  →  Loop<body = (i, loop/x) { … }>(n, c, x)
 
-Subgraphs may use names again that an outer graph or another subgraph uses. MIGraphX keeps one table for all: it rejects
-a parameter that any graph before has ("existing in parent graph!"), and of two values with one name, takes the first.
-Whoever comes first keeps the name, outer graphs before inner ones; all others are called after the node that their
-graph belongs to. Inputs and outputs of the model keep their names; functions have names of their own.
+Subgraphs may reuse names of an outer graph or of another subgraph. MIGraphX has one table for all: it rejects a
+parameter whose name an earlier graph has ("existing in parent graph!"), and of two values with one name, uses the
+first. The first value keeps its name, outer graphs before inner ones; all others are named after the node of their
+graph. Inputs and outputs of the model keep their names; functions have their own name space.
 
-Skips: an initializer of a subgraph with a name from outside: which of the two a node means, ONNX leaves open, and
-ONNX Runtime itself has it both ways.
+Skips: an initializer of a subgraph with the name of an outer value: ONNX does not define which of the two a node uses,
+and ONNX Runtime is not consistent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ANNOTATION = "quant_parameter_tensor_names"
 
 @dataclass(frozen=True)
 class UnshadowNames(Pass):
-    """Give every value, and every node, a name of its own."""
+    """Give every value and every node a unique name."""
 
     name = "unshadow-names"
 
@@ -88,7 +88,7 @@ def _rename_nodes(scope: Scope, context: Context, result: Result) -> None:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values of a graph, those whose names are most worth keeping first."""
+    """The values of a graph, those whose names must be kept first."""
     yield from graph.inputs
     yield from (value for value in graph.outputs if value.graph is graph)
     yield from graph.initializers.values()
@@ -97,7 +97,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _outside(graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir.Graph]:
-    """The graphs around a graph, from the inside out."""
+    """The outer graphs of a graph, from the inside out."""
     while graph in owners:
         outer = owners[graph].graph
         assert outer is not None
@@ -108,7 +108,7 @@ def _outside(graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir
 def _annotations(
     names: Mapping[ir.Graph, Mapping[str, ir.Value]], owners: Mapping[ir.Graph, ir.Node]
 ) -> Iterator[tuple[dict[str, str], str, ir.Value]]:
-    """What the quantization annotations name: the annotation, its key, and the value."""
+    """The names in quantization annotations: the annotation, its key, and the value."""
     for graph, own in names.items():
         for value in dict.fromkeys(_values(graph)):
             annotation: dict[str, str] = value.meta.get(_ANNOTATION) or {}

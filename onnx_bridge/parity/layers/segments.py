@@ -127,7 +127,7 @@ class SegmentedModel:
 
     def source(self, name: str) -> tuple[str, int]:
         """The name that a value has in the original, and what was added to it since."""
-        return zero_point_shifts.relation(self._values[name]) or (name, 0)
+        return zero_point_shifts.shift_of(self._values[name]) or (name, 0)
 
     @cached_property
     def random(self) -> frozenset[str]:

@@ -205,7 +205,7 @@ def _shift(found: _Component, scope: Scope) -> None:
         before = str(value.name)
         value.type = ir.TensorType(ir.DataType.INT8)
         value.name = scope.names.value(f"{before}_int8")  # its integers have changed
-        zero_point_shifts.record(value, before, -_SHIFT)
+        zero_point_shifts.record_shift(value, before, -_SHIFT)
 
 
 def _lower(array: np.ndarray) -> np.ndarray:

@@ -97,7 +97,7 @@ class FoldQdq(Pass):
         for scope in graphs.scopes(model):
             graphs.name_nodes(scope)
             folder = Folder(scope, context, result, name=self.name, accept=self._accept, max_bytes=limit)
-            while folder.round():
+            while folder.fold():
                 pass
             folder.report()
         if self.policy == "all":

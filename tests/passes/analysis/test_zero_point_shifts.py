@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.model import io as models
-from passes.analysis.zero_point_shifts import record, relation, shifted
+from passes.analysis.zero_point_shifts import record_shift, shift_of, shifted
 from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply
@@ -16,11 +16,11 @@ from tests.passes.rewriting import apply
 
 def test_relations_add_up() -> None:
     value = ir.Value(name="q")
-    assert relation(value) is None
-    record(value, "q", -128)
-    assert relation(value) == ("q", -128)
-    record(value, "q_int8", 28)
-    assert relation(value) == ("q", -100)
+    assert shift_of(value) is None
+    record_shift(value, "q", -128)
+    assert shift_of(value) == ("q", -128)
+    record_shift(value, "q_int8", 28)
+    assert shift_of(value) == ("q", -100)
 
 
 def test_no_integer_overflows() -> None:
@@ -39,5 +39,5 @@ def test_the_pass_records_it_and_files_keep_it(tmp_path: Path) -> None:
     apply(Uint8ToInt8(), source, inputs={"x": np.linspace(-1, 9, 8, dtype=np.float32).reshape(2, 4)})
     models.save(source, tmp_path / "m.onnx")
     for each in (source, models.load(tmp_path / "m.onnx")):
-        made = {str(value.name): relation(value) for node in each.graph for value in node.outputs}
+        made = {str(value.name): shift_of(value) for node in each.graph for value in node.outputs}
         assert made == {"q_int8": ("q", -128), "t_int8": ("t", -128), "y": None}

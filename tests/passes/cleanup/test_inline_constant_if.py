@@ -211,7 +211,7 @@ def test_a_branch_that_returns_a_value_from_around_it_by_name() -> None:
     np.testing.assert_array_equal(outputs(as_output)[0], np.maximum(X["x"], 0))
     nowhere = read(text.replace("then_branch = a () => (float[3] h)", "then_branch = a () => (float[3] nothing)"))
     [skip] = run(nowhere).skips
-    assert "returns nothing, which nothing makes" in skip.reason
+    assert "returns nothing, which nothing computes" in skip.reason
 
 
 def test_nested_ifs_and_bodies_of_loops() -> None:

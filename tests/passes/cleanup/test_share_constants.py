@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.analysis.tensor_identity import Content
+from passes.analysis.tensor_identity import TensorKey
 from passes.cleanup.share_constants import ShareConstants
 from passes.core.base import Context
 from tests.passes.rewriting import apply, model, reasons, run, stops
@@ -95,12 +95,12 @@ class TestBits:
         ],
     )
     def test_dtype_and_shape_count(self, one: np.ndarray, other: np.ndarray) -> None:
-        assert Content(ir.Tensor(one)) != Content(ir.Tensor(other))
-        assert Content(ir.Tensor(one)) == Content(ir.Tensor(one.copy()))
+        assert TensorKey(ir.Tensor(one)) != TensorKey(ir.Tensor(other))
+        assert TensorKey(ir.Tensor(one)) == TensorKey(ir.Tensor(one.copy()))
 
     def test_strings(self) -> None:
-        def content(*strings: bytes) -> Content:
-            return Content(ir.StringTensor(strings, shape=ir.Shape([len(strings)])))
+        def content(*strings: bytes) -> TensorKey:
+            return TensorKey(ir.StringTensor(strings, shape=ir.Shape([len(strings)])))
 
         assert content(b"a", b"bc") == content(b"a", b"bc")
         assert content(b"a", b"bc") != content(b"ab", b"c")
@@ -108,8 +108,8 @@ class TestBits:
 
     def test_elements_that_lie_apart(self) -> None:
         whole = np.arange(20_000, dtype=np.float32).reshape(100, 200)
-        assert Content(ir.Tensor(whole.T)) == Content(ir.Tensor(whole.T.copy()))
-        assert Content(ir.Tensor(whole.T)) != Content(ir.Tensor(whole.reshape(200, 100)))
+        assert TensorKey(ir.Tensor(whole.T)) == TensorKey(ir.Tensor(whole.T.copy()))
+        assert TensorKey(ir.Tensor(whole.T)) != TensorKey(ir.Tensor(whole.reshape(200, 100)))
 
     @settings(max_examples=100, deadline=None, derandomize=True)
     @given(st.data())
@@ -124,7 +124,7 @@ class TestBits:
             index = data.draw(st.integers(0, size - 1))
             other[index] = not other[index]
         same = one.tobytes() == other.tobytes()
-        left, right = Content(ir.Tensor(one)), Content(ir.Tensor(other))
+        left, right = TensorKey(ir.Tensor(one)), TensorKey(ir.Tensor(other))
         assert (left == right) == same
         assert not same or hash(left) == hash(right)
 
@@ -190,7 +190,7 @@ class TestScopes:
         m = model(text, a=ONES, b=ONES)
         result = apply(ShareConstants(), m, inputs=SCALARS)
         assert initializers(m) == {"a", "b"}
-        assert reasons(result) == ["b equals a, whose name other values have, too"]
+        assert reasons(result) == ["b equals a, whose name other values have as well"]
 
 
 class TestLeftAlone:
