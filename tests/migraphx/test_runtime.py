@@ -1,4 +1,4 @@
-"""Finding runtimes: the order of places, and the installed one in all its disguises."""
+"""Finding runtimes: the precedence of places, and the installed one by every kind of name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODULE = f"migraphx{EXTENSION_SUFFIXES[0]}"
 
 
 class Place:
-    """A machine with nothing on it but what a test puts there: empty files, for their places alone matter here."""
+    """A file system with the empty files that a test puts there; only their paths matter."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Place:
         return self.root / "opt" / name / "lib"
 
     def unpacked(self, runtime: Runtime) -> Path:
-        """The installed runtime, seen as this machine's own."""
+        """The installed runtime, linked into this file system."""
         self.cache.joinpath("runtimes").mkdir(parents=True, exist_ok=True)
         link = self.cache / "runtimes" / "linked"
         link.mkdir()
@@ -62,7 +62,7 @@ def place(tmp_path: Path) -> Place:
 
 
 class TestOrder:
-    def test_an_empty_machine_has_none_and_says_how_to_get_one(self, place: Place) -> None:
+    def test_no_runtime(self, place: Place) -> None:
         assert installed(place.machine()) == []
         with pytest.raises(RuntimeNotFound, match="onnx-bridge runtime install"):
             find(places=place.machine())
@@ -105,7 +105,7 @@ class TestOrder:
         subprocess.run([ldconfig, "-X", "-C", cache, "-f", place.folder / "conf"], check=True, capture_output=True)
         assert find("system", place.machine()).path == runtime.library
 
-    def test_placeholder_wheel_and_other_pythons_module_do_not_count(self, place: Place) -> None:
+    def test_placeholder_wheel_and_module_of_another_python_are_ignored(self, place: Place) -> None:
         place.put(place.site / "migraphx/__init__.py", place.site / "migraphx-0.0.1.dist-info/METADATA")
         place.put(place.rocm() / "migraphx.cpython-27-x86_64-linux-gnu.so")
         assert installed(place.machine()) == []
@@ -146,7 +146,7 @@ class TestNamed:
         found = find(str(place.folder))
         assert (found.kind, found.version, found.targets) == ("private", runtime.version, ("ref",))
 
-    def test_gpu_is_not_claimed_without_what_it_stands_on(self, place: Place) -> None:
+    def test_gpu_needs_its_dependencies(self, place: Place) -> None:
         folder = place.folder / "usr/lib/x86_64-linux-gnu"
         place.put(folder / LIBRARY, folder / "ld-linux-x86-64.so.2")
         place.put(*(folder / f"migraphx/lib/libmigraphx_{target}.so.2014000" for target in ("ref", "gpu")))
@@ -188,7 +188,7 @@ class TestNamed:
 
 
 class TestRuntime:
-    def test_what_it_says_of_itself(self, runtime: Runtime) -> None:
+    def test_private_runtime_fields(self, runtime: Runtime) -> None:
         assert runtime.kind == "private"
         assert runtime.version.split(".")[0] == "2"
         assert "ref" in runtime.targets
@@ -237,7 +237,7 @@ class TestRuntime:
         folders = command[command.index("--library-path") + 1].split(":")
         assert folders == [*map(str, runtime.library_path), "/opt/python/lib"]
 
-    def test_others_need_no_loader(self, place: Place) -> None:
+    def test_module_and_system_library_need_no_loader(self, place: Place) -> None:
         place.put(place.site / MODULE, place.rocm() / LIBRARY)
         module, system = installed(place.machine())
         assert module.library is None

@@ -27,7 +27,7 @@ def with_targets(*targets: str) -> Runtime:
 
 
 @pytest.mark.parametrize(("number", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110003, "gfx1103")])
-def test_gpu_is_named(tmp_path: Path, number: int, name: str) -> None:
+def test_gpu_architecture(tmp_path: Path, number: int, name: str) -> None:
     add_gpu(tmp_path, number)
     assert gpu_architecture(tmp_path) == name
 

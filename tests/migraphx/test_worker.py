@@ -1,4 +1,4 @@
-"""The worker: programs of the real MIGraphX in a process of its own, and every way in which that process can end."""
+"""The worker: programs of the real MIGraphX in another process, and every way in which that process can end."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TestPrograms:
             *(np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64),
         ],
     )
-    def test_every_dtype_goes_in_and_comes_out(self, worker: Worker, dtype: type) -> None:
+    def test_every_dtype_round_trips(self, worker: Worker, dtype: type) -> None:
         values = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
         onnx_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         program = worker.parse_onnx_buffer(identity_model(onnx_type, [2, 3]))
@@ -150,7 +150,7 @@ class TestPrograms:
         with pytest.raises(TypeError, match="complex64"):
             Tensor.of(np.zeros(1, np.complex64))
 
-    def test_many_programs_and_the_memory_they_leave(self, worker: Worker) -> None:
+    def test_many_programs_at_a_time(self, worker: Worker) -> None:
         model = matmul_model(8)
         first = worker.parse_onnx_buffer(model)
         numbers = {worker.parse_onnx_buffer(model)._number for _ in range(50)}
@@ -250,10 +250,10 @@ class TestQuantize:
         assert 1e-4 < error < 2.0
 
 
-class TestRefusals:
-    """MIGraphX says no, in its own words, and the process lives on."""
+class TestRejections:
+    """MIGraphX rejects a request with its own message, and the process is still usable."""
 
-    def test_the_words_are_migraphx_own(self, worker: Worker) -> None:
+    def test_messages_are_those_of_migraphx(self, worker: Worker) -> None:
         worker.start()
         pid = worker.pid
         with pytest.raises(MigraphxError, match="^Failed reading onnx file") as caught:
@@ -290,8 +290,8 @@ class TestRefusals:
             worker.parse_onnx_buffer(matmul_model(4)).compile("nonsense")
 
 
-class TestDeaths:
-    """Whatever ends the process becomes a typed error, and the next request gets a fresh process."""
+class TestFailures:
+    """A process that ends becomes a typed error, and the next request gets a fresh process."""
 
     def test_killed_in_the_middle_of_a_request(self, worker: Worker) -> None:
         program = worker.parse_onnx_buffer(matmul_model(512, 8))
@@ -319,7 +319,7 @@ class TestDeaths:
         assert worker.version
 
     def test_died_between_requests(self, worker: Worker) -> None:
-        """No request is to blame, so none suffers: the next one gets a fresh process. What was in the old is lost."""
+        """The next request gets a fresh process; programs of the old one are lost."""
         program = worker.parse_onnx_buffer(matmul_model(4))
         assert worker._process is not None
         os.kill(worker._process.pid, signal.SIGSEGV)
@@ -370,7 +370,7 @@ class TestDeaths:
         with pytest.raises(RuntimeFailure, match="cannot be loaded.*invalid ELF header|file too short"):
             Worker(broken).start()
 
-    def test_printing_much_blocks_nothing(self, runtime: Runtime) -> None:
+    def test_much_output_does_not_block(self, runtime: Runtime) -> None:
         """With a trace on, a compile prints more than a pipe would hold."""
         traced = Worker(runtime, {"MIGRAPHX_TRACE_COMPILE": "1"})
         program = traced.parse_onnx_buffer(matmul_model(4, 300))
@@ -381,7 +381,7 @@ class TestDeaths:
 
 
 class TestParents:
-    """However the parent ends, no worker stays behind."""
+    """The worker ends with its parent, however the parent ends."""
 
     SCRIPT = textwrap.dedent("""
         import os, sys, threading
@@ -439,12 +439,12 @@ class TestParents:
         assert self.gone(pid)
 
     @pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "raise ValueError", "os._exit(0)"])
-    def test_left_by_itself(self, runtime: Runtime, end: str) -> None:
+    def test_parent_exits(self, runtime: Runtime, end: str) -> None:
         parent, pid = self.run("", end)
         parent.wait()
         assert self.gone(pid)
 
-    def test_even_when_the_interpreter_is_locked(self, tmp_path: Path) -> None:
+    def test_interpreter_lock_is_held(self, tmp_path: Path) -> None:
         """The official module holds the interpreter's lock while it compiles: no thread of ours would run."""
         code = textwrap.dedent("""
             import ctypes, os, sys
@@ -473,7 +473,7 @@ class TestSharing:
         assert plain.pid != other.pid
         other.close()
 
-    def test_threads_take_turns(self, worker: Worker) -> None:
+    def test_threads_share_a_worker(self, worker: Worker) -> None:
         program = worker.parse_onnx_buffer(onnx_model("g (float[1] x) => (float[1] y) { y = Add(x, x) }"))
         program.compile("ref")
         results: dict[int, float] = {}
@@ -490,8 +490,8 @@ class TestSharing:
             thread.join()
         assert results == {value: 2.0 * value for value in range(8)}
 
-    def test_a_program_is_lost_to_a_thread_that_waits(self, worker: Worker) -> None:
-        """Its number may mean another program in the process that another thread has started meanwhile."""
+    def test_program_is_lost_while_a_thread_waits(self, worker: Worker) -> None:
+        """Its number may mean another program in a process that another thread has started meanwhile."""
         model = onnx_model("g (float[1] x) => (float[1] y) { y = Add(x, x) }")
         program = worker.parse_onnx_buffer(model)
         program.compile("ref")
@@ -513,7 +513,7 @@ class TestSharing:
         thread.join()
         assert caught == [ProgramLost]
 
-    def test_limits_are_of_their_thread(self, worker: Worker) -> None:
+    def test_limits_are_per_thread(self, worker: Worker) -> None:
         entered, leave = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -530,7 +530,7 @@ class TestSharing:
             assert worker.limits.timeout == 9
         assert worker.limits.timeout is None
 
-    def test_a_fork_starts_its_own(self, runtime: Runtime) -> None:
+    def test_fork_starts_its_own_worker(self, runtime: Runtime) -> None:
         shared = workers.shared(runtime)
         shared.start()
         child = os.fork()

@@ -1,4 +1,4 @@
-"""What is known of a probe without asking."""
+"""Race conditions: verdicts that no probe can give."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_within_a_body(old: Runtime) -> None:
     assert race_condition(probe(_LOOP.format(rows=4), **given), old, "ref") is None
 
 
-def test_verdicts_know_it(runtime: Runtime) -> None:
+def test_verdict_of_a_race_condition(runtime: Runtime) -> None:
     (verdict,) = ProbedRuntime(runtime).verdicts([rows("[32,8]")])
     assert verdict.status is Status.WRONG
     assert "same memory" in verdict.message

@@ -1,4 +1,4 @@
-"""Installing and removing the private runtime: for real, from the network and from files, and every way it can fail."""
+"""Installing and removing the private runtime, from the network and from files, and every way it can fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def open_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache that another user can reach, which pytest's own folders do not let him."""
+    """An empty cache that another user can access, unlike pytest's own folders."""
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("ONNX_BRIDGE_CACHE", folder)
         yield Path(folder)
@@ -61,12 +61,12 @@ def private() -> list[Path]:
 
 
 def leftovers(cache: Path) -> list[str]:
-    """What is in the folder of runtimes beside the lock."""
+    """The content of the folder of runtimes except the lock."""
     return sorted(path.name for path in (cache / "runtimes").glob("*") if path.name != ".lock")
 
 
 def linked(debs: Path, folder: Path) -> Path:
-    """A folder of the same packages, to spoil."""
+    """A folder of links to the same packages, for changes."""
     folder.mkdir()
     for deb in debs.glob("*.deb"):
         (folder / deb.name).symlink_to(deb)
@@ -74,7 +74,7 @@ def linked(debs: Path, folder: Path) -> Path:
 
 
 def package(folder: Path, name: str, architecture: str = "amd64") -> Path:
-    """An empty but proper package."""
+    """An empty but valid package."""
     source = folder / name
     (source / "DEBIAN").mkdir(parents=True)
     control = f"Package: {name}\nVersion: 1\nArchitecture: {architecture}\nMaintainer: test\nDescription: test\n"
@@ -153,7 +153,7 @@ class TestInstall:
         assert leftovers(cache) == []
         assert remove() == []
 
-    def test_a_suite_that_is_there_needs_no_tools(
+    def test_installed_suite_needs_no_tools(
         self, runtime: Runtime, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         place = cache / "runtimes" / runtime.path.name
@@ -205,7 +205,7 @@ class TestInstall:
 
 
 class TestNothingIsLeft:
-    """Every failure is one clear message, and the folder is as it was."""
+    """A failure gives one error with a hint, and leaves the folder unchanged."""
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self, cache: Path) -> Iterator[None]:
@@ -265,7 +265,7 @@ class TestNothingIsLeft:
         monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
         self.fails(RuntimeNotFound, "glibc")
 
-    def test_too_little_room(self, debs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_little_space(self, debs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = type(shutil.disk_usage("/"))(10**9, 9 * 10**8, 10**8)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
         self.fails(RuntimeFailure, "100 MB free, and up to [45].. MB are needed.*ONNX_BRIDGE_CACHE", source=debs)
@@ -281,7 +281,7 @@ class TestNothingIsLeft:
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         self.fails(RuntimeFailure, "disk is full.*files were removed", source=debs)
 
-    def test_folder_that_may_not_be_used(self, tmp_path: Path, cache: Path) -> None:
+    def test_unusable_folder(self, tmp_path: Path, cache: Path) -> None:
         cache.write_text("in the way")
         self.fails(RuntimeFailure, "cannot be used.*ONNX_BRIDGE_CACHE")
 
@@ -296,7 +296,7 @@ class TestNothingIsLeft:
         self.fails(RuntimeNotFound, "missing: zlib1g|missing: .*, zlib1g", source=source)
         self.fails(RuntimeNotFound, "missing: .*libamdhip64", source=debs, gpu=True)
 
-    def test_wrong_architecture_and_doubles(self, debs: Path, tmp_path: Path) -> None:
+    def test_wrong_architecture_and_duplicates(self, debs: Path, tmp_path: Path) -> None:
         source = linked(debs, tmp_path / "source")
         package(source, "libsqlite3-0")
         self.fails(InputError, "libsqlite3-0 is there more than once", source=source)
@@ -304,7 +304,7 @@ class TestNothingIsLeft:
         package(source, "libsqlite3-0", "arm64")
         self.fails(InputError, "for arm64, and amd64 is needed", source=source)
 
-    def test_packages_that_do_not_go_together(self, debs: Path, tmp_path: Path) -> None:
+    def test_incompatible_packages(self, debs: Path, tmp_path: Path) -> None:
         source = linked(debs, tmp_path / "source")
         next(source.glob("migraphx-tools_*")).unlink()
         package(source, "migraphx-tools")
@@ -324,7 +324,7 @@ class TestNothingIsLeft:
 
 
 def empty_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give apt other sources, and no lists that were ever fetched; returns the folder of its source files."""
+    """Give apt other sources without fetched lists; returns the folder of its source files."""
     parts = folder / "parts"
     (folder / "lists/partial").mkdir(parents=True)
     parts.mkdir()

@@ -38,7 +38,7 @@ def test_a_machine_without_any(tmp_path: Path) -> None:
     assert (missing.level, missing.hint) == ("error", "install one with: onnx-bridge runtime install")
 
 
-def test_without_tools_installing_is_an_error_only_where_nothing_works(
+def test_missing_tools_are_an_error_only_without_a_working_runtime(
     tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,0 +1,34 @@
+"""Samples of probes: ordinary values, and the edge cases that the specification allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnx_bridge.verdicts.probe_samples import samples
+from tests.passes.helpers import tiny
+
+
+def test_scatter_indices_are_distinct_and_also_negative() -> None:
+    model = tiny("(float[4,3] x, int64[3,2] i, float[3] u) => (float[4,3] y) { y = ScatterND(x, i, u) }")
+    ordinary, edge = samples(model)
+    assert len({tuple(row) for row in ordinary["i"]}) == 3 and (ordinary["i"] >= 0).all()
+    np.testing.assert_array_equal(edge["i"], ordinary["i"] - [4, 3])
+
+
+def test_edge_values() -> None:
+    _, edge = samples(tiny("(float[8,8] x) => (float[8,8] y) { y = Round(x) }"))
+    assert {0.0, 0.5, -0.5, 2.5, -10.0} <= set(edge["x"].ravel().tolist())
+
+
+def test_attention_scores_in_16_bits_are_small() -> None:
+    """No two ways of computing agree on the exponential of a large one."""
+    text = "(float16[1,2,4,8] q) => (float16[1,2,4,8] y) {{ y = {}(q, q, q) }}"
+    _, scored = samples(tiny(text.format("Attention"), opset=23))
+    assert np.abs(scored["q"]).max() == 1
+    _, other = samples(tiny(text.replace("q, q, q", "q, q").format("Add")))
+    assert np.abs(other["q"]).max() == 10
+
+
+def test_nothing_negative_is_cast_to_an_unsigned_dtype() -> None:
+    for sample in samples(tiny("(float[8,8] x) => (uint8[8,8] y) { y = Cast<to=2>(x) }")):
+        assert (sample["x"] >= 0).all()
