@@ -1,1 +1,1 @@
-"""Measuring how fast a model runs, on which engine, and whether it became slower."""
+"""Benchmarks, and searches for the fastest conversion and for mixed precision."""

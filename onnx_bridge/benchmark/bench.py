@@ -17,7 +17,7 @@ from onnx_bridge.benchmark import engines as engine_names
 from onnx_bridge.benchmark.engines import TORCH, Engine, Unavailable, check_names, open_engine
 from onnx_bridge.benchmark.measure import Plan, measure
 from onnx_bridge.benchmark.operators import per_operator as operator_times
-from onnx_bridge.benchmark.outcome import Baseline, Bench, Row
+from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.request import BenchRequest
 from onnx_bridge.benchmark.subject import Subject, export_factory
 from onnx_bridge.bundle.bundle import Bundle
@@ -60,7 +60,7 @@ def bench(
     timeout: float | None = None,
     memory: float | None = None,
     progress: Progress | None = None,
-) -> Bench:
+) -> BenchResult:
     """Measure latency, throughput, memory, and the time until the first result.
 
     Engines take turns, round by round, in random order; each is called with the same sample. MIGraphX runs in its
@@ -123,7 +123,7 @@ def bench(
     return run(model, request, progress)
 
 
-def run(model: Model, request: BenchRequest, progress: Progress | None = None) -> Bench:
+def run(model: Model, request: BenchRequest, progress: Progress | None = None) -> BenchResult:
     """Measure a model as a request says; errors are those of `bench`."""
     tell = progress or silent
     baseline = None if request.against is None else Baseline.read(request.against)
@@ -204,11 +204,11 @@ class _Benchmark:
             for (_, row), series in zip(opened, found, strict=True)
         ]
 
-    def result(self) -> Bench:
+    def result(self) -> BenchResult:
         """All that was measured."""
         reasons = {engine: error.what for engine, error in self.unavailable.items()}
         subject, versions = self.subject, _versions(self.rows, self.subject)
-        return Bench(subject.name, subject.digest, tuple(self.rows), versions, tuple(self.notes), reasons)
+        return BenchResult(subject.name, subject.digest, tuple(self.rows), versions, tuple(self.notes), reasons)
 
     def _settings(self) -> Iterator[tuple[str, str]]:
         """Each engine with its precisions."""

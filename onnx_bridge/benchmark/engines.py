@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
+
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import describe
@@ -174,8 +176,6 @@ def _call_module(engine: str, loaded: _Loaded, sample: Sample, factory: str) -> 
 
 def _load_session(path: Path, engine: str) -> _Loaded:
     """A model on ONNX Runtime."""
-    import onnxruntime
-
     if PROVIDERS[engine] not in onnxruntime.get_available_providers():
         what = f"ONNX Runtime has no {PROVIDERS[engine]} here"
         raise Unavailable(what, where=f"engine {engine!r}", hint="install a build of onnxruntime that has it")

@@ -1,11 +1,11 @@
-"""The measurement: engines take turns, so that what disturbs the machine disturbs all of them.
+"""The measurement: engines take turns, so that load on the machine affects all of them.
 
-In each round every engine has its turn, in an order that is drawn anew. Python's garbage collector rests meanwhile.
-Around a turn there is nothing but two readings of a clock.
+In each round every engine has its turn, in a new random order. Python's garbage collector is disabled, and a turn is
+timed by two readings of the clock.
 
-A turn is one call. Of calls so short that a clock and cold caches after another engine's turn would show in them (less
-than `SHORT`), it is as many, one after the other, as fill `TURN`; the latency is their mean. Percentiles are then those
-of such means, whose tails are shorter than those of single calls; the table says how many calls a reading has.
+A turn is one call. Calls shorter than `SHORT`, which the clock and cold caches after another engine's turn would
+distort, are repeated for about `TURN`; the latency is their mean. Percentiles are then those of means, with shorter
+tails than those of single calls; the table says how many calls a reading has.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.core.values import Value
 
 LEAST = 5
-"""Rounds that there are at least, whatever the time."""
+"""The minimum number of rounds, whatever the time."""
 SHORT, TURN = 250e-6, 1e-3
-"""Seconds: calls shorter than the first are timed together, as many as take about the second."""
+"""Seconds: calls shorter than the first are repeated for about the second."""
 MOST = 1000
-"""Calls that are timed together, at most."""
+"""The maximum number of calls in a turn."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Plan:
     """How much is measured.
 
     Attributes:
-        iterations: rounds, at most.
-        warmup: calls before that whose times do not count.
-        seconds: no round begins after so many, but for the first `LEAST`; None sets no limit.
+        iterations: the maximum number of rounds.
+        warmup: the number of calls before, which are not measured.
+        seconds: no round begins after this time, except for the first `LEAST`; None is no limit.
         seed: of the order of the engines.
     """
 
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Series:
-    """What was measured of one call.
+    """The measurements of one call.
 
     Attributes:
         latencies: seconds of a call, in the order of the rounds.
@@ -68,13 +68,13 @@ def measure(
     """The latencies of each call.
 
     Args:
-        calls: what is called, each with its sample.
-        plan: how much.
+        calls: the calls, each with its sample.
+        plan: how much is measured.
         clock: the time in seconds.
     """
     together = [_warm_up(call, sample, plan.warmup, clock) for call, sample in calls]
     places = np.tile(np.arange(len(calls)), (plan.iterations, 1))
-    orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn before, not between calls
+    orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn in advance, not between calls
     found: list[list[float]] = [[] for _ in calls]
     was_enabled = gc.isenabled()
     gc.collect()
@@ -98,7 +98,7 @@ def measure(
 
 
 def _warm_up(call: Call, sample: Mapping[str, Value], warmup: int, clock: Callable[[], float]) -> int:
-    """How many calls make a turn, by the shortest of those that warm it up; one where there are none."""
+    """The number of calls in a turn, from the shortest warmup call; 1 without warmup."""
     shortest = math.inf
     for _ in range(warmup):
         before = clock()

@@ -1,19 +1,18 @@
-"""Where MIGraphX's time goes, by operator.
+"""The time that MIGraphX spends in each operator.
 
-MIGraphX's libraries offer no profile, but with ``MIGRAPHX_TRACE_EVAL=1`` the program says of each instruction how long
-it took, once the device has finished it:
+MIGraphX's libraries have no profiler, but with ``MIGRAPHX_TRACE_EVAL=1`` a program prints the time of each instruction,
+after synchronizing with the device:
 
     Run instruction: @2 = ref::dot(x,@1) -> float_type, {4, 8}, {8, 1}
     Time: 2.81257ms, 2.81359ms
 
-So a bundle is loaded into a process of its own with that variable, and called a few times. Instructions wait for each
-other then, and printing takes its time, which is why this is no part of the latencies. An instruction with a subgraph
-is printed around those of the subgraph, whose time is taken off its own.
+A bundle is loaded into a separate process with that variable, and called a few times. Synchronization and printing
+cost time, so these calls are not part of the latencies. An instruction with a subgraph is printed around the subgraph's
+instructions, whose time is subtracted.
 
-The names are MIGraphX's. They are followed back to operators of ONNX by name alone, among those that the cleaned model
-has: ``dot`` is MatMul or Gemm, ``mlir_convolution_add_relu`` is Conv, Add and Relu. What MIGraphX adds by itself
-(``contiguous``, ``convert``) belongs to none. A partition on ONNX Runtime is one row, with the operators for which it
-is there.
+MIGraphX's names are mapped to ONNX operators of the cleaned model by name: ``dot`` is MatMul or Gemm,
+``mlir_convolution_add_relu`` is Conv, Add and Relu. Operators that MIGraphX adds (``contiguous``, ``convert``) map to
+none. A partition on ONNX Runtime is one row, with the operators that made it a host partition.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from onnx_bridge.samples.inputs import Sample
 
 HOST = "ONNX Runtime"
 CALLS = 5
-"""Calls of which the median is taken."""
+"""The number of calls; times are medians of them."""
 _TRACE = {"MIGRAPHX_TRACE_EVAL": "1"}
 _RUN = re.compile(r"^Run instruction: (?P<name>\S+) = (?P<text>.*)$")
 _TIME = re.compile(r"^Time: \S+ms, (?P<ms>\S+)ms$")
@@ -66,7 +65,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "logicalnot": ("Not",),
     "logicalxor": ("Xor",),
 }
-"""ONNX's operators by MIGraphX's name, where they differ in more than writing, or where MIGraphX takes one apart."""
+"""ONNX operators by MIGraphX's name, if that differs in more than spelling, or if MIGraphX decomposes them."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ class Instruction:
     """One instruction of one run.
 
     Attributes:
-        name: within the program ("@2").
-        operator: MIGraphX's ("dot", "gpu::gemm"); of a compiled kernel, its name; of a partition on the host, `HOST`.
-        seconds: without those of its subgraphs.
+        name: in the program ("@2").
+        operator: of MIGraphX ("dot", "gpu::gemm"); the name of a compiled kernel; `HOST` for a host partition.
+        seconds: without the time of its subgraphs.
     """
 
     name: str
@@ -86,16 +85,16 @@ class Instruction:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What all instructions of one operator take.
+    """The time of all instructions of one operator.
 
     Attributes:
-        operator: MIGraphX's, or `HOST`.
+        operator: of MIGraphX, or `HOST`.
         onnx: the operators of the model that it may come from.
-        count: its instructions in one call.
-        seconds: in one call, of all of them; the median of `CALLS`.
+        count: the number of its instructions in one call.
+        seconds: of all of them in one call; the median of `CALLS`.
         share: of the time of all operators.
-        slowest: the instruction that takes longest.
-        longest: seconds of that.
+        slowest: the name of the slowest instruction.
+        longest: its seconds.
     """
 
     operator: str
@@ -107,12 +106,12 @@ class OperatorTime:
     longest: float
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return {**asdict(self), "onnx": list(self.onnx)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> OperatorTime:
-        """What `to_json` gave."""
+        """Read what `to_json` returned."""
         return cls(**{**values, "onnx": tuple(values["onnx"])})
 
 
@@ -120,8 +119,8 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
     """The time of each operator of a bundle's programs, and of its partitions on ONNX Runtime, the slowest first.
 
     Args:
-        bundle: left as it is.
-        sample: what it is called with.
+        bundle: it is not changed.
+        sample: to call it with.
 
     Raises:
         InputError: this MIGraphX prints no times.
@@ -129,30 +128,30 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
     """
     if not bundle.manifest.programs:
         return ()
-    said: list[str] = []
+    output: list[str] = []
     runtime = runtimes.find()
     environment = {**bundle.manifest.environment, **_TRACE}
-    worker = Worker(runtime, environment, bundle.limits, on_output=said.append)
+    worker = Worker(runtime, environment, bundle.limits, on_output=output.append)
     runs: list[list[Instruction]] = []
     silent = False
     try:
         traced = Bundle(bundle.path)
         traced.open(worker)
         for _ in range(CALLS + 1):
-            said.clear()
+            output.clear()
             traced(sample)
-            told = [each for text in said for each in instructions(text)]
-            silent = silent or not told
-            runs.append(told + _host(traced))
+            traced_instructions = [each for text in output for each in instructions(text)]
+            silent = silent or not traced_instructions
+            runs.append(traced_instructions + _host(traced))
         traced.close()
     finally:
         worker.close()
     if silent:
-        what = f"MIGraphX {runtime.version} says nothing of its instructions"
-        raise InputError(what, where="per-operator", hint="leave it out, or choose another runtime")
+        what = f"MIGraphX {runtime.version} prints no times of instructions"
+        raise InputError(what, where="per-operator", hint="omit it, or choose another runtime")
     names = {node.op_type for node in models.load(bundle.model_path).graph.all_nodes()} if bundle.model_path else set()
-    there = tuple(dict.fromkeys(node.operator for info in bundle.manifest.partitions for node in info.host))
-    return summarize(runs[1:], names, there)  # the first call is slower than those that follow
+    host = tuple(dict.fromkeys(node.operator for info in bundle.manifest.partitions for node in info.host))
+    return summarize(runs[1:], names, host)  # without the first call, which is slower
 
 
 def _host(bundle: Bundle) -> list[Instruction]:
@@ -165,7 +164,7 @@ def _host(bundle: Bundle) -> list[Instruction]:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions of what MIGraphX printed, in the order in which they ended."""
+    """The instructions in MIGraphX's output, in the order in which they finished."""
     found = []
     open_: list[tuple[str, str, float]] = []
     for line in text.splitlines():
@@ -191,12 +190,12 @@ def _operator(text: str) -> str:
 def summarize(
     runs: Sequence[Sequence[Instruction]], model: Iterable[str], host: tuple[str, ...] = ()
 ) -> tuple[OperatorTime, ...]:
-    """By operator, the slowest first; parameters and literals, which compute nothing, are left out.
+    """Times by operator, the slowest first, without parameters and literals.
 
     Args:
         runs: the instructions of calls of the same program.
-        model: the operators that the ONNX model has.
-        host: those for which there are partitions on ONNX Runtime.
+        model: the operators of the ONNX model.
+        host: the operators that made host partitions.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:
@@ -237,13 +236,13 @@ def _kinds(model: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _onnx(operator: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The model's operators behind one of MIGraphX's: its whole name, or else the parts of a fused kernel's name."""
+    """The model's operators for one of MIGraphX: by its whole name, or else by the parts of a fused kernel's name."""
     words = operator.rpartition("::")[2].lower().split("_")
     if (whole := kinds.get("".join(words))) is not None:
         return whole
     found: dict[str, None] = {}
     start = 0
-    while start < len(words):  # the longest name that begins here, as in quant_dot or reduce_sum
+    while start < len(words):  # the longest match, as in quant_dot or reduce_sum
         ends = range(len(words), start, -1)
         end = next((each for each in ends if "".join(words[start:each]) in kinds), None)
         if end is not None:

@@ -1,4 +1,4 @@
-"""What a benchmark found: as JSON, CSV and a table; and how it compares with an earlier one."""
+"""The results of a benchmark as JSON, CSV and a table, and their comparison with a baseline."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Row:
-    """One engine in one setting.
+    """The measurements of one engine in one setting.
 
     Attributes:
         engine: of `onnx_bridge.benchmark.engines.ENGINES`.
         target: what MIGraphX compiled for; empty for other engines.
         precision: what it computes in.
-        batch: samples a call; None where the model has no batch size to choose.
+        batch: samples per call; None if the model has no batch dimension.
         latencies: seconds of each call, in order.
-        load: seconds until it was ready to be called, from a compiled bundle or a model file.
+        load: seconds to load a compiled bundle or a model file.
         first: seconds of the first call.
-        memory: bytes that its process took at most for loading it and for the first call, above what it had before.
+        memory: peak memory of loading and the first call, in bytes, above what the process had before.
         together: how many calls each latency is the mean of (`onnx_bridge.benchmark.measure`).
-        operators: where its time goes, the slowest first; empty where that was not asked or is not known.
+        operators: the time of each operator, the slowest first; empty if not measured.
     """
 
     engine: str
@@ -50,27 +50,27 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, int | None]:
-        """What it is, for comparisons."""
+        """The setting, for comparisons."""
         return self.engine, self.target, self.precision, self.batch
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """The setting, as text."""
         kind = f"{self.engine} {self.target}".strip()
         return f"{kind}, {self.precision}{'' if self.batch is None else f', batch {self.batch}'}"
 
     @property
     def summary(self) -> Summary:
-        """Of its latencies."""
+        """The summary of its latencies."""
         return Summary.of(self.latencies)
 
     @property
     def throughput(self) -> float:
-        """Samples a second, at the median latency."""
+        """Samples per second, at the median latency."""
         return (self.batch or 1) / self.summary.p50
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return {
             "engine": self.engine,
             "target": self.target,
@@ -88,7 +88,7 @@ class Row:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Row:
-        """What `to_json` gave."""
+        """Read what `to_json` returned."""
         names = ("engine", "target", "precision", "batch", "load", "first", "memory")
         found = cls(
             **{name: values[name] for name in names},
@@ -103,12 +103,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Gate:
-    """A row against the same one of a baseline.
+    """A row compared with that of a baseline.
 
     Attributes:
-        name: the row's.
-        ratio: how many times as long it takes.
-        change: what that shows.
+        name: of the row.
+        ratio: of the latencies.
+        change: what the ratio shows.
     """
 
     name: str
@@ -117,18 +117,18 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What `bench` found.
+class BenchResult:
+    """The results of a benchmark.
 
     Attributes:
         model: its name.
         digest: the sha256 of the model; None for one in memory.
         rows: by batch size, in the order of the engines.
-        versions: of what was measured.
+        versions: of the machine and libraries.
         notes: what the user should know, in sentences.
-        unavailable: why engines that were asked for are not among the rows.
+        unavailable: why requested engines are missing.
         gates: the comparison with a baseline; empty without one.
-        max_slowdown: what that allows.
+        max_slowdown: the slowdown that it allows.
     """
 
     model: str
@@ -142,11 +142,11 @@ class Bench:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is slower than a baseline allows."""
+        """Whether no row is slower than the baseline allows."""
         return all(gate.change is not Change.SLOWER for gate in self.gates)
 
     def ratios(self) -> dict[Row, Ratio]:
-        """Each row against the first of its batch size, which were measured in the same rounds."""
+        """The ratio of each row to the first one of its batch size, measured in the same rounds."""
         first: dict[int | None, Row] = {}
         found = {}
         for row in self.rows:
@@ -164,7 +164,7 @@ class Bench:
         return {kind: knee(found) for kind, found in sizes.items() if len(found) > 1}
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, which are also a baseline."""
+        """JSON values, which can serve as a baseline."""
         ratios = self.ratios()
         return {
             "format": FORMAT,
@@ -188,7 +188,7 @@ class Bench:
         }
 
     def to_csv(self) -> str:
-        """A line a row, without the single latencies and operators."""
+        """A line for each row, without single latencies and operators."""
         text = io.StringIO()
         left_out = ("latencies", "operators")
         rows = [{name: value for name, value in row.to_json().items() if name not in left_out} for row in self.rows]
@@ -198,7 +198,7 @@ class Bench:
         return text.getvalue()
 
     def render(self) -> RenderableType:
-        """As a table, a row each, and sentences."""
+        """A table of the rows, and sentences."""
         from rich.console import Group
         from rich.table import Table
 
@@ -225,31 +225,33 @@ class Bench:
         return Group(table, *operators, *self.sentences())
 
     def sentences(self) -> list[str]:
-        """What there is to say beside the table."""
-        said = [
+        """Remarks on the table."""
+        sentences = [
             f"{' '.join(filter(None, kind[:2]))}, {kind[2]}: best throughput at batch {best}, knee at {smallest}"
             for kind, (best, smallest) in self.knees().items()
         ]
         outliers = sum(row.summary.outliers for row in self.rows)
         if outliers:
             calls = sum(row.summary.calls for row in self.rows)
-            said.append(f"{outliers} of {calls} readings are outliers (beyond Q3 + 3·IQR), left out of mean and std")
+            sentences.append(
+                f"{outliers} of {calls} readings are outliers (beyond Q3 + 3·IQR), excluded from mean and std"
+            )
         short = [f"{row.name} ({row.together})" for row in self.rows if row.together > 1]
         if short:
-            said.append(f"calls so short that each reading is the mean of several: {'; '.join(short)}")
-        said += [f"{engine}: not available, {why}" for engine, why in self.unavailable.items()]
+            sentences.append(f"short calls, whose readings are means of several: {'; '.join(short)}")
+        sentences += [f"{engine}: not available, {why}" for engine, why in self.unavailable.items()]
         for gate in self.gates:
             limit = f"{self.max_slowdown or 0:.1%}"
             words = {
                 Change.SLOWER: f"slower than the baseline by more than {limit}",
                 Change.WITHIN: f"within {limit} of the baseline",
-                Change.UNDECIDED: f"too noisy to tell whether it is within {limit} of the baseline: measure more calls",
+                Change.UNDECIDED: f"too noisy to compare with {limit} of slowdown: measure more calls",
             }
-            said.append(f"{gate.name}: {gate.ratio} × the baseline, {words[gate.change]}")
-        return [*said, *self.notes]
+            sentences.append(f"{gate.name}: {gate.ratio} × the baseline, {words[gate.change]}")
+        return [*sentences, *self.notes]
 
-    def against(self, baseline: Baseline, max_slowdown: float) -> Bench:
-        """The same with the comparison.
+    def against(self, baseline: Baseline, max_slowdown: float) -> BenchResult:
+        """The results with a comparison with a baseline.
 
         Raises:
             InputError: the baseline is of another model, or has none of the rows.
@@ -266,7 +268,7 @@ class Bench:
         if not gates:
             has = "; ".join(row.name for row in baseline.rows)
             raise InputError(
-                "the baseline has nothing that was measured now", where=str(baseline.path), hint=f"it has {has}"
+                "the baseline has none of the rows that were measured", where=str(baseline.path), hint=f"it has {has}"
             )
         notes = list(self.notes)
         missing = [row.name for row in self.rows if row.key not in before]
@@ -279,7 +281,7 @@ class Bench:
 
 
 _SLOWEST = 10
-"""Operators that the table shows."""
+"""The number of operators that the table shows."""
 
 
 def _operator_table(row: Row) -> RenderableType:
@@ -312,7 +314,7 @@ class Baseline:
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
-        """Read one; raises InputError where it is none."""
+        """Read a baseline; raises InputError if the file is not one."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
             if values["format"] != FORMAT:
@@ -320,5 +322,5 @@ class Baseline:
             rows = tuple(map(Row.from_json, values["rows"]))
             return cls(path, values["model"], values["digest"], rows, values["versions"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            what = f"this is no baseline: {type(error).__name__}: {error}"
+            what = f"it is not a baseline: {type(error).__name__}: {error}"
             raise InputError(what, where=str(path), hint="make one with `bench MODEL -o baseline.json`") from None

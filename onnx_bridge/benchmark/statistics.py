@@ -1,14 +1,12 @@
-"""What is said of latencies: a summary, ratios with confidence intervals, and whether a series is slower than another.
+"""Statistics of latencies: a summary, ratios with confidence intervals, and tests for slowdowns.
 
-**Outliers** are calls that took longer than Q3 + 3·(Q3 − Q1), Tukey's far fence. They are counted, and left out of
+**Outliers** are calls that took longer than Q3 + 3·(Q3 − Q1), Tukey's outer fence. They are counted, and excluded from
 mean and standard deviation; percentiles and the minimum are of all calls.
 
-**Location.** What disturbs a measurement on a shared machine makes calls longer, never shorter. Ratios therefore
-compare the means of the faster halves: a real slowdown moves these as far as any other, and bursts of other work move
-them little.
+**Location.** Load on a shared machine makes calls longer, never shorter. Ratios therefore compare the means of the
+faster halves: a real slowdown changes these as much as any other measure, and bursts of load change them little.
 
-**Intervals** come from the bootstrap, of blocks rather than of single calls: neighbours in time are alike, and taking
-them for independent would promise too much.
+**Intervals** come from a block bootstrap, since successive calls are correlated.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ Series = Sequence[float]
 
 _RESAMPLES = 1000
 CONFIDENCE = 0.98
-"""Of intervals: one end is beyond the truth in one of a hundred."""
+"""Of intervals: each end is exceeded with a probability of 1 %."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +31,14 @@ class Summary:
     """Latencies in seconds.
 
     Attributes:
-        calls: how many there were.
-        p50: half of them took no longer.
-        p90: nine of ten.
-        p99: ninety-nine of a hundred.
-        min: the shortest.
+        calls: their number.
+        p50: the median.
+        p90: the 90th percentile.
+        p99: the 99th percentile.
+        min: the minimum.
         mean: without outliers.
         std: standard deviation, without outliers; 0 for a single call.
-        outliers: how many calls were beyond the far fence.
+        outliers: the number of calls beyond the outer fence.
     """
 
     calls: int
@@ -54,7 +52,7 @@ class Summary:
 
     @classmethod
     def of(cls, series: Series) -> Summary:
-        """Summarize at least one call."""
+        """Summarize one or more calls."""
         values = np.asarray(series, np.float64)
         first, third = np.percentile(values, [25, 75])
         kept = values[values <= third + 3 * (third - first)]
@@ -63,13 +61,13 @@ class Summary:
         return cls(values.size, p50, p90, p99, float(values.min()), float(kept.mean()), std, values.size - kept.size)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one series takes as another.
+    """The ratio of the latencies of two series.
 
     Attributes:
         value: the ratio of the means of their faster halves.
@@ -82,7 +80,7 @@ class Ratio:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        """As JSON values."""
+        """JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -90,13 +88,13 @@ class Ratio:
 
 
 def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) -> Ratio:
-    """How many times as long a series takes as another.
+    """The ratio of the latencies of two series.
 
     Args:
-        series: its latencies, in the order in which they were measured.
-        base: the other's.
-        paired: whether they were measured in the same rounds, so that what disturbed one disturbed the other: their
-            blocks are then drawn together.
+        series: the numerator, in the order of measurement.
+        base: the denominator, likewise.
+        paired: whether they were measured in the same rounds, under the same load: their blocks are then drawn
+            together.
         seed: of the bootstrap.
     """
     random = np.random.default_rng(seed)
@@ -118,7 +116,7 @@ def _location(series: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, 
 
 
 def _blocks(size: int, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Places for each resample: runs of neighbours, around the end where need be, √n of them long."""
+    """The indices of each resample: blocks of √n neighbours, wrapped around the end."""
     length = max(1, math.isqrt(size))
     starts = random.integers(size, size=(_RESAMPLES, -(-size // length)))
     places = (starts[:, :, None] + np.arange(length)) % size
@@ -129,11 +127,11 @@ class Change(enum.Enum):
     """What a comparison with a baseline shows."""
 
     SLOWER = "slower"
-    """By more than is allowed, and not by chance."""
+    """Significantly slower than allowed."""
     WITHIN = "within"
-    """Not slower by more than is allowed."""
+    """Not slower than allowed."""
     UNDECIDED = "undecided"
-    """The noise is larger than what is asked about: more calls are needed."""
+    """Too noisy to decide: more calls are needed."""
 
 
 def change(found: Ratio, max_slowdown: float) -> Change:
@@ -141,7 +139,7 @@ def change(found: Ratio, max_slowdown: float) -> Change:
 
     Args:
         found: the ratio.
-        max_slowdown: what is allowed, as a share (0.05).
+        max_slowdown: the allowed slowdown, as a share (0.05).
     """
     limit = 1 + max_slowdown
     if found.low > limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from onnx_bridge.benchmark.operators import OperatorTime
-from onnx_bridge.benchmark.outcome import Bench, Row
+from onnx_bridge.benchmark.outcome import BenchResult, Row
 from onnx_bridge.benchmark.statistics import Change
 from onnx_bridge.report import html
 from onnx_bridge.report.charts import Chart, bands, lines
@@ -26,7 +26,7 @@ _FIGURES = (
 _COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
 
 
-def write_report(path: str | os.PathLike[str], bench: Bench) -> None:
+def write_report(path: str | os.PathLike[str], bench: BenchResult) -> None:
     """Write the page of a benchmark.
 
     Args:
@@ -39,7 +39,7 @@ def write_report(path: str | os.PathLike[str], bench: Bench) -> None:
     page_of(bench).write(path)
 
 
-def page_of(bench: Bench) -> Page:
+def page_of(bench: BenchResult) -> Page:
     """The page that `write_report` writes."""
     tables = [_table(bench)]
     tables += [_gates(bench)] if bench.gates else []
@@ -56,7 +56,7 @@ def page_of(bench: Bench) -> Page:
     )
 
 
-def _headline(bench: Bench) -> str:
+def _headline(bench: BenchResult) -> str:
     if not bench.passed:
         return "Slower than the baseline"
     if bench.gates:
@@ -66,7 +66,7 @@ def _headline(bench: Bench) -> str:
     return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"NodeError: {fastest.name}"
 
 
-def _latencies(bench: Bench) -> Chart:
+def _latencies(bench: BenchResult) -> Chart:
     series = []
     for row in bench.rows[:_BANDS]:
         found = row.summary
@@ -79,7 +79,7 @@ def _latencies(bench: Bench) -> Chart:
     return bands("latencies", "Latency of a call", note, "milliseconds a call", series)
 
 
-def _throughputs(bench: Bench) -> list[Chart]:
+def _throughputs(bench: BenchResult) -> list[Chart]:
     """Throughput over batch size; nothing if there are fewer than two sizes."""
     sizes: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in bench.rows:
@@ -96,7 +96,7 @@ def _throughputs(bench: Bench) -> list[Chart]:
     return [lines("throughput", "Throughput over batch", note, "samples a call (batch)", "samples a second", series)]
 
 
-def _table(bench: Bench) -> Table:
+def _table(bench: BenchResult) -> Table:
     columns = [
         Column("engine", "text"),
         Column("precision", "text"),
@@ -134,7 +134,7 @@ def _table(bench: Bench) -> Table:
     return Table("rows", "All figures", columns, rows, "Times are milliseconds where nothing else is said.")
 
 
-def _gates(bench: Bench) -> Table:
+def _gates(bench: BenchResult) -> Table:
     columns = [
         Column("row", "text"),
         Column("verdict", "verdict"),
@@ -154,7 +154,7 @@ def _gates(bench: Bench) -> Table:
     return Table("gates", "Against the baseline", columns, rows, note)
 
 
-def _operators(bench: Bench) -> Table:
+def _operators(bench: BenchResult) -> Table:
     columns = [
         Column("operator", "name", "MIGraphX's"),
         Column("of ONNX", "text", "the model's operators that it may come from, by name"),

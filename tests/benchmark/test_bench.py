@@ -20,7 +20,8 @@ import onnx_bridge
 from onnx_bridge.benchmark.bench import bench
 from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.benchmark.measure import LEAST, MOST, SHORT, TURN, Plan, measure
-from onnx_bridge.benchmark.outcome import Baseline, Bench, Row
+from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
+from onnx_bridge.benchmark.statistics import Change
 from onnx_bridge.cli import bench as cli_bench
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
@@ -43,14 +44,14 @@ def tiny(tmp_path: Path) -> Path:
     return saved(tmp_path)
 
 
-def rows(digest: str = "d", scale: float = 1.0, calls: int = 100) -> Bench:
+def rows(digest: str = "d", scale: float = 1.0, calls: int = 100) -> BenchResult:
     """A benchmark of an engine with 2 % of noise."""
     latencies = scale * 0.01 * np.random.default_rng(int(scale * 100)).lognormal(0, 0.02, calls)
     row = Row("migraphx", "ref", "fp32", 1, tuple(latencies.tolist()), 0.1, 0.2, 1 << 20)
-    return Bench("m", digest, (row,), {"MIGraphX": "2.14"})
+    return BenchResult("m", digest, (row,), {"MIGraphX": "2.14"})
 
 
-def baseline(found: Bench, path: Path) -> Baseline:
+def baseline(found: BenchResult, path: Path) -> Baseline:
     path.write_text(json.dumps(found.to_json()))
     return Baseline.read(path)
 
@@ -59,7 +60,7 @@ def baseline(found: Bench, path: Path) -> Baseline:
 
 
 class Clock:
-    """Time that passes with calls alone, and a little with each look at it."""
+    """Time that passes with calls, and a little with each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -121,7 +122,7 @@ def test_short_calls_are_timed_together() -> None:
     assert nothing.together == MOST
 
 
-def test_time_ends_the_rounds_but_for_the_first() -> None:
+def test_the_time_limit_ends_all_but_the_first_rounds() -> None:
     clock = Clock()
     (found,) = measure([(clock.taking(10.0), {})], Plan(iterations=50, warmup=0, seconds=1.0), clock)
     assert len(found.latencies) == LEAST
@@ -145,7 +146,7 @@ def test_batches_precisions_and_engines(tiny: Path) -> None:
     assert all(each.low <= each.value <= each.high for each in ratios.values())
 
 
-def test_json_comes_back_and_csv_has_a_line_a_row(tiny: Path, tmp_path: Path) -> None:
+def test_json_round_trip_and_csv_lines(tiny: Path, tmp_path: Path) -> None:
     found = bench(tiny, engines=["ort", "migraphx"], dims={"n": 2}, **QUICK)
     again = baseline(found, tmp_path / "base.json")
     assert again.rows == found.rows
@@ -155,7 +156,7 @@ def test_json_comes_back_and_csv_has_a_line_a_row(tiny: Path, tmp_path: Path) ->
     assert float(lines[0]["p50"]) == found.rows[0].summary.p50
 
 
-def test_a_bundle_is_as_it_is(tiny: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_measured_as_it_is(tiny: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(tiny, tmp_path / "out", target="ref", precision="fp16", dims={"n": 2})
     found = bench(bundle, **QUICK)
     assert [(row.engine, row.precision) for row in found.rows] == [("migraphx", "fp16"), ("ort", "fp32")]
@@ -169,7 +170,7 @@ def factory(folder: Path, body: str, name: str) -> str:
     return f"{path}:make"
 
 
-def test_torch_beside_the_others(tiny: Path, tmp_path: Path) -> None:
+def test_torch_engines(tiny: Path, tmp_path: Path) -> None:
     found = bench(
         tiny,
         engines=["migraphx", "torch"],
@@ -200,7 +201,7 @@ def test_a_factory_is_exported_and_compiled(tmp_path: Path, monkeypatch: pytest.
         bench(factory(tmp_path, "return torch.nn.ReLU()", "bare"), **QUICK)
 
 
-def test_what_is_not_available_is_left_out_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.config as inductor
 
     monkeypatch.setattr(inductor.cpp, "cxx", (str(tmp_path / "no-compiler"),))
@@ -253,13 +254,13 @@ def test_the_gate_finds_slowdowns(tmp_path: Path, scale: float, passed: bool, sa
     assert found.to_json()["passed"] is passed
 
 
-def test_noise_is_undecided_and_no_failure(tmp_path: Path) -> None:
+def test_noise_is_undecided_and_not_a_failure(tmp_path: Path) -> None:
     few = rows(calls=5)
     latencies = tuple(each * factor for each, factor in zip(few.rows[0].latencies, (1, 2, 1, 1.4, 3), strict=True))
     found = replace(few, rows=(replace(few.rows[0], latencies=latencies),))
     against = found.against(baseline(rows(), tmp_path / "base.json"), 0.05)
     assert against.passed
-    assert any("too noisy to tell" in each for each in against.sentences())
+    assert [gate.change for gate in against.gates] == [Change.UNDECIDED]
 
 
 def test_a_baseline_of_another_model_is_an_error(tiny: Path, tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_a_baseline_of_other_settings_is_an_error(tmp_path: Path) -> None:
     base = baseline(rows(), tmp_path / "base.json")
     found = rows()
     other = replace(found, rows=(replace(found.rows[0], batch=8),))
-    with pytest.raises(InputError, match="nothing that was measured now.*batch 1"):
+    with pytest.raises(InputError, match="none of the rows that were measured.*batch 1"):
         other.against(base, 0.05)
     both = replace(found, rows=(*found.rows, *other.rows), versions={"MIGraphX": "2.16"}).against(base, 0.05)
     assert [gate.name for gate in both.gates] == ["migraphx ref, fp32, batch 1"]
@@ -284,9 +285,9 @@ def test_a_baseline_of_other_settings_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "rows": [{}]}'])
-def test_what_is_no_baseline(tmp_path: Path, text: str) -> None:
+def test_invalid_baselines(tmp_path: Path, text: str) -> None:
     (tmp_path / "base.json").write_text(text)
-    with pytest.raises(InputError, match="this is no baseline"):
+    with pytest.raises(InputError, match="it is not a baseline"):
         Baseline.read(tmp_path / "base.json")
 
 
@@ -322,7 +323,7 @@ def test_the_command_gates(tiny: Path, tmp_path: Path) -> None:
     [
         ("--max-slowdown", "some", "not a share"),
         ("--batch", "1,x", "not a list of sizes"),
-        ("--against", "no.json", "no baseline"),
+        ("--against", "no.json", "not a baseline"),
     ],
 )
 def test_the_command_refuses(tiny: Path, option: str, value: str, message: str) -> None:

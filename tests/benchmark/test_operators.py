@@ -41,7 +41,7 @@ def chain(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_printed_is_read() -> None:
+def test_instructions_are_parsed() -> None:
     found = [(each.name, each.operator, round(1e3 * each.seconds, 9)) for each in instructions(PRINTED)]
     assert found == [
         ("x", "@param:x", 0.2),
@@ -54,7 +54,7 @@ def test_what_is_printed_is_read() -> None:
     assert instructions("no such lines\nTime: 1ms, 1ms\n") == []
 
 
-def test_times_are_added_up_by_operator_and_medians_of_calls() -> None:
+def test_times_are_summed_by_operator_and_medians_over_calls() -> None:
     runs = [
         [Instruction("@1", "@literal", 9.0), Instruction("@2", "dot", slow), Instruction("@3", "dot", 1.0)]
         for slow in (2.0, 2.0, 50.0)
@@ -76,13 +76,13 @@ def test_times_are_added_up_by_operator_and_medians_of_calls() -> None:
         ("load", ()),
     ],
 )
-def test_names_are_followed_back_to_the_model(operator: str, kinds: tuple[str, ...]) -> None:
+def test_names_are_mapped_to_operators_of_the_model(operator: str, kinds: tuple[str, ...]) -> None:
     there = {"MatMul", "ReduceSum", "MaxPool", "Conv", "Add", "Relu", "Mul"}
     (found,) = summarize([[Instruction("@1", operator, 1.0)]], there)
     assert found.onnx == kinds
 
 
-def test_migraphx_says_it_of_a_bundle(chain: Path, tmp_path: Path) -> None:
+def test_operator_times_of_a_bundle(chain: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(chain, tmp_path / "out", target="ref")
     (sample,) = generate(bundle.specs)
     found = {each.operator: each for each in per_operator(bundle, sample)}
@@ -115,7 +115,7 @@ def test_int8_quantizes_both_operands_of_every_product(chain: Path, tmp_path: Pa
     assert counts["quantizelinear"] == counts["dequantizelinear"] == 2 * counts["dot"] == 4
 
 
-def test_bench_tells_it_and_keeps_it(chain: Path, tmp_path: Path) -> None:
+def test_bench_reports_operator_times_and_reads_them_back(chain: Path, tmp_path: Path) -> None:
     found = bench(chain, engines=["migraphx", "ort"], per_operator=True, target="ref", iterations=5, warmup=0)
     ours, ort = found.rows
     assert {"dot", "relu"} <= {each.operator for each in ours.operators}

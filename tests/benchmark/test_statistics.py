@@ -47,7 +47,7 @@ def test_too_few_calls_leave_it_undecided() -> None:
     assert change(found, 0.05) is Change.UNDECIDED
 
 
-def test_intervals_hold_the_truth() -> None:
+def test_intervals_contain_the_true_ratio() -> None:
     random = np.random.default_rng(0)
     inside = 0
     for _ in range(100):
@@ -56,7 +56,7 @@ def test_intervals_hold_the_truth() -> None:
     assert inside >= 93
 
 
-def test_pairs_cancel_what_both_suffered() -> None:
+def test_pairing_cancels_common_noise() -> None:
     random = np.random.default_rng(0)
     common = random.lognormal(0, 0.4, 100)
     one, other = (common * random.lognormal(0, 0.01, 100) for _ in range(2))
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert ratio(series(0), series(0), paired=True) == Ratio(1.0, 1.0, 1.0)
 
 
-def test_the_summary_leaves_outliers_out_of_the_mean() -> None:
+def test_outliers_are_excluded_from_the_mean() -> None:
     found = Summary.of([1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 9.0])
     assert found.outliers == 1
     assert found.calls == 8

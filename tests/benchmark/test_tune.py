@@ -52,7 +52,7 @@ def saved(folder: Path, text: str = PLAIN, **constants: Any) -> Path:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.data())
-def test_the_smallest_subset_is_found_with_few_questions(count: int, data: st.DataObject) -> None:
+def test_the_smallest_subset_is_found_with_few_tests(count: int, data: st.DataObject) -> None:
     needed = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
     asked = 0
 
@@ -69,7 +69,7 @@ def test_earlier_elements_are_preferred() -> None:
     assert minimal_subset("abcd", lambda subset: "b" in subset or "d" in subset) == ["b"]
 
 
-def test_no_element_can_be_left_out() -> None:
+def test_no_element_can_be_removed() -> None:
     def holds(subset: Sequence[int]) -> bool:
         return sum(subset) >= 10
 
@@ -81,7 +81,7 @@ def test_no_element_can_be_left_out() -> None:
 # What must stay in float32
 
 
-def test_an_overflow_is_kept_and_nothing_else(tmp_path: Path) -> None:
+def test_only_nodes_that_overflow_stay_in_float32(tmp_path: Path) -> None:
     path = saved(tmp_path, OVERFLOWS, **BIG)
     found = mixed_precision(path, "fp16", target="ref")
     assert set(found.out_of_range) == set(found.nodes)
@@ -101,8 +101,8 @@ def test_bfloat16_does_not_overflow(tmp_path: Path) -> None:
     assert (found.nodes, found.out_of_range, found.trials) == ((), {}, 1)
 
 
-def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
-    """One huge element in a weight leaves no steps for the others."""
+def test_nodes_that_int8_breaks_stay_in_float32(tmp_path: Path) -> None:
+    """One huge element in a weight leaves no resolution for the others."""
     spoilt = WEIGHTS["w0"].copy()
     spoilt[0, 0] = 500.0
     path = saved(tmp_path, PLAIN.replace("Relu(a)", "Tanh(a)"), w0=spoilt, w1=WEIGHTS["w1"])
@@ -114,7 +114,7 @@ def test_what_int8_spoils_is_kept(tmp_path: Path) -> None:
     assert onnx_bridge.check(kept).passed
 
 
-def test_what_cannot_be_searched(tmp_path: Path) -> None:
+def test_invalid_searches_are_errors(tmp_path: Path) -> None:
     path = saved(tmp_path)
     with pytest.raises(InputError, match="all is in float32"):
         mixed_precision(path, "fp32", target="ref")
@@ -133,7 +133,7 @@ def trial(
     return Trial(Candidate(name), 1.0, failure, ratio, Ratio(ratio, ratio - spread, ratio + spread), memory, error)
 
 
-def test_the_front_is_what_nothing_beats() -> None:
+def test_the_pareto_front() -> None:
     exact, fast, small = trial("fp32", 1, 100, 0), trial("fp16", 0.5, 50, 0.01), trial("int8", 0.7, 25, 0.05)
     beaten = trial("bf16", 0.6, 50, 0.08)
     broken = trial("fp8", 0.1, 10, 0, failure="it differs from the reference: y")
@@ -148,20 +148,20 @@ def test_the_front_is_what_nothing_beats() -> None:
     assert said[4] == "fp8: failed, it differs from the reference: y"
 
 
-def test_of_equals_the_most_exact_is_chosen() -> None:
+def test_of_equally_fast_trials_the_most_accurate_is_chosen() -> None:
     exact, noisy = trial("fp32", 1.0, 100, 0.0, spread=0.1), trial("fp16", 0.95, 50, 0.01, spread=0.1)
     assert winner([exact, noisy]) is exact
     assert "as fast as fp16 within the measured noise, with the smaller error" in explain(exact, [exact, noisy])
 
 
-def test_no_winner_where_none_passed() -> None:
+def test_no_winner_if_no_trial_passed() -> None:
     assert winner([trial("fp32", 1, 1, 0, failure="it differs from the reference: y")]) is None
 
 
 # The search
 
 
-def test_it_tries_chooses_and_writes_the_job(tmp_path: Path) -> None:
+def test_tune_chooses_a_trial_and_writes_the_job(tmp_path: Path) -> None:
     path, job = saved(tmp_path), tmp_path / "tuned.toml"
     found = tune(path, job, precisions=["fp32", "fp16", "int8"], **QUICK)
     assert [each.candidate.precision for each in found.trials] == ["fp32", "fp16", "int8"]
@@ -177,7 +177,7 @@ def test_it_tries_chooses_and_writes_the_job(tmp_path: Path) -> None:
     assert not list((tmp_path / "tuned.tuning").glob("*/"))
 
 
-def test_it_goes_on_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_continues_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, job = saved(tmp_path), tmp_path / "tuned.toml"
     first = tune(path, job, precisions=["fp32", "fp16"], **QUICK)
     journal = tmp_path / "tuned.tuning/journal.jsonl"
@@ -191,7 +191,7 @@ def test_it_goes_on_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert tune(path, job, precisions=["fp32"], **QUICK).resumed == 0
 
 
-def test_what_overflows_gets_another_trial(tmp_path: Path) -> None:
+def test_a_precision_that_differs_gets_another_trial(tmp_path: Path) -> None:
     path, job = saved(tmp_path, OVERFLOWS, **BIG), tmp_path / "tuned.toml"
     found = tune(path, job, precisions=["fp32", "fp16"], **QUICK)
     _, differs, kept = found.trials
@@ -202,7 +202,7 @@ def test_what_overflows_gets_another_trial(tmp_path: Path) -> None:
     assert (again.resumed, again.trials) == (3, found.trials)
 
 
-def test_what_does_not_convert_is_out(tmp_path: Path) -> None:
+def test_a_candidate_that_does_not_convert_fails(tmp_path: Path) -> None:
     text = """(float[4,8] x) => (float[4,8] y) {
         q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, w0) }"""
     path = saved(tmp_path, text, w0=WEIGHTS["w0"], s=np.float32(0.05), z=np.int8(0))
@@ -214,7 +214,7 @@ def test_what_does_not_convert_is_out(tmp_path: Path) -> None:
 SIZED = "(float[n,8] x) => (float[n,8] y) { a = MatMul(x, w0)  y = Relu(a) }"
 
 
-def test_buckets_are_searched_too(tmp_path: Path) -> None:
+def test_buckets_are_searched(tmp_path: Path) -> None:
     path, job = saved(tmp_path, SIZED), tmp_path / "tuned.toml"
     how: dict[str, Any] = {**QUICK, "precisions": ["fp32"], "buckets": {"n": [4, 1, 2]}, "pad": {"x": "1"}}
     found = tune(path, job, **how)
@@ -236,13 +236,13 @@ def test_buckets_are_searched_too(tmp_path: Path) -> None:
         tune(path, job, inputs=[{}], **how)
 
 
-def test_two_sizes_have_no_ends_beside_themselves(tmp_path: Path) -> None:
+def test_two_sizes_give_two_choices_of_buckets(tmp_path: Path) -> None:
     found = tune(saved(tmp_path, SIZED), tmp_path / "t.toml", precisions=["fp32"], buckets={"n": [1, 2]}, **QUICK)
     assert [each.candidate.buckets for each in found.trials] == [{"n": (1, 2)}, {"n": (2,)}]
 
 
 class Clock:
-    """Time that passes a second with each look at it."""
+    """Time that passes with each reading."""
 
     def __init__(self, step: float) -> None:
         self.now, self.step = 0.0, step

@@ -91,7 +91,7 @@ def test_arguments_by_shape_and_json(run: Callable[..., Any]) -> None:
     assert found["inputs"][0] == {"name": "ids", "dtype": "int64", "shape": [2, 5]}
 
 
-def test_what_a_factory_prints_is_no_part_of_the_result(run: Callable[..., Any]) -> None:
+def test_output_of_a_factory_is_not_part_of_the_result(run: Callable[..., Any]) -> None:
     code, out, err = run("two_towers:talking", "-o", "two.onnx", "--exporter", "torchscript", "--json")
     assert (code, err) == (0, "loading weights\n")
     assert json.loads(out)["exporter"] == "torchscript"

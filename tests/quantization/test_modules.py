@@ -56,7 +56,7 @@ def operators(model: ir.Model) -> Counter[str]:
 
 
 def weights(model: ir.Model) -> list[ir.DataType]:
-    """The dtypes in which weights of convolutions and matrix products are stored."""
+    """The stored dtypes of the weights of convolutions and matrix products."""
     found = []
     for node in model.graph:
         if node.op_type in ("Conv", "Gemm", "MatMul"):
@@ -100,7 +100,7 @@ def test_every_scheme_exports_and_stays_near_float(
         seen |= {str(value.name) for value in node.outputs}
 
 
-def test_what_the_modes_cannot_do(net: Net) -> None:
+def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
     with pytest.raises(InputError, match="graph mode cannot do it: it quantizes only to integers .Quark.* can"):
         onnx_bridge.quantize(net, args=IMAGE, scheme="fp8", mode="fx")
     with pytest.raises(InputError, match="graph mode cannot exclude layers"):
@@ -169,7 +169,7 @@ def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: 
     assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())  # and not in the module
 
 
-def test_what_graph_mode_replaces_is_said() -> None:
+def test_replacements_by_graph_mode_are_noted() -> None:
     class Gate(nn.Module):
         def __init__(self) -> None:
             super().__init__()

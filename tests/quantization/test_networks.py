@@ -45,7 +45,7 @@ def worker(runtime: Runtime) -> Iterator[Worker]:
 
 
 def distance(actual: Outputs, expected: Outputs) -> float:
-    """The largest difference, in parts of the largest number."""
+    """The largest difference, relative to the largest value."""
     return max(
         float(np.abs(one.astype(np.float64) - other).max() / np.abs(other).max())
         for one, other in zip(actual, expected, strict=True)
@@ -53,7 +53,7 @@ def distance(actual: Outputs, expected: Outputs) -> float:
 
 
 def flips(actual: Outputs, expected: Outputs, step: float) -> int:
-    """How many numbers are one step of the last quantizer away, rounded to the other side of a tie.
+    """How many values differ by one step of the last quantizer, rounded to the other side of a tie.
 
     All others agree within 1e-5 of the largest.
     """
@@ -67,7 +67,7 @@ def flips(actual: Outputs, expected: Outputs, step: float) -> int:
 
 
 class Seen:
-    """A quantized network, cleaned; what it computes in every way, and what was said in advance."""
+    """A quantized network, cleaned; its results in every way, and the forecast."""
 
     def __init__(self, path: Path, network: str, runtime: Runtime, worker: Worker) -> None:
         self.worker, self.inputs = worker, quantized_run.sample(network, seed=9)
@@ -84,7 +84,7 @@ class Seen:
 
     @property
     def step(self) -> float:
-        """The scale of the quantizer that makes the output; 0 where none does."""
+        """The scale of the quantizer of the output; 0 if there is none."""
         (output,) = (value.name for value in self.cleaned.graph.output)
         (last,) = (node for node in self.cleaned.graph.node if output in node.output)
         scales = {each.name: onnx.numpy_helper.to_array(each) for each in self.cleaned.graph.initializer}
@@ -131,7 +131,7 @@ def test_networks(network: str, tmp_path: Path, runtime: Runtime, worker: Worker
 def test_without_it_uint8_runs_in_float_and_loses_its_saturation(
     tmp_path: Path, runtime: Runtime, worker: Worker
 ) -> None:
-    """What all this is for: the same model as the quantizer left it."""
+    """For comparison: the model as the quantizer wrote it."""
     ((_, _, path),) = quantized_run.generate(tmp_path, ["residual"], ["qdq-uint8-int8"])
     view = gpu_view(path, tmp_path / "program.mxr", runtime)
     found = forecast(path)
@@ -146,8 +146,8 @@ def test_without_it_uint8_runs_in_float_and_loses_its_saturation(
     assert distance(actual, list(run(onnx.load(path), inputs).values())) > 0.2
 
 
-def test_weights_of_few_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
-    """As ONNX Runtime's quantizer makes them, through the rules that legalization would try."""
+def test_weights_of_4_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
+    """Those of ONNX Runtime's quantizer, through the rules of legalization."""
     from passes.cleanup.remove_dead import RemoveDead
     from passes.core.base import Context
     from passes.core.inference import infer

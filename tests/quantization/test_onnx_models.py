@@ -71,7 +71,7 @@ def test_every_scheme_runs_and_stays_near_float(
 
 
 @pytest.mark.parametrize(("quantizer", "scheme"), IMPOSSIBLE)
-def test_what_a_quantizer_cannot_do_is_said_in_one_sentence(
+def test_unsupported_schemes_are_errors_of_one_sentence(
     source: Path, data: Data, tmp_path: Path, quantizer: str, scheme: str
 ) -> None:
     with pytest.raises(InputError, match="cannot do it: ") as caught:
@@ -89,7 +89,7 @@ def test_schemes_without_scales_per_channel(source: Path, data: Data, scheme: st
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
-def test_a_scale_for_each_channel_is_nearer(source: Path, data: Data, quantizer: str) -> None:
+def test_scales_per_channel_are_more_accurate(source: Path, data: Data, quantizer: str) -> None:
     one, many = (
         onnx_bridge.quantize(source, with_=quantizer, calibration=data, per_channel=each) for each in (False, True)
     )

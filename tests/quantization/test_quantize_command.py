@@ -53,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return call
 
 
-def test_a_table_for_people(run: Run, source: Path, samples: Path) -> None:
+def test_the_table(run: Run, source: Path, samples: Path) -> None:
     code, out, err = run(
         str(source),
         "-o",
@@ -107,7 +107,7 @@ def test_errors_are_one_line_and_usage(run: Run, source: Path) -> None:
 
 
 def test_quark_prints_nothing(source: Path, samples: Path, tmp_path: Path) -> None:
-    """In a process of its own, where Quark and all that it needs are imported for the first time."""
+    """In a separate process, where Quark and its dependencies are imported for the first time."""
     command = [sys.executable, "-m", "onnx_bridge", "quantize", str(source), "-o", str(tmp_path / "q.onnx")]
     done = subprocess.run(
         [*command, "--scheme", "int8", "--calibration", str(samples), "--json"],

@@ -62,7 +62,7 @@ def test_there_are_enough() -> None:
     assert {network for network, _ in CASES} == {*NETWORKS, *MODULES}
 
 
-def test_what_a_quantizer_leaves_in_float(tmp_path: Path) -> None:
+def test_operators_that_a_quantizer_leaves_in_float(tmp_path: Path) -> None:
     with pytest.raises(run.Refused, match="leaves it in float"):
         run.make("residual", "nbits-4-hqq", tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
@@ -79,8 +79,8 @@ def test_the_last_line() -> None:
     assert "the quantizer fails" in run.line(rows[2])
 
 
-def test_what_is_right_is_kept(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is not is looked at again: it may have come by chance."""
+def test_only_correct_outcomes_are_cached(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may be accidental, and are computed again."""
     right = Outcome("right", "", 1e-7, 0, 0.01, 0.02, 0.03, {"int8": 2}, {"int8": 2}, True)
     found = [
         run.Row("a", "s", "the quantizer fails", None, 1.0),
@@ -99,7 +99,7 @@ def test_what_is_right_is_kept(runtime: Runtime, tmp_path: Path, monkeypatch: py
         run._kept("a", "s")
 
 
-def test_distance_is_in_parts_of_the_largest() -> None:
+def test_distance_is_relative_to_the_largest_value() -> None:
     truth = [{"y": np.array([1.0, -4.0])}]
     assert distance([{"y": np.array([1.0, -3.0])}], truth) == 0.25
     assert distance([{"y": np.array([np.nan, 0.0])}], truth) == np.inf

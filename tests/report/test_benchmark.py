@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnx_bridge.benchmark.operators import OperatorTime
-from onnx_bridge.benchmark.outcome import Bench, Gate, Row
+from onnx_bridge.benchmark.outcome import BenchResult, Gate, Row
 from onnx_bridge.benchmark.statistics import Change, Ratio
 from onnx_bridge.report.benchmark import page_of, write_report
 from tests.report.browser import Page
@@ -19,7 +19,7 @@ from tests.report.scenes import HOSTILE
 SIZES = (1, 2, 4, 8)
 
 
-def scene() -> Bench:
+def scene() -> BenchResult:
     """Two engines over four batch sizes; the first grows no faster from 4 on."""
     rng = np.random.default_rng(0)
     rows = []
@@ -31,7 +31,7 @@ def scene() -> Bench:
             other = OperatorTime("mlir_add", ("Add",), 1, 0.0033, 0.25, "@7", 0.0033)
             operators = (found, other) if engine == "migraphx" and batch == 1 else ()
             rows.append(Row(engine, target, "fp32", batch, latencies, 0.1, 0.2, 1 << 20, 7, operators))
-    return Bench(HOSTILE, "d", tuple(rows), {"MIGraphX": "2.14"}, ("<b>a note</b>",), {"ort-rocm": "none here"})
+    return BenchResult(HOSTILE, "d", tuple(rows), {"MIGraphX": "2.14"}, ("<b>a note</b>",), {"ort-rocm": "none here"})
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from onnx_bridge.torch.compile_backend import BackendOptions, CompiledGraph, com
 
 
 class Compiler:
-    """Compiles with the backend, and keeps the graphs that it was given."""
+    """Compiles with the backend, and records its graphs."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -41,7 +41,7 @@ class Compiler:
 
     @property
     def counts(self) -> list[int]:
-        """How many programs each graph has."""
+        """The number of programs of each graph."""
         return [len(graph.programs) for graph in self.graphs]
 
 
@@ -60,7 +60,7 @@ def compiler(runtime: Runtime, cache: Path) -> Iterator[Compiler]:
 
 
 class Branching(nn.Module):
-    """Two graphs and a decision of Python's between them."""
+    """Two graphs with a branch in Python between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Branching(nn.Module):
         return y, None, x.shape[0], {"z": y.relu(), "again": y}
 
 
-def test_a_decision_on_data_makes_several_programs(compiler: Compiler) -> None:
+def test_a_branch_on_data_makes_several_programs(compiler: Compiler) -> None:
     model = Branching().eval()
     compiled = compiler(model)
     for x in (torch.full((2, 4), 3.0), torch.full((2, 4), -3.0), torch.randn(2, 4)):
@@ -104,13 +104,13 @@ def test_own_buckets_and_a_size_beyond_them(compiler: Compiler) -> None:
 
 
 class Summing(nn.Module):
-    """Sizes are part of the values, which padding would change."""
+    """Values depend on sizes, which padding changes."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
         return x.softmax(0) * x.shape[0] + x.mean(0), x.shape[0] * 2
 
 
-def test_what_padding_would_change_is_compiled_as_it_is(compiler: Compiler) -> None:
+def test_dimensions_whose_padding_changes_outputs_are_not_padded(compiler: Compiler) -> None:
     model = Summing().eval()
     compiled = compiler(model, dynamic=True, programs=2)
     for size in (3, 5, 3):
@@ -131,7 +131,7 @@ def test_numbers_and_none_are_fixed_in_programs(compiler: Compiler) -> None:
     assert_close(compiled(x, 2.0, x), function(x, 2.0, x))
 
 
-def test_complex_numbers_go_in_and_out(compiler: Compiler) -> None:
+def test_complex_inputs_and_outputs(compiler: Compiler) -> None:
     def turned(x: torch.Tensor, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return (x * by).conj(), (x * by).abs()
 
@@ -188,7 +188,7 @@ REFUSED = [(writes, "writes to its inputs"), (views, "returns a view of an input
 
 
 @pytest.mark.parametrize(("function", "reason"), REFUSED)
-def test_what_only_pytorch_can_do_is_left_to_it_with_one_warning(
+def test_graphs_that_cannot_be_lowered_run_in_pytorch_with_one_warning(
     compiler: Compiler, function: Callable[..., Any], reason: str
 ) -> None:
     compiled = compiler(function, strict=False)
@@ -209,12 +209,12 @@ def test_what_only_pytorch_can_do_is_left_to_it_with_one_warning(
 
 
 @pytest.mark.parametrize(("function", "reason"), REFUSED[:2])
-def test_strict_makes_it_an_error(compiler: Compiler, function: Callable[..., Any], reason: str) -> None:
+def test_strict_raises(compiler: Compiler, function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         compiler(function)(torch.randn(2, 4))
 
 
-def test_an_input_that_is_returned_is_the_very_one(compiler: Compiler) -> None:
+def test_a_returned_input_is_the_same_object(compiler: Compiler) -> None:
     compiled = compiler(lambda x: (x, x + 1))
     x = torch.randn(3)
     same, more = compiled(x)

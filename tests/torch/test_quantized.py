@@ -86,7 +86,7 @@ def agree(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def through_both_doors(module: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> dict[str, int]:
-    """How many products will have which kernels."""
+    """The number of products by kernel."""
     with torch.no_grad():
         lowered = lower(module, x, **options)
         compiled = torch.compile(module, backend="onnx_bridge", options={**options, "strict": True})
@@ -137,13 +137,13 @@ def test_dynamic_quantization_of_linear_layers(options: dict[str, Any], scheme: 
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
-def test_what_is_packed_and_cannot_be_exported_says_what_can() -> None:
+def test_packed_modules_that_cannot_be_exported_suggest_pt2e() -> None:
     module = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(8, 8)).eval(), {nn.LSTM})
     with pytest.raises(InputError, match="cannot be exported: .*quantize it with PT2E"):
         export(module, torch.randn(3, 2, 8))
 
 
-def test_a_graph_of_quarks(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quark_graph(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from quark.torch import ModelQuantizer
     from quark.torch.quantization import tensor_quantize
     from quark.torch.quantization.config.config import QConfig, QLayerConfig, QTensorConfig

@@ -42,7 +42,7 @@ def test_the_zoo_is_large_and_of_many_kinds() -> None:
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("name", CHOSEN)
-def test_what_migraphx_gives_is_what_pytorch_gives(runtime: Runtime, name: str, exporter: str) -> None:
+def test_migraphx_agrees_with_pytorch(runtime: Runtime, name: str, exporter: str) -> None:
     row = run.run(name, exporter, beside_stock=False)
     if row.ours is None:
         assert NOT_EXPORTED[name, exporter] in row.refusal

@@ -1,11 +1,11 @@
-"""Linear layers of ``torch.ao.quantization.quantize_dynamic``, in operators that can be exported.
+"""Replace linear layers of ``torch.ao.quantization.quantize_dynamic`` by operators that can be exported.
 
     quantized::linear_dynamic(x)   =   F.linear(dequantize(quantize(x, s, z)), dequantize(W), b),   s, z = extremes of x
 
-Their weights are packed for one machine's kernels, which no exporter looks into. A twin computes the same with the
-operators of PT2E: integers of 8 bits (of 7 but on qnnpack, as its kernels have it), and exact sums of their products.
+Their weights are packed for the kernels of one machine, which no exporter can read. A replacement computes the same
+with the operators of PT2E: 8-bit integers (7-bit except on qnnpack, as in its kernels), and exact sums of products.
 
-Skips: LSTM and GRU, whose kernels do not say how they round.
+Skips: LSTM and GRU, whose kernels do not document their rounding.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether a module is one of torch's eager quantized ones, which only infer."""
+    """Whether a module is one of torch's eager quantized modules, which are for inference only."""
     return any(each.__module__.startswith(_QUANTIZED) for each in type(module).__mro__)
 
 
 def traceable(module: nn.Module) -> nn.Module:
-    """A module whose linear layers of dynamic quantization are twins that can be traced; itself without any.
+    """A module whose dynamically quantized linear layers are replaced; the module itself if it has none.
 
     Args:
-        module: left as it is.
+        module: it is not changed.
     """
     if _is_linear(module):
         return _Linear(module)
     if not any(_is_linear(each) for each in module.modules()):
         return module
-    made = copy.copy(module)
-    made.__dict__["_modules"] = {
+    copied = copy.copy(module)
+    copied.__dict__["_modules"] = {
         name: child if child is None else traceable(child) for name, child in module._modules.items()
     }
-    return made
+    return copied
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -49,7 +49,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 class _Linear(nn.Module):
-    """The twin of one layer."""
+    """The replacement of one layer."""
 
     bias: torch.Tensor | None
 
@@ -68,7 +68,7 @@ class _Linear(nn.Module):
         self.highest = 255 if torch.backends.quantized.engine == "qnnpack" else 127
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As the packed layer."""
+        """The result of the packed layer."""
         ops, eps = torch.ops.quantized_decomposed, torch.finfo(torch.float32).eps
         scale, zero = ops.choose_qparams.tensor(x, 0, self.highest, eps, torch.uint8)
         x = ops.quantize_per_tensor.tensor(x, scale, zero, 0, self.highest, torch.uint8)

@@ -1,4 +1,4 @@
-"""Operators of quantized modules that torch.onnx's dynamo exporter does not know, in ONNX.
+"""ONNX translations of operators of quantized modules that torch.onnx's dynamo exporter does not have.
 
     quantized_decomposed::choose_qparams     scale = (max − min) / (qmax − qmin), zero point = qmin − round(min / scale)
     quantized_decomposed::(de)quantize_…     QuantizeLinear and DequantizeLinear, with a scale that is computed
@@ -6,9 +6,9 @@
     quark::scaled_fake_quantize              QuantizeLinear, Clip where the range is narrower, DequantizeLinear
 
 They come from PT2E's dynamic quantization, torchao's int8 with dynamic activations, and Quark's modules. The table has
-only the operators that are registered, so that neither torchao nor Quark is needed, or imported.
+only operators that are registered, so it needs neither torchao nor Quark.
 
-Skips: groups of Quark's within a channel, and its MX formats, which have no form in QuantizeLinear.
+Skips: Quark's groups within a channel, and its MX formats, which QuantizeLinear cannot express.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from onnxscript import opset18
 
 op: Any = opset18
-"""Operators in a form that later opsets still have; of which the types that they take are not to be checked here."""
+"""Operators in a form that later opsets still have, without type checks."""
 _FLOAT8 = {"fp8_e4m3": ir.DataType.FLOAT8E4M3FN, "fp8_e5m2": ir.DataType.FLOAT8E5M2}
 _HALVES = {"bfloat16": ir.DataType.BFLOAT16, "float16": ir.DataType.FLOAT16}
 _INTEGERS = {
@@ -32,7 +32,7 @@ _INTEGERS = {
     "int16": ir.DataType.INT16,
     "uint16": ir.DataType.UINT16,
 }
-"""What Quark's dtypes are stored in; its 4 bits are 8 with a narrower range."""
+"""The ONNX dtypes of Quark's integers; 4 bits are stored in 8 with a narrower range."""
 _RANGES = {
     ir.DataType.INT8: (-128, 127),
     ir.DataType.UINT8: (0, 255),
@@ -42,7 +42,7 @@ _RANGES = {
 
 
 def table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translations of all operators that are registered by now, as torch.onnx takes them."""
+    """The translations of all operators that are registered, as torch.onnx takes them."""
     found = {}
     for name, translation in _TRANSLATIONS.items():
         space, _, rest = name.partition("::")
@@ -54,7 +54,7 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def _choose(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
-    """Scale and zero point for numbers from the smallest to the largest, 0 among them."""
+    """Scale and zero point for the range of a tensor, extended to include 0."""
     low = op.Min(op.ReduceMin(x, keepdims=0), _number(0.0))
     high = op.Max(op.ReduceMax(x, keepdims=0), _number(0.0))
     scale = op.Max(op.Div(op.Sub(high, low), _number(float(quant_max - quant_min))), _number(eps))
@@ -64,7 +64,7 @@ def _choose(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> A
 
 
 def _choose_symmetric(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
-    """Scale and zero point for numbers on both sides of 0 alike."""
+    """Scale and zero point for the symmetric range of a tensor."""
     largest = op.ReduceMax(op.Abs(x), keepdims=0)
     scale = op.Max(op.Div(largest, _number((quant_max - quant_min) / 2)), _number(eps))
     zero = 128.0 if dtype == ir.DataType.UINT8 else 0.0
@@ -101,14 +101,14 @@ def _fake_quantize(
     mx_element_dtype: str,
 ) -> Any:
     if qscheme == "per_group":
-        raise ValueError(f"Quark's groups of {group_size} have no form in QuantizeLinear")
+        raise ValueError(f"QuantizeLinear cannot express Quark's groups of {group_size}")
     if quant_dtype in _HALVES:
         return op.CastLike(op.Cast(inputs, to=_HALVES[quant_dtype]), inputs)
     if quant_dtype in _FLOAT8:
         zero = op.Cast(op.Sub(scale, scale), to=_FLOAT8[quant_dtype])
         return op.DequantizeLinear(op.QuantizeLinear(inputs, scale, zero, axis=axis), scale, zero, axis=axis)
     if quant_dtype not in _INTEGERS:
-        raise ValueError(f"Quark's {quant_dtype} has no form in QuantizeLinear")
+        raise ValueError(f"QuantizeLinear cannot express Quark's {quant_dtype}")
     dtype = _INTEGERS[quant_dtype]
     zero = op.Cast(zero_point, to=dtype)
     integers = _clipped(op.QuantizeLinear(inputs, scale, zero, axis=axis), int(quant_min), int(quant_max), dtype)

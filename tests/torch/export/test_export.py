@@ -74,7 +74,7 @@ def run(exported: Exported, **inputs: Tensor) -> dict[str, Any]:
 
 
 @BOTH
-def test_names_of_what_is_nested(exporter: Any) -> None:
+def test_names_of_nested_values(exporter: Any) -> None:
     pair = (torch.randn(2, 4), torch.randn(2, 4))
     exported = export(Nested(), torch.randn(2, 4), {"others": {"pair": pair}, "factor": 3.0}, exporter=exporter)
     assert [value.name for value in exported.model.graph.inputs] == ["x", "others.pair.0", "others.pair.1"]
@@ -107,7 +107,7 @@ def test_every_node_says_which_module_it_is_from(exporter: Any) -> None:
 
 
 class Sequences(nn.Module):
-    """Attention of one sequence to another, whose sizes are not the same."""
+    """Attention of one sequence to another of a different size."""
 
     def forward(self, query: Tensor, memory: Tensor, mask: Tensor) -> dict[str, Tensor]:
         scores = (query @ memory.transpose(1, 2)).masked_fill(mask[:, None] == 0, -1e9)
@@ -118,7 +118,7 @@ class Sequences(nn.Module):
     ("exporter", "sizes"),
     [("dynamo", (1, 1, 1)), ("torchscript", (1, 1, 1)), ("torchscript", (2, 2, 2)), ("torchscript", (3, 5, 4))],
 )
-def test_open_sizes_whatever_the_example_has(exporter: Any, sizes: tuple[int, int, int]) -> None:
+def test_open_sizes_with_any_example(exporter: Any, sizes: tuple[int, int, int]) -> None:
     batch, queries, keys = sizes
     given = {
         "query": torch.randn(batch, queries, 4),
@@ -144,7 +144,7 @@ def test_open_sizes_whatever_the_example_has(exporter: Any, sizes: tuple[int, in
     assert all(np.allclose(outputs[name], each, atol=1e-5) for name, each in truth.items())
 
 
-def test_example_sizes_are_near_the_given_ones_and_distinct_sizes() -> None:
+def test_example_sizes_are_near_the_given_ones_and_distinct() -> None:
     assert distinct_sizes({"a": 1, "b": 8, "c": 8, "d": 1}) == {"a": 2, "b": 8, "c": 7, "d": 3}
     assert distinct_sizes({"a": 2, "b": 2}, [2, 3]) == {"a": 4, "b": 5}
 
@@ -163,7 +163,7 @@ def test_a_size_that_is_the_sum_of_others(exporter: Any) -> None:
     assert run(exported, past=torch.ones(2, 6), new=torch.ones(2, 1), mask=torch.ones(2, 7))["output"].shape == (2, 7)
 
 
-def test_the_cache_of_a_decoder_goes_in_and_out() -> None:
+def test_decoder_caches_are_inputs_and_outputs() -> None:
     config = transformers.LlamaConfig(
         vocab_size=50,
         hidden_size=16,
@@ -194,7 +194,7 @@ def test_the_cache_of_a_decoder_goes_in_and_out() -> None:
 
 
 class Guarded(nn.Module):
-    """A condition on data, which dynamo refuses; TorchScript follows the one branch that there ever is."""
+    """A branch on data, which dynamo rejects; TorchScript follows the only branch that is ever taken."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if x.abs().sum() > -1 else x
@@ -239,13 +239,13 @@ def test_random_numbers_are_named_as_the_cause() -> None:
         export(Noisy(), torch.randn(2, 3), exporter="torchscript")
 
 
-def test_a_module_that_never_returns_the_same_is_told_so() -> None:
+def test_the_hint_says_that_a_module_is_not_repeatable() -> None:
     with pytest.raises(InputError, match="called again with the same arguments it returns something else"):
         export(Noisy(), torch.randn(2, 3), exporter="torchscript")
 
 
 class Keeping(nn.Module):
-    """Keeps what a trace computes, and writes to its arguments."""
+    """Stores what a trace computes, and writes to its arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_module_and_arguments_stay_as_they_are(exporter: Any) -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_a_module_that_cannot_be_copied_is_put_back() -> None:
+def test_the_mode_of_a_module_that_cannot_be_copied_is_restored() -> None:
     module = nn.utils.weight_norm(nn.Linear(3, 3)).train()  # whose weight is computed, and so cannot be copied
     with pytest.raises(RuntimeError):
         copy.deepcopy(module)
@@ -282,7 +282,7 @@ def test_a_module_that_cannot_be_copied_is_put_back() -> None:
     assert exported.largest_error < 1e-5
 
 
-def test_weights_are_the_modules_own_memory_and_a_file_is_independent(tmp_path: Path) -> None:
+def test_weights_share_memory_with_the_module_but_files_do_not(tmp_path: Path) -> None:
     module = nn.Linear(64, 64)
     exported = export(module, torch.randn(2, 64), exporter="dynamo")
     weight = exported.model.graph.initializers["weight"].const_value
@@ -350,7 +350,7 @@ class Constant(nn.Module):
         return x + 1, 7
 
 
-def test_other_values_that_are_returned_are_noted() -> None:
+def test_returned_values_that_are_not_tensors_are_noted() -> None:
     exported = export(Constant(), torch.randn(2), exporter="torchscript")
     assert [value.name for value in exported.model.graph.outputs] == ["output.0"]
     assert any("are not tensors" in note for note in exported.notes)
@@ -363,7 +363,7 @@ class Cut(nn.Module):
         return x[: int(x.abs().sum()) % 2 + 1] * 3
 
 
-def test_sizes_that_only_torch_can_say_are_unknown() -> None:
+def test_sizes_that_onnx_cannot_express_are_unknown() -> None:
     assert shapes(export(Cut(), torch.rand(2, 4)))["output"] == [None, 4]
 
 
@@ -372,7 +372,7 @@ class Several(nn.Module):
         return inputs[0] - inputs[1]
 
 
-def test_a_forward_without_names_has_those_that_are_given() -> None:
+def test_a_forward_without_parameter_names_uses_keyword_names() -> None:
     given = {"left": torch.randn(2), "right": torch.randn(2)}
     exported = export(Several(), (), given, exporter="torchscript")
     assert [value.name for value in exported.model.graph.inputs] == ["left", "right"]
@@ -390,7 +390,7 @@ class Looked(nn.Module):
         return self.table(ids)
 
 
-def test_samples_that_the_module_refuses_are_drawn_otherwise_or_noted() -> None:
+def test_samples_that_the_module_rejects_are_replaced_or_noted() -> None:
     ids, lengths = torch.tensor([[1, 4, 2]]), torch.tensor([3])
     exported = export(Looked(), (ids, lengths), exporter="torchscript")
     assert exported.samples[1]["ids"].max() < 5
@@ -433,12 +433,12 @@ def test_errors_say_what_is_wrong(arguments: dict[str, Any], said: str) -> None:
         export(Block(), **arguments)
 
 
-def test_what_is_no_module() -> None:
+def test_objects_that_are_not_modules() -> None:
     with pytest.raises(InputError, match="it is a function, not a torch.nn.Module"):
         export(lambda x: x, torch.ones(2))  # type: ignore[arg-type]
 
 
-def test_parameters_elsewhere() -> None:
+def test_parameters_on_other_devices() -> None:
     with pytest.raises(InputError, match="parameter 'inner.0.weight': is on meta.*load its weights first"):
         export(Block().to("meta"), torch.ones(2, 4))
 

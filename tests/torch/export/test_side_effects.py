@@ -23,13 +23,13 @@ class Deciding(nn.Module):
         return x * 2 if x.sum() > 0 else x * 3
 
 
-def test_a_decision_that_no_order_of_the_values_changes_is_found() -> None:
+def test_branches_that_do_not_depend_on_the_order_of_values_are_found() -> None:
     with pytest.raises(InputError, match="torchscript: ONNX Runtime differs from PyTorch on other arguments"):
         export(Deciding(), torch.rand(2, 3))
 
 
 class Counting(nn.Module):
-    """Writes into buffers: one that a later call reads, and one that none does."""
+    """Writes to buffers: one that later calls read, and one that they do not."""
 
     def __init__(self, reads: bool) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize(("exporter", "reads"), [("dynamo", True), ("dynamo", False), ("torchscript", False)])
-def test_buffers_are_left_as_they_are_and_state_is_noted(exporter: Any, reads: bool) -> None:
+def test_buffers_are_restored_and_state_is_noted(exporter: Any, reads: bool) -> None:
     module = Counting(reads).eval()
     flag = module.flag
     exported = export(module, torch.randn(2, 3), exporter=exporter)
@@ -63,7 +63,7 @@ def test_buffers_are_left_as_they_are_and_state_is_noted(exporter: Any, reads: b
         assert "it writes to its buffers 'last', 'flag', and the graph does not" in exported.notes
 
 
-def test_threads_that_overlap_put_back_what_the_process_had() -> None:
+def test_overlapping_threads_restore_the_state_of_the_process() -> None:
     before = (sys.stdout, sys.stderr, logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled())
     module = nn.ReLU()
     first, second = contextlib.ExitStack(), contextlib.ExitStack()
@@ -76,7 +76,7 @@ def test_threads_that_overlap_put_back_what_the_process_had() -> None:
     assert before == (sys.stdout, sys.stderr, logging.root.manager.disable, torch.backends.mha.get_fastpath_enabled())
 
 
-def test_exports_in_threads_do_not_meet() -> None:
+def test_exports_in_threads_are_independent() -> None:
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         made = list(pool.map(lambda size: export(nn.Linear(size, 2), torch.randn(2, size)), (3, 4, 5)))
     assert [each.exporter for each in made] == ["dynamo"] * 3
@@ -87,7 +87,7 @@ class Total(nn.Module):
         return x + 1, (x * torch.arange(4.0)).sum().detach().numpy()
 
 
-def test_values_that_differ_from_sample_to_sample_are_told_apart() -> None:
+def test_returned_values_that_differ_between_samples() -> None:
     exported = export(Total(), torch.randn(4), exporter="torchscript")
     (said,) = exported.changing
     assert "values that are not tensors differ between samples" in said

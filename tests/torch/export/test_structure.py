@@ -73,7 +73,7 @@ def test_names_and_rebuilding(value: Any, names: list[str]) -> None:
     assert pickle.loads(pickle.dumps(structure)) == structure
 
 
-def test_every_rebuilt_cache_is_its_own() -> None:
+def test_rebuilt_caches_are_independent() -> None:
     cache = transformers.DynamicCache([(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4))])
     leaves: dict[str, torch.Tensor] = {}
     structure = flatten(cache, "past", leaves)
@@ -82,7 +82,7 @@ def test_every_rebuilt_cache_is_its_own() -> None:
     assert (first.get_seq_length(), second.get_seq_length(), cache.get_seq_length()) == (4, 3, 3)
 
 
-def test_caches_of_encoder_and_decoder_are_told_apart() -> None:
+def test_caches_of_encoder_and_decoder_have_different_names() -> None:
     one = transformers.DynamicCache([(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4))])
     leaves: dict[str, torch.Tensor] = {}
     structure = flatten(transformers.EncoderDecoderCache(one, copy.deepcopy(one)), "past", leaves)
@@ -101,12 +101,12 @@ def test_a_complex_tensor_is_a_real_one_with_two_parts() -> None:
     assert torch.equal(rebuild(structure, leaves), value.conj())
 
 
-def test_a_rebuilt_defaultdict_still_makes_what_is_missing() -> None:
+def test_a_rebuilt_defaultdict_keeps_its_factory() -> None:
     structure, leaves = flatten_result(collections.defaultdict(list, {"a": [tensor()]}))
     assert rebuild(structure, leaves)["b"] == []
 
 
-def test_what_is_registered_with_pytrees_is_taken_apart() -> None:
+def test_registered_pytrees_are_flattened() -> None:
     class Box:
         def __init__(self, content: torch.Tensor) -> None:
             self.content = content
@@ -117,7 +117,7 @@ def test_what_is_registered_with_pytrees_is_taken_apart() -> None:
     assert isinstance(rebuild(structure, leaves), Box)
 
 
-def test_constants_and_other_names() -> None:
+def test_constants_and_renaming() -> None:
     structure, leaves = flatten_result(Found(tensor(), [], count=7))
     assert constants(structure) == [7]
     other = renamed(structure, {"boxes": "b"})
@@ -139,7 +139,7 @@ def test_tensors_as_arrays_and_back(dtype: torch.dtype, shape: tuple[int, ...]) 
     assert torch.equal(back.float(), value.float())
 
 
-def test_bfloat16_is_that_of_ml_dtypes_also_from_strides() -> None:
+def test_bfloat16_arrays_have_the_dtype_of_ml_dtypes_also_with_strides() -> None:
     value = torch.randn(4, 6, dtype=torch.bfloat16).t()[::2]
     array = to_array(value)
     assert array.dtype == ml_dtypes.bfloat16

@@ -48,7 +48,7 @@ def _lowered(runtime: Runtime, cache: Path, module: nn.Module | None = None) -> 
     return lower(module or Net().eval(), x(), "ref", runtime=str(runtime.path), cache=cache)
 
 
-def test_what_was_made_is_found_again(runtime: Runtime, tmp_path: Path) -> None:
+def test_cached_programs_are_found(runtime: Runtime, tmp_path: Path) -> None:
     stages: list[str] = []
     module = Net().eval()
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_other_weights_attributes_shapes_and_options_are_others(runtime: Runtime
     assert len(entries(tmp_path)) == 5
 
 
-def test_what_no_digest_sees_is_seen_by_trying(
+def test_changes_without_a_fingerprint_are_found_by_running_the_module(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _lowered(runtime, tmp_path)
@@ -82,7 +82,7 @@ def test_what_no_digest_sees_is_seen_by_trying(
 
 
 @pytest.mark.parametrize("harm", ["program", "entry", "samples", "missing"])
-def test_a_damaged_entry_is_made_again(runtime: Runtime, tmp_path: Path, harm: str) -> None:
+def test_a_damaged_entry_is_rebuilt(runtime: Runtime, tmp_path: Path, harm: str) -> None:
     _lowered(runtime, tmp_path)
     (entry,) = entries(tmp_path)
     folder = tmp_path / entry
@@ -107,7 +107,7 @@ def _child(path: str, cache: str, queue: multiprocessing.Queue[tuple[list[str], 
     queue.put((stages, lowered(x()).tolist()))
 
 
-def test_two_processes_make_it_once(runtime: Runtime, tmp_path: Path) -> None:
+def test_two_processes_build_an_entry_once(runtime: Runtime, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     children = [context.Process(target=_child, args=(str(runtime.path), str(tmp_path), queue)) for _ in range(2)]
@@ -122,7 +122,7 @@ def test_two_processes_make_it_once(runtime: Runtime, tmp_path: Path) -> None:
     assert len(entries(tmp_path)) == 1
 
 
-def test_without_a_cache_nothing_is_kept(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_nothing_is_written(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = lower(Net().eval(), x(), "ref", runtime=str(runtime.path), cache=False)
     folder = lowered.programs.folder.path
     assert folder.is_dir()
@@ -133,8 +133,8 @@ def test_without_a_cache_nothing_is_kept(runtime: Runtime, tmp_path: Path, monke
     assert_close(_lowered(runtime, tmp_path / "file" / "cache")(x()), Net().eval()(x()))
 
 
-def test_the_second_time_a_bert_is_loaded(runtime: Runtime, tmp_path: Path) -> None:
-    """Nothing is exported or compiled again, so it takes a fraction of a second."""
+def test_a_bert_is_loaded_from_the_cache(runtime: Runtime, tmp_path: Path) -> None:
+    """Nothing is exported or compiled again."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
@@ -154,7 +154,7 @@ def test_the_second_time_a_bert_is_loaded(runtime: Runtime, tmp_path: Path) -> N
     assert_close(found.pooler_output, expected.pooler_output)
 
 
-def test_a_fingerprint_tells_modules_apart_and_nothing_else() -> None:
+def test_a_fingerprint_depends_only_on_the_module() -> None:
     def net(**attributes: object) -> Net:
         made = Net()
         for name, value in attributes.items():

@@ -32,7 +32,7 @@ class Scores:
 
 
 class Scorer(nn.Module):
-    """Takes and gives what is nested, and constants."""
+    """Takes and returns nested values, and constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def check(found: Scores, expected: Scores) -> None:
     assert (found.name, found.missing) == ("scores", None)
 
 
-def test_it_is_called_like_the_module_and_returns_what_it_does(lowered: Lowered, scorer: Scorer) -> None:
+def test_signature_and_results_are_those_of_the_module(lowered: Lowered, scorer: Scorer) -> None:
     x, bias = torch.randn(2, 4), {"bias": torch.randn(3)}
     with torch.no_grad():
         check(lowered(x, bias), scorer(x, bias))
@@ -120,7 +120,7 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
         (lambda module, x, bias: module(x.to("meta"), bias), "'x': it is on the device meta"),
     ],
 )
-def test_another_call_is_an_error_that_names_the_argument(
+def test_a_call_that_does_not_fit_names_the_argument(
     lowered: Lowered, sample: tuple[Any, ...], call: Callable[..., Any], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
@@ -151,7 +151,7 @@ class Measured(nn.Module):
         return x + 1, (x * torch.arange(4.0)).sum().item()
 
 
-def test_what_only_the_first_call_would_return_is_an_error(make: Make) -> None:
+def test_results_that_change_between_calls_are_errors(make: Make) -> None:
     module = Remembering().eval()
     with pytest.raises(InputError, match="Remembering: it writes to its buffer 'total', which a later call reads"):
         make(module, torch.ones(2, 4))
@@ -160,7 +160,7 @@ def test_what_only_the_first_call_would_return_is_an_error(make: Make) -> None:
         make(Measured().eval(), torch.randn(2, 4))
 
 
-def test_no_module_and_wrong_options_are_errors(make: Make, scorer: Scorer, sample: tuple[Any, ...]) -> None:
+def test_wrong_modules_and_options_are_errors(make: Make, scorer: Scorer, sample: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="not a torch.nn.Module"):
         make(torch.relu, torch.randn(2))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no precision 'fp12'"):
@@ -200,7 +200,7 @@ def test_gradients_are_an_error_and_not_zero(lowered: Lowered, sample: tuple[Any
         output.sum().backward()
 
 
-def test_it_is_saved_whole(lowered: Lowered, scorer: Scorer, sample: tuple[Any, ...]) -> None:
+def test_torch_save_of_the_module(lowered: Lowered, scorer: Scorer, sample: tuple[Any, ...]) -> None:
     file = io.BytesIO()
     torch.save(lowered, file)
     loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
@@ -209,7 +209,7 @@ def test_it_is_saved_whole(lowered: Lowered, scorer: Scorer, sample: tuple[Any, 
         check(loaded(*sample), scorer(*sample))
 
 
-def test_its_state_travels_as_bytes(make: Make, lowered: Lowered, sample: tuple[Any, ...]) -> None:
+def test_state_dict_holds_the_programs(make: Make, lowered: Lowered, sample: tuple[Any, ...]) -> None:
     other = Scorer().eval()  # other weights
     target = make(other, sample)
     file = io.BytesIO()
@@ -219,7 +219,7 @@ def test_its_state_travels_as_bytes(make: Make, lowered: Lowered, sample: tuple[
         check(target(*sample), lowered(*sample))
 
 
-def test_a_state_of_something_else_is_an_error(make: Make, lowered: Lowered) -> None:
+def test_a_state_with_other_inputs_is_an_error(make: Make, lowered: Lowered) -> None:
     other = make(nn.ReLU().eval(), torch.randn(2, 4))
     with pytest.raises(InputError, match="have other inputs or outputs"):
         other.load_state_dict(lowered.state_dict())
@@ -240,7 +240,7 @@ def test_a_copy_computes_the_same_and_has_its_own_mode(
         check(copied.eval()(*sample), scorer(*sample))
 
 
-def test_it_is_part_of_a_larger_module_even_a_compiled_one(make: Make) -> None:
+def test_it_can_be_part_of_a_compiled_module(make: Make) -> None:
     torch.manual_seed(0)
     module = nn.Linear(4, 4).eval()
     x = torch.randn(2, 4)
@@ -252,7 +252,7 @@ def test_it_is_part_of_a_larger_module_even_a_compiled_one(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_precision_narrows_what_is_computed_and_not_what_is_given(
+def test_precision_changes_the_computation_but_not_inputs_and_outputs(
     make: Make, scorer: Scorer, sample: tuple[Any, ...], precision: str, dtype: torch.dtype
 ) -> None:
     lowered = make(scorer, sample, precision=precision)
@@ -266,7 +266,7 @@ def test_precision_narrows_what_is_computed_and_not_what_is_given(
 
 
 class Averages(nn.Module):
-    """The mean of the elements that a mask tells; or, without it, of all, which padding changes."""
+    """The mean of the elements selected by a mask; without it, of all, which padding changes."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         if mask is None:
@@ -277,7 +277,7 @@ class Averages(nn.Module):
 _OPEN = {"x": {0: "batch", 1: "seq"}, "mask": {0: "batch", 1: "seq"}}
 
 
-def test_buckets_pad_what_comes_in_and_cut_what_goes_out(make: Make) -> None:
+def test_buckets_pad_inputs_and_cut_outputs(make: Make) -> None:
     module = Averages().eval()
     sample = {"x": torch.randn(2, 3, 4), "mask": torch.ones(2, 3)}
     lowered = make(module, sample, dynamic=_OPEN, buckets={"batch": [2], "seq": [4, 6]})

@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Two layers, and a cache of fixed length that comes in and goes out.
+    """Two layers, and a cache of fixed length as input and output.
 
     token int64[1, 1], position int64[1], cache: for each layer float32[1, heads, length, width] twice.
     """
@@ -171,7 +171,7 @@ class Writer(nn.Module):
 
 
 @torch.no_grad()
-def test_an_encoder_and_a_decoder_write_what_they_hear(options: dict[str, Any]) -> None:
+def test_an_encoder_and_a_decoder_generate_the_same_tokens(options: dict[str, Any]) -> None:
     encoder, writer = Encoder().eval(), Writer().eval()
     sound = torch.randn(1, 8, 20)
     ears = lower(encoder, sound, **options)
@@ -189,7 +189,7 @@ def test_an_encoder_and_a_decoder_write_what_they_hear(options: dict[str, Any]) 
 
 
 class Denoiser(nn.Module):
-    """A small UNet that is told the time."""
+    """A small UNet with a time embedding."""
 
     def __init__(self) -> None:
         super().__init__()
