@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from onnx_bridge.bundle.load import load
 from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
 
@@ -54,9 +55,9 @@ def run_files(
     *,
     timeout: float | None = None,
     memory: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> RunResult:
-    """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, by a rename once complete.
+    """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, atomically.
 
     Where the arrays hold several samples (`input_files.read`), so do the outputs, along a first axis. The arrays of a
     sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
@@ -66,7 +67,7 @@ def run_files(
             be written.
         RuntimeFailure: MIGraphX failed.
     """
-    tell = progress or (lambda _stage: None)
+    tell = progress or silent
     tell("load")
     loaded = load(bundle, timeout=timeout, memory=memory)
     samples = files.read(sample, loaded.specs)

@@ -1,4 +1,4 @@
-"""The verbs ``pack``, ``unpack`` and ``verify``: what can be done with a bundle as files."""
+"""The verbs ``pack``, ``unpack`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from onnx_bridge.bundle import pack as packing
+from onnx_bridge.bundle import verify as verification
 from onnx_bridge.cli.terminal import Json, show
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` or `pack` wrote.", show_default=False)]
@@ -19,9 +21,7 @@ def pack(
     ],
     as_json: Json = False,
 ) -> None:
-    """Pack a bundle into one file, which every verb and `onnx_bridge.load` take as it is."""
-    from onnx_bridge.bundle import pack as packing
-
+    """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
     show(packing.pack(bundle, out), as_json)
 
 
@@ -30,9 +30,7 @@ def unpack(
     out: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A new folder.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Unpack a bundle into a folder, and check that it is whole."""
-    from onnx_bridge.bundle import pack as packing
-
+    """Unpack a bundle into a folder, and verify it."""
     show(packing.unpack(packed, out), as_json)
 
 
@@ -40,17 +38,15 @@ def verify(
     bundle: Bundle,
     here: Annotated[
         bool,
-        typer.Option("--here/--files-only", help="Whether to ask if the MIGraphX and the GPU here can run it, too."),
+        typer.Option("--here/--files-only", help="Whether to check that it can run here, too."),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Look whether every file of a bundle is as it was made, and whether it runs here.
+    """Check whether every file of a bundle is unchanged, and whether it can run here.
 
-    Exit code 0 where it does, 1 where it is damaged or does not run here, 2 where there is no bundle.
+    Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
     """
-    from onnx_bridge.bundle import verify as verifying
-
-    found = verifying.verify(bundle, here=here)
+    found = verification.verify(bundle, here=here)
     show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)

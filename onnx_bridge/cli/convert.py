@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from onnx_bridge.batch import convert_all
+from onnx_bridge.batch.engines.ray import Ray
+from onnx_bridge.batch.jobs import is_batch
+from onnx_bridge.batch.progress import observer
+from onnx_bridge.batch.request import BatchRequest, JobRequest
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.inspect import describe_bundle
 from onnx_bridge.cli.options import (
     Buckets,
     Cache,
@@ -29,10 +36,13 @@ from onnx_bridge.cli.options import (
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.locations import parse_location
+from onnx_bridge.migraphx.compile_options import parse_option
+from onnx_bridge.parity import check as parity
+from onnx_bridge.parity.request import CheckRequest
 from passes.core.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from onnx_bridge.batch.request import BatchRequest, JobRequest
 
 Sources = Annotated[
     list[str],
@@ -95,17 +105,10 @@ def convert(
 ) -> None:
     """Clean a model, compile it with MIGraphX, and write the bundle; many models, a bundle for each.
 
-    What MIGraphX cannot run becomes partitions that ONNX Runtime runs, unless --no-host forbids it. Of many, each gets
-    a folder in OUT; the same command again does what is not done yet, or has changed. Exit code 1 where one failed, or
-    where --check finds a difference.
+    What MIGraphX cannot run becomes host partitions, which ONNX Runtime runs, unless --no-host forbids it. Each of many
+    models gets a folder in OUT; repeating the command converts those that are missing or have changed. Exit code 1 if
+    one failed, or if --check finds a difference.
     """
-    from onnx_bridge.batch.jobs import is_batch
-    from onnx_bridge.batch.request import BatchRequest, JobRequest
-    from onnx_bridge.conversion.request import ConvertRequest
-    from onnx_bridge.core.locations import parse_location
-    from onnx_bridge.migraphx.compile_options import parse_option
-    from onnx_bridge.parity.request import CheckRequest
-
     conversion = ConvertRequest(
         target=target,
         pipeline=pipeline,
@@ -143,11 +146,6 @@ def _check_engine(engine: str, address: str | None) -> None:
 
 
 def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
-    from onnx_bridge.bundle.bundle import Bundle
-    from onnx_bridge.bundle.inspect import describe_bundle
-    from onnx_bridge.conversion.buckets import run_any
-    from onnx_bridge.parity import check as parity
-
     with progress(as_json) as tell:
         bundle = run_any(source, out, request.conversion, tell)
         report = None
@@ -162,15 +160,11 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
 
 
 def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, verbose: bool, as_json: bool) -> None:
-    from onnx_bridge.batch.convert_all import run
-    from onnx_bridge.batch.engines.ray import Ray
-    from onnx_bridge.batch.progress import observer
-
     if batch.out.suffix == ".mxr" and not batch.dry_run:
         raise InputError("many models need a folder", where=str(batch.out), hint="give -o a folder")
     engine = Ray(address, batch.jobs) if on_ray else None
     with observer(quiet=as_json or batch.dry_run) as watching:
-        outcome = run(batch, engine, watching)
+        outcome = convert_all.run(batch, engine, watching)
     show(outcome, as_json, verbose=verbose)
     if not outcome.passed:
         raise typer.Exit(1)

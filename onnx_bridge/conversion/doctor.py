@@ -1,18 +1,21 @@
-"""What a runtime makes of a model before anything is compiled, node by node: the verb ``doctor``."""
+"""A diagnosis of a model before anything is compiled: the verb ``doctor``."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import clean
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.partition import Partitioned, partition, with_inferred_types
+from onnx_bridge.conversion.request import CleanRequest, DoctorRequest, as_json, as_shapes
+from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -25,136 +28,10 @@ from passes.core.graphs import Scope
 from passes.core.pipeline import Step
 from passes.target.probe import Probe
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-AS_IS, REWRITTEN, REMOVED, HOST = "as it is", "rewritten", "removed", "host partition"
-
 _SAVING_FACTOR = 4.1
-"""MIGraphX's peak of memory while it saves a program, as a multiple of the weights (measured: 1.77 GB for 438 MB)."""
+"""MIGraphX's peak memory while it saves a program, as a multiple of the weights (measured: 1.77 GB for 438 MB)."""
 _BASE_BYTES = 150 * 2**20
-"""What its process takes without a model."""
-
-
-@dataclass(frozen=True)
-class NodeFinding:
-    """One node of the model as it was given.
-
-    Attributes:
-        name: its name.
-        operator: with its domain, where that is not ONNX's own.
-        module: the PyTorch module that it comes from, where the exporter wrote that down.
-        verdict: what the runtime makes of it as it is: a `passes.core.base.Status`, or ``unknown`` where it cannot be
-        asked. message: the runtime's words, or why it cannot be asked.
-        plan: what becomes of it: `AS_IS`, `REWRITTEN`, `REMOVED` or `HOST`.
-        by: the passes that rewrite or remove it, or why it is on the host.
-    """
-
-    name: str
-    operator: str
-    module: str
-    verdict: str
-    message: str
-    plan: str
-    by: str = ""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What `doctor` found.
-
-    Attributes:
-        path: the model's file; None for a model in memory.
-        runtime: which MIGraphX was asked.
-        facts: of the file: IR version, opsets, open sizes, subgraphs, foreign domains, shadowed names.
-        nodes: every node but constants.
-        partitions: what the bundle would be made of: the side and the number of nodes of each partition.
-        share: of the estimated work on MIGraphX, from 0 to 1.
-        kernels: how many convolutions and matrix products the gpu target will run in int8, fp8, int4 weights or float.
-        memory: bytes that MIGraphX will take at most, predicted.
-        parsed: whether MIGraphX has parsed all of its partitions as a whole.
-        problem: why not, or why the model will not run.
-        notes: what else the user should know.
-        path_fixed: where the rewritten model was written; None where it was not.
-    """
-
-    path: str | None
-    runtime: str
-    facts: dict[str, Any]
-    nodes: list[NodeFinding]
-    partitions: list[dict[str, Any]]
-    share: float
-    kernels: dict[str, int]
-    memory: int
-    parsed: bool
-    problem: str = ""
-    notes: list[str] = field(default_factory=list)
-    path_fixed: str | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything will run."""
-        return self.parsed and not self.problem
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            **{key: value for key, value in asdict(self).items() if key != "nodes"},
-            "passed": self.passed,
-            "totals": self.totals(),
-            "nodes": [asdict(each) for each in self.nodes],
-        }
-
-    def totals(self) -> dict[str, int]:
-        """How many nodes there are by what becomes of them."""
-        counts = Counter(each.plan for each in self.nodes)
-        return {plan: counts[plan] for plan in (AS_IS, REWRITTEN, REMOVED, HOST)}
-
-    def render(self, *, verbose: bool = False) -> RenderableType:
-        """As tables: by operator, or, if ``verbose``, by node."""
-        from rich.console import Group
-
-        totals = ", ".join(f"{count} {plan}" for plan, count in self.totals().items())
-        partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in self.partitions) or "none"
-        lines = [
-            "",
-            *(f"{name}: {value}" for name, value in self.facts.items()),
-            f"nodes: {totals}",
-            f"partitions: {partitions}; {self.share:.1%} of the work on MIGraphX",
-            f"products: {', '.join(f'{count} in {kernel}' for kernel, count in self.kernels.items()) or 'none'}",
-            f"memory: about {self.memory / 2**30:.1f} GiB while MIGraphX saves the program",
-            *(f"note: {note}" for note in self.notes),
-            self._conclusion(),
-        ]
-        return Group(self._by_node() if verbose else self._by_operator(), *lines)
-
-    def _conclusion(self) -> str:
-        fixed = f"; the rewritten model is {self.path_fixed}" if self.path_fixed else ""
-        if not self.passed:
-            return f"[red]it will not run[/]: {self.problem}{fixed}"
-        host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.partitions) else ""
-        return f"[green]everything will run[/]{host}: {self.runtime} has parsed the whole of it{fixed}"
-
-    def _by_operator(self) -> RenderableType:
-        table = _table("operator", "nodes", "verdict", "what becomes of it", "MIGraphX says")
-        groups: dict[str, list[NodeFinding]] = {}
-        for each in self.nodes:
-            groups.setdefault(each.operator, []).append(each)
-        # what stands in the way comes first, then what is most frequent
-        for operator, group in sorted(groups.items(), key=lambda item: (_rank(item[1]), -len(item[1]))):
-            verdicts = Counter(each.verdict for each in group)
-            plans = Counter(f"{each.plan}{f': {each.by}' if each.plan == REWRITTEN else ''}" for each in group)
-            messages = dict.fromkeys(each.message for each in group if each.message)
-            table.add_row(operator, str(len(group)), _counted(verdicts), _counted(plans), next(iter(messages), ""))
-        return table
-
-    def _by_node(self) -> RenderableType:
-        table = _table("node", "operator", "module", "verdict", "what becomes of it", "MIGraphX says")
-        for each in self.nodes:
-            plan = f"{each.plan}{f': {each.by}' if each.by else ''}"
-            table.add_row(each.name, each.operator, each.module, each.verdict, plan, each.message)
-        return table
+"""The memory of MIGraphX's process without a model."""
 
 
 def doctor(
@@ -168,59 +45,62 @@ def doctor(
     host: bool = True,
     cache: bool = True,
     runtime: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Diagnosis:
-    """Ask the runtime about every node of a model, and say what the pipeline will do about what it rejects.
+    """Get the runtime's verdict on every node of a model, and the planned action of the pipeline.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is.
-        out: where to write the rewritten model; None writes nothing.
+        model: an ONNX file, or a model in memory, which is not modified.
+        out: the file to write the rewritten model to; None writes nothing.
         pipeline: the passes that `convert` would run.
-        dims: sizes of symbolic dimensions by name; those left open become 1.
+        dims: sizes of symbolic dimensions by name; the others become 1.
         shapes: whole shapes by input name.
         freeze: inputs that become constant, by name: an array, or a value as JSON.
-        host: whether nodes may run on the host; if not, the first of them is a problem.
+        host: whether nodes may run on the host; if not, the need for it is a problem.
         cache: whether to use verdicts of earlier runs.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        progress: told what is being done.
+        progress: called with each stage and each pass.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
-        RuntimeNotFound: there is no MIGraphX to ask.
+        RuntimeNotFound: there is no MIGraphX.
     """
-    tell = progress or (lambda _stage: None)
-    found = runtimes.find(runtime)
-    target = ProbedRuntime(found, cache=cache)
-    tell("load")
+    request = DoctorRequest(pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), host, cache, runtime)
+    return run(model, None if out is None else Path(out), request, progress)
+
+
+def run(
+    model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress | None = None
+) -> Diagnosis:
+    """Diagnose a model as a request says; errors are those of `doctor`."""
+    progress = progress or silent
+    runtime = runtimes.find(request.runtime)
+    target = ProbedRuntime(runtime, cache=request.cache)
+    progress(Stage.LOAD)
     loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
     facts = _facts(loaded)
     for scope in graphs.scopes(loaded):
-        graphs.name_nodes(scope)  # so that both of the following know the nodes by the same names
-    before = clean(loaded, pipeline="infer-shapes", dims=dims, shapes=shapes, freeze=freeze, default_dim=1)
-    tell("ask about every node")
-    verdicts = _verdicts(before.model, target)
-    after = clean(
-        loaded,
-        out,
-        pipeline=pipeline,
-        dims=dims,
-        shapes=shapes,
-        freeze=freeze,
-        default_dim=1,
-        target=target,
-        progress=progress,
+        graphs.name_nodes(scope)  # so that nodes have the same names before and after the passes
+    cleaning = CleanRequest(
+        request.pipeline, dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1
     )
-    tell("parse")
-    partitioned = partition(with_inferred_types(after.model), target, host=host)
-    fates = _Fates(after.model, after.steps, partitioned)
+    before = rewrite(loaded.clone(), replace(cleaning, pipeline="infer-shapes"))
+    progress("judging every node")
+    verdicts = _verdicts(before.model, target)
+    after = rewrite(loaded, cleaning, target=target, progress=progress)
+    if out is not None:
+        models.save(after.model, out)
+    progress(Stage.PARSE)
+    partitioned = partition(with_inferred_types(after.model), target, host=request.host)
+    actions = _Actions(after.model, after.steps, partitioned)
     nodes = [
-        NodeFinding(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *fates.of(node))
+        NodeDiagnosis(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *actions.of(node))
         for node, verdict in verdicts.items()
     ]
     weights = sum(value.const_value.nbytes for value in after.model.graph.initializers.values() if value.const_value)
     return Diagnosis(
         path=None if isinstance(model, ir.Model) else str(Path(model)),
-        runtime=f"MIGraphX {found.version}",
+        runtime=f"MIGraphX {runtime.version}",
         facts=facts,
         nodes=nodes,
         partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
@@ -230,58 +110,58 @@ def doctor(
         parsed=partitioned.problem is None,
         problem=partitioned.problem or "",
         notes=[*after.notes, *partitioned.notes],
-        path_fixed=str(out) if out is not None else None,
+        path_fixed=None if out is None else str(out),
     )
 
 
 def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, tuple[str, str]]:
-    """Verdict and words on each node but constants, in order; on those of subgraphs as well."""
+    """The verdict and its message on each node, also in subgraphs, except constants; in order."""
     scope = Scope(model, model.graph)
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
     return {
-        node: (found[node].status.value, found[node].message) if node in found else _unasked(probe)
+        node: (found[node].status.value, found[node].message) if node in found else _without_probing(probe)
         for node, probe in probes.items()
     }
 
 
-def _unasked(probe: Probe) -> tuple[str, str]:
-    """What is known of a probe that was not put to the runtime."""
-    return "unknown" if probe.randomness is None else Status.WRONG.value, str(probe.problem)
+def _without_probing(probe: Probe) -> tuple[str, str]:
+    """The verdict and its message on a node that cannot be probed."""
+    return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem)
 
 
-class _Fates:
-    """What became of the nodes of a model in a pipeline, and where their successors run."""
+class _Actions:
+    """What a pipeline did with the nodes of a model, and where their replacements run."""
 
     def __init__(self, after: ir.Model, steps: Sequence[Step], partitioned: Partitioned) -> None:
-        self._successors: dict[str, list[ir.Node]] = {}
+        self._replacements: dict[str, list[ir.Node]] = {}
         self._reasons = {
             inner: reason for node, reason in partitioned.plan.reasons.items() for inner in graphs.with_nested([node])
         }
         for scope in graphs.scopes(after):
             for node in scope.nodes():
                 for name in graphs.origin(node):
-                    self._successors.setdefault(name, []).append(node)
+                    self._replacements.setdefault(name, []).append(node)
         self._removers = {
             name: step.name for step in reversed(steps) for rewrite in step.result.rewrites for name in rewrite.before
         }
 
-    def of(self, node: ir.Node) -> tuple[str, str]:
-        """What becomes of a node, and by what."""
+    def of(self, node: ir.Node) -> tuple[PlannedAction, str]:
+        """The action on a node of the original model, and the passes or the reason."""
         name = str(node.name)
-        successors = self._successors.get(name, [])
-        if not successors:
-            return REMOVED, self._removers.get(name, "")
-        reasons = dict.fromkeys(self._reasons[each] for each in successors if each in self._reasons)
+        replacements = self._replacements.get(name, [])
+        if not replacements:
+            return PlannedAction.REMOVED, self._removers.get(name, "")
+        reasons = dict.fromkeys(self._reasons[each] for each in replacements if each in self._reasons)
         if reasons:
-            return HOST, "; ".join(reasons)
-        makers = dict.fromkeys(maker for each in successors if (maker := each.metadata_props.get(graphs.PASS)))
-        return (REWRITTEN, ", ".join(makers)) if makers else (AS_IS, "")
+            return PlannedAction.HOST, "; ".join(reasons)
+        makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(graphs.PASS)))
+        return (PlannedAction.REWRITTEN, ", ".join(makers)) if makers else (PlannedAction.UNCHANGED, "")
 
 
 def _facts(model: ir.Model) -> dict[str, Any]:
-    """What of the file itself may stand in the way."""
+    """Properties of the file that may be obstacles."""
     scope = Scope(model, model.graph)
     nodes = list(scope.nodes())
     sizes = {
@@ -299,7 +179,7 @@ def _facts(model: ir.Model) -> dict[str, Any]:
         "open sizes": ", ".join(sizes),
         "subgraphs": sum(1 for _ in scope.graphs()) - 1,
         "functions": len(model.functions),
-        "other domains": _counted(foreign),
+        "other domains": counted(foreign),
         "shadowed names": sum(1 for count in names.values() if count > 1),
     }
     return {name: value for name, value in facts.items() if value}
@@ -310,24 +190,3 @@ def _named(graph: ir.Graph) -> Iterator[ir.Value]:
         (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
     )
     return (value for value in values if value.name)
-
-
-def _rank(group: Sequence[NodeFinding]) -> int:
-    order = (HOST, REWRITTEN, REMOVED, AS_IS)
-    bad = any(each.verdict not in (Status.OK.value, "unknown") for each in group)
-    return min(order.index(each.plan) for each in group) + (0 if bad else len(order))
-
-
-def _counted(counts: Counter[str]) -> str:
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
-
-
-def _table(*headings: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading == "nodes" else "left")
-    return table

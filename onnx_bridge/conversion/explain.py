@@ -1,4 +1,4 @@
-"""What passes there are, and why one did or did not apply: the verbs ``passes list`` and ``passes explain``."""
+"""The registered passes, and why a pass applies or not: the verbs ``passes list`` and ``passes explain``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import onnx_ir as ir
 
 import passes
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Exactness, Rewrite, Skip, Target
 from passes.core.pipeline import Pipeline
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PassInfo:
-    """A pass: its name, how far numbers may move, its options with their defaults, and what it does."""
+    """A pass: its name, exactness, options with their defaults, and description."""
 
     name: str
     exactness: str
@@ -63,7 +65,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a pass would do to a model, and what it would leave alone and why."""
+    """The rewrites and skips of a pass on a model."""
 
     name: str
     rewrites: list[Rewrite]
@@ -80,16 +82,14 @@ class Explanation:
         }
 
     def render(self) -> str:
-        """One line a rewrite or skip."""
+        """One line for each rewrite or skip."""
         lines = [f"would rewrite {rewrite_line(each)}" for each in self.rewrites]
         lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
-        return (
-            "\n".join(lines) or f"{self.name} finds nothing that it is about{f' at {self.node}' if self.node else ''}"
-        )
+        return "\n".join(lines) or f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"
 
 
 def rewrite_line(rewrite: Rewrite) -> str:
-    """A rewrite in one line: the nodes that go, those that come, and its note."""
+    """A rewrite in one line: the nodes before and after it, and its note."""
     if not rewrite.before and not rewrite.after:
         return rewrite.note
     before, after = (", ".join(names) or "(nothing)" for names in (rewrite.before, rewrite.after))
@@ -112,8 +112,8 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
 
     Args:
         name: the pass, with options in braces where wanted.
-        model: an ONNX file, or a model in memory, which is left as it is.
-        node: tell about this node only.
+        model: an ONNX file, or a model in memory, which is not modified.
+        node: report only this node.
 
     Raises:
         InputError: there is no such pass or node, or the model cannot be read.
@@ -126,7 +126,7 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
             raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
     pipeline = Pipeline.parse(name)
     target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
-    if target is not None:  # nothing can be asked about what has no known shape
+    if target is not None:  # a node without known shapes cannot be probed
         InferShapes().run(loaded, Context())
     steps = pipeline.run(loaded, Context(target))
     rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
@@ -135,10 +135,7 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
 
 
 def _runtime() -> Target | None:
-    """The runtime that legalization asks; None where there is none."""
-    from onnx_bridge.migraphx import runtime as runtimes
-    from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-
+    """The runtime that gives verdicts to legalization; None if there is none."""
     try:
         return ProbedRuntime(runtimes.find())
     except RuntimeNotFound:

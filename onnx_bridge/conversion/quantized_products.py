@@ -1,15 +1,15 @@
-"""int8 and fp8 with nodes that stay in float32: quantization written into the model, product by product.
+"""int8 and fp8 with nodes that stay in float32: QuantizeLinear and DequantizeLinear for each product.
 
     Conv(x, w)    →    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(QuantizeLinear(w)))
 
-MIGraphX's quantizers keep nothing: that for int8 refuses any other choice than all convolutions and matrix products,
-and that for fp8 quantizes every operator that there is. So where nodes are to be kept, the model gets what MIGraphX's
-int8 quantizer would put into the program, except at those nodes: a pair of QuantizeLinear and DequantizeLinear at both
-operands of Conv, MatMul and Gemm, one pair a value, with a scale for the whole tensor, zero point 0, and the largest
-magnitude on the calibration data (for constants their own) as the end of the range. A gpu target makes integer or fp8
-products of it, ``ref`` computes the same values in float32; and it is ONNX, which the reference runs too.
+MIGraphX's quantizers cannot exclude nodes: the one for int8 quantizes all convolutions and matrix products, the one for
+fp8 every operator. If nodes are to be kept, the model gets what MIGraphX's int8 quantizer would insert into the
+program, except at those nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one pair
+per value, with a scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration samples
+(for constants, their own). A gpu target makes integer or fp8 products of it, ``ref`` computes the same values in
+float32; and the model stays ONNX, which the reference can run.
 
-fp8 is e4m3fnuz here, whose largest value is 240: MIGraphX does not read the other kind from ONNX.
+fp8 is e4m3fnuz, whose largest value is 240: MIGraphX does not read e4m3fn from ONNX.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ OPSETS = {"int8": 13, "fp8": 19}
 
 _MAKER = "quantize-products"
 _FORMATS: Mapping[str, tuple[Any, float]] = {"int8": (np.int8, 127.0), "fp8": (ml_dtypes.float8_e4m3fnuz, 240.0)}
-"""The dtype of each, and the end of its range."""
+"""The dtype of each, and its largest magnitude."""
 _TOGETHER = 64
-"""Values that are fetched in one run."""
+"""The number of values that are fetched in one run."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class QuantizedProducts:
 
     Attributes:
         model: a copy; constants are shared.
-        calibration: what ranges were measured on.
-        quantized: the products that are quantized, by name.
-        kept: those that are not.
+        calibration: the samples that ranges were measured on.
+        quantized: the names of quantized products.
+        kept: the names of the others.
     """
 
     model: ir.Model
@@ -60,7 +60,7 @@ class QuantizedProducts:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know, in sentences."""
+        """Sentences for the user."""
         count = len(self.quantized) + len(self.kept)
         said = f"{len(self.quantized)} of {count} products are quantized; in float32 stay {', '.join(self.kept)}"
         return [*self.calibration.notes, said]
@@ -69,13 +69,13 @@ class QuantizedProducts:
 def quantize_products(
     model: ir.Model, precision: str, keep: Sequence[str], calibration: Calibration
 ) -> QuantizedProducts:
-    """Quantize the products of a model but for some.
+    """Quantize the products of a model, except for some.
 
     Args:
-        model: cleaned, with fixed shapes; left as it is.
+        model: cleaned, with fixed shapes; not modified.
         precision: ``int8`` or ``fp8``.
-        keep: nodes by name (that of the model, or of the node in the original that it stands for), and operators.
-        calibration: the data.
+        keep: operators, and nodes by name (in this model, or of the original node that they come from).
+        calibration: the samples.
 
     Raises:
         InputError: ``keep`` names no product of the model, or all of them.
@@ -125,7 +125,7 @@ def _check(keep: Sequence[str], found: Sequence[ir.Node], kept: Sequence[ir.Node
 
 
 def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
-    """QuantizeLinear and DequantizeLinear of a value, in front of the first node that takes it."""
+    """QuantizeLinear and DequantizeLinear of a value, before the first node that uses it."""
     name = str(value.name)
     constants = []
     for array, what in ((scale, "scale"), (zero, "zero_point")):
@@ -144,7 +144,7 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
 
 
 def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]) -> dict[str, float]:
-    """The largest magnitude of values: of constants, of inputs, and of what ONNX Runtime makes of the samples."""
+    """The largest magnitudes of constants, of inputs, and of values that ONNX Runtime computes from the samples."""
     found: dict[str, float] = {}
     wanted: list[str] = []
     inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]

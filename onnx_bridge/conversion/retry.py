@@ -1,10 +1,10 @@
-"""The recovery ladder: what crashes, hangs or runs out of memory in MIGraphX is tried again with less asked of it.
+"""The retry ladder: after MIGraphX has crashed, hung or run out of memory, it is tried again with simpler settings.
 
-The first rung is a fresh process with nothing else in it: what ran there before may have corrupted its heap, or filled
-its memory. The next ones are settings that MIGraphX documents (docs/reference/MIGraphX-dev-env-vars.rst), each with
-those before it: fewer kernels compiled at a time, fewer code generators, fewer fusions. MIGraphX reads them once, so
-that each rung has a process of its own. Settings act on compiling alone: what fails while it is parsed gets the first
-rung, unless it hangs, which a fresh process would do as well.
+The first rung is a fresh process, since earlier requests may have corrupted the heap or filled the memory. The next
+rungs are settings that MIGraphX documents (docs/reference/MIGraphX-dev-env-vars.rst), each with those before it: fewer
+kernels compiled at a time, fewer code generators, fewer fusions. MIGraphX reads them once, so that each rung has a
+process of its own. Settings affect compiling only: a failure to parse gets the first rung alone, and a hang while
+parsing none, since a fresh process would hang as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 
 RECOVERABLE = (WorkerCrashed, WorkerTimeout, OutOfMemory, ProgramLost)
-"""What may go otherwise another time."""
+"""Failures that a fresh process may avoid."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Rung:
     """One attempt.
 
     Attributes:
-        name: what is different, in words.
-        environment: the variables for MIGraphX's process.
+        name: what is different, for notes.
+        environment: additional variables of MIGraphX's process.
     """
 
     name: str
@@ -69,17 +69,17 @@ _REF = (Rung("without merging Pad into what follows", {_DISABLED: "eliminate_pad
 
 
 def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list[Rung]:
-    """What to try, in order, after an error.
+    """The rungs to try, in order, after an error.
 
     Args:
-        target: what was compiled for; None where it was only parsed.
-        error: one of `RECOVERABLE`, or a refusal; others have no rungs.
-        compiling: whether it was parsed, and failed after that.
+        target: the compilation target; None if the model is only parsed.
+        error: one of `RECOVERABLE`, or a rejection by MIGraphX; others have no rungs.
+        compiling: whether it failed after parsing.
     """
-    refused = isinstance(error, MigraphxError)
-    if not isinstance(error, RECOVERABLE) and not (refused and compiling):
+    rejected = isinstance(error, MigraphxError)
+    if not isinstance(error, RECOVERABLE) and not (rejected and compiling):
         return []
-    found = [] if refused or isinstance(error, WorkerTimeout) else [_FRESH]
+    found = [] if rejected or isinstance(error, WorkerTimeout) else [_FRESH]
     if compiling and target is not None:
         together: dict[str, str] = {}
         for rung in _GPU if target == "gpu" else _REF:
@@ -91,17 +91,17 @@ def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list
 
 
 class Ladder:
-    """The rungs that one conversion has climbed.
+    """The rungs that one conversion climbs.
 
     Args:
         runtime: the MIGraphX.
-        target: what is compiled for; None where models are only parsed.
+        target: the compilation target; None if models are only parsed.
         limits: of each request.
-        environment: the variables that the conversion was given, under those of each rung.
+        environment: the variables of the conversion; those of a rung override them.
 
     Attributes:
-        rung: the one that it stands on; None on the ground.
-        error: what it was climbed for.
+        rung: the current rung; None before the first.
+        error: the first failure.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Ladder:
         self.leave()
 
     def climb(self, error: RuntimeFailure, *, compiling: bool) -> Worker | None:
-        """A worker for the next attempt; None, and back to the ground, where there is nothing more to try.
+        """The worker of the next attempt; None, and the ladder is reset, if there is nothing more to try.
 
         Args:
-            error: of the last attempt; the first one decides what is tried.
-            compiling: whether that was parsed, and failed after that.
+            error: of the last attempt; the first one decides on the rungs.
+            compiling: whether that failed after parsing.
         """
         if self._rest is None:
             self.error = error
@@ -141,13 +141,13 @@ class Ladder:
         return self._worker
 
     def leave(self) -> None:
-        """Go back to the ground; the programs of the last attempt are gone."""
+        """Reset the ladder; the programs of the last attempt are lost."""
         self._close()
         self._rest = self.rung = self.error = None
 
     @property
     def note(self) -> str | None:
-        """What the user should know; None on the ground."""
+        """A sentence on what worked; None before the first rung."""
         if self.rung is None or self.error is None:
             return None
         settings = " ".join(f"{name}={value}" for name, value in self.rung.environment.items())

@@ -1,4 +1,4 @@
-"""Passes under supervision: ONNX Runtime before against ONNX Runtime after, pass by pass."""
+"""Verification of passes: the results of ONNX Runtime before and after each pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from passes.core.base import Exactness
 from passes.core.pipeline import Step
 
 _STEP = 0.05
-"""How far a pass may move numbers that moves them by steps of a quantization grid: a share of the output's scale."""
+"""The tolerance of a pass that changes quantization, as a share of the largest output."""
 
 
 class Verifier:
@@ -24,11 +24,11 @@ class Verifier:
 
     Args:
         model: the model before the first pass.
-        dims: sizes of symbolic dimensions, as for `clean`; the others are 1.
-        shapes: whole shapes of inputs, likewise.
+        dims: sizes of symbolic dimensions; the others are 1.
+        shapes: whole shapes of inputs.
 
     Attributes:
-        found: for each pass what it did to the numbers; None where it rewrote nothing.
+        found: the comparison of each pass; None if it changed nothing.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Verifier:
         self._outputs = Reference(model).run(self._sample)
 
     def __call__(self, step: Step) -> None:
-        """Compare, and go on from the new outputs, so that a pass answers only for itself."""
+        """Compare with the outputs before this pass alone."""
         if not step.result.modified:
             self.found.append(None)
             return

@@ -1,14 +1,13 @@
-"""The large weights of several cleaned models, written once.
+"""Sharing the large weights of several cleaned models in one file.
 
-    NAME.onnx.data                     every large weight, each once, at a page of its own
+    NAME.onnx.data                     every large weight, once, aligned to pages
     NAME.onnx  batch=1.onnx  …         external data in it
-    batch=1/NAME.mxr  manifest.json    which says that the model is ../batch=1.onnx
+    batch=1/NAME.mxr  manifest.json    which names the model ../batch=1.onnx
 
-External data must lie in the folder of its model, and must be no link: ONNX demands both (its checker refuses hard
-links as well as symbolic ones), and so all models lie beside the weights, and not in the folders of their buckets.
-Weights are told apart by their elements, not by their names. What a model has beyond those that were gathered stays in
-its own file. Programs (``.mxr``) are not touched: MIGraphX writes weights into them, in layouts that differ from
-program to program.
+External data must be in the folder of its model, and must not be a link: ONNX requires both (its checker rejects hard
+links as well as symbolic ones), so that all models are beside the weights, not in the folders of their buckets. Weights
+are identified by their elements, not by their names. Other weights of a model stay in its own file. Programs
+(``.mxr``) are not changed: MIGraphX writes weights into them, in layouts that differ between programs.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from onnx_bridge.model.wire_format import LIMIT, Payload
 from onnx_bridge.model.writer import serialize
 
 _PAGE = 4096
-"""Weights begin at a page, so that they can be mapped; smaller ones stay in their models."""
+"""The alignment of weights, for mapping; smaller weights stay in their models."""
 _WORTH = 1 << 16
-"""Bytes of weights that are worth a file of their own."""
+"""The smallest size of a file of shared weights, in bytes."""
 
 
 class SharedWeights:
-    """A file of weights, and the models that take theirs from it.
+    """A file of weights, and the models that share them.
 
     Args:
-        path: the file; it is written when there is enough to share.
+        path: the file; it is written if there is enough to share.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +47,7 @@ class SharedWeights:
         self._info: FileInfo | None = None
 
     def gather(self, found: Iterable[ir.Model]) -> None:
-        """Write the large weights of some models, each once; a file that has just these is left as it is.
+        """Write the large weights of some models, each once, unless the file has exactly these already.
 
         Raises:
             OSError: it cannot be written.
@@ -74,7 +73,7 @@ class SharedWeights:
         self._info = FileInfo.of(self._path)
 
     def _is_there(self) -> bool:
-        """Whether the file has the weights already, each in its place."""
+        """Whether the file has all weights at their offsets."""
         try:
             with self._path.open("rb") as file:
                 return all(
@@ -88,8 +87,8 @@ class SharedWeights:
         """Write a model beside the weights.
 
         Returns:
-            Whether its large weights are external data now; a model that shares none, or has more than fits into one
-            file beside those that it shares, is not written.
+            Whether it was written: a model that shares no weights, or whose other weights do not fit into one file, is
+            not.
         """
         shared = False
 
@@ -114,12 +113,12 @@ class SharedWeights:
         return True
 
     def share(self, bundle: Path, model: ir.Model) -> None:
-        """Move the cleaned model of a bundle beside the weights, as one that takes its own from there.
+        """Move the cleaned model of a bundle beside the weights, and let it share them.
 
         Args:
-            bundle: a folder beside them.
-            model: its cleaned model, loaded before the weights were written: its own may lie in the file that they
-                took the place of.
+            bundle: a folder beside the weights.
+            model: its cleaned model, loaded before the weights were written: it may be mapped from the file that they
+                replaced.
 
         Raises:
             InputError: it cannot be written.

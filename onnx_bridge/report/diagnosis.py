@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 
-from onnx_bridge.conversion.doctor import AS_IS, HOST, REMOVED, REWRITTEN, Diagnosis, NodeFinding
+from onnx_bridge.conversion.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction
 from onnx_bridge.report.colours import BAD, FIRST, GOOD, PLAIN, WARN
 from onnx_bridge.report.html import Cell, Column, Page, Row, Share, Table, facts_of, text_cell
 
-_COLOURS = {AS_IS: GOOD, REWRITTEN: FIRST, REMOVED: PLAIN, HOST: WARN}
+_COLOURS = {
+    PlannedAction.UNCHANGED: GOOD,
+    PlannedAction.REWRITTEN: FIRST,
+    PlannedAction.REMOVED: PLAIN,
+    PlannedAction.HOST: WARN,
+}
 
 
 def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
@@ -35,7 +40,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         Column("node", "name"),
         Column("operator", "code"),
         Column("module", "text", "the PyTorch module that it comes from"),
-        Column("verdict", "verdict", "the verdict on the node as it is"),
+        Column("verdict", "verdict", "the verdict on the unchanged node"),
         Column("planned action", "text"),
         Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
         Column("message of MIGraphX", "text"),
@@ -51,7 +56,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         facts=facts_of({"model": diagnosis.path or "in memory", **facts}),
         notes=diagnosis.notes,
         tables=[Table("nodes", "Every node", columns, rows)],
-        shares=[Share(plan, count, _COLOURS[plan]) for plan, count in diagnosis.totals().items()],
+        shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals().items()],
         partitions=[
             Share(
                 f"{'ONNX Runtime' if each['side'] == 'host' else 'MIGraphX'}: {each['nodes']} nodes",
@@ -63,7 +68,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
     )
 
 
-def _finding(index: int, node: NodeFinding) -> Row:
+def _finding(index: int, node: NodeDiagnosis) -> Row:
     verdict = {"ok": GOOD, "unknown": PLAIN}.get(node.verdict, BAD)
     cells = [
         Cell(str(index), index),
@@ -71,8 +76,8 @@ def _finding(index: int, node: NodeFinding) -> Row:
         text_cell(node.operator),
         text_cell(node.module),
         Cell(node.verdict, colour=verdict),
-        text_cell(node.plan, WARN if node.plan == HOST else ""),
+        text_cell(node.action, WARN if node.action is PlannedAction.HOST else ""),
         text_cell(node.by),
         text_cell(node.message),
     ]
-    return Row(cells, choice=node.plan)
+    return Row(cells, choice=node.action)

@@ -16,7 +16,8 @@ import pytest
 
 import onnx_bridge
 from fixtures.readme import detector
-from onnx_bridge.conversion.doctor import AS_IS, HOST, REMOVED, REWRITTEN, Diagnosis
+from onnx_bridge.conversion.diagnosis import Diagnosis
+from onnx_bridge.conversion.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.passes.rewriting import model, run
@@ -37,26 +38,26 @@ def found(runtime: Runtime, path: Path) -> Diagnosis:
 def test_every_node(found: Diagnosis) -> None:
     nodes = {each.operator: each for each in found.nodes}
     assert len(found.nodes) == 10
-    assert (nodes["Conv"].verdict, nodes["Conv"].plan) == ("ok", AS_IS)
+    assert (nodes["Conv"].verdict, nodes["Conv"].action) == ("ok", Action.UNCHANGED)
     mish = nodes["Mish"]
-    assert (mish.verdict, mish.message, mish.plan) == ("rejected", "Unknown operator: Mish", REWRITTEN)
+    assert (mish.verdict, mish.message, mish.action) == ("rejected", "Unknown operator: Mish", Action.REWRITTEN)
     assert mish.by == "legalize/expand-functions"
     assert nodes["Resize"].by == "legalize/matmul-resize"
-    assert nodes["com.microsoft::BiasGelu"].plan == AS_IS
+    assert nodes["com.microsoft::BiasGelu"].action == Action.UNCHANGED
     suppression = nodes["NonMaxSuppression"]
-    assert (suppression.verdict, suppression.plan) == ("wrong", HOST)
-    assert "MIGraphX computes something else" in suppression.by
+    assert (suppression.verdict, suppression.action) == ("wrong", Action.HOST)
+    assert "MIGraphX computes wrong numbers" in suppression.by
 
 
 def test_the_whole(found: Diagnosis) -> None:
     assert found.passed
     assert found.parsed
-    assert found.totals() == {AS_IS: 7, REWRITTEN: 2, REMOVED: 0, HOST: 1}
+    assert found.totals() == {Action.UNCHANGED: 7, Action.REWRITTEN: 2, Action.REMOVED: 0, Action.HOST: 1}
     assert [each["side"] for each in found.partitions] == ["device", "host"]
     assert 0.99 < found.share < 1.0
     assert found.kernels == {"float": 4}
     assert found.facts["other domains"] == "com.microsoft"
-    assert json.loads(json.dumps(found.to_json()))["totals"][REWRITTEN] == 2
+    assert json.loads(json.dumps(found.to_json()))["totals"][Action.REWRITTEN] == 2
 
 
 def test_without_the_host(runtime: Runtime, path: Path) -> None:
@@ -75,7 +76,7 @@ def test_the_fixed_model(runtime: Runtime, path: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(actual["features"], expected["features"], 1e-5, 1e-5)
     again = onnx_bridge.doctor(out)
     assert again.passed
-    assert again.totals()[REWRITTEN] == 0
+    assert again.totals()[Action.REWRITTEN] == 0
 
 
 def test_it_does_not_stop_at_the_first_problem(runtime: Runtime) -> None:
@@ -90,16 +91,16 @@ def test_it_does_not_stop_at_the_first_problem(runtime: Runtime) -> None:
     assert not found.passed
     assert [each.operator for each in found.nodes] == ["nobody::First", "Relu", "nobody::Second"]
     assert found.nodes[0].message == "Unknown operator: First"
-    assert {each.operator for each in found.nodes if each.plan == HOST} >= {"nobody::First", "nobody::Second"}
+    assert {each.operator for each in found.nodes if each.action == Action.HOST} >= {"nobody::First", "nobody::Second"}
     assert "neither MIGraphX nor ONNX Runtime can run it" in found.problem
 
 
 def test_what_is_folded_is_removed(runtime: Runtime) -> None:
     source = model("(float[2] x) => (float[2] y) { a = Neg(w) y = Add(x, a) }", w=np.ones(2, np.float32))
     found = onnx_bridge.doctor(source)
-    assert [(each.operator, each.plan, each.by) for each in found.nodes] == [
-        ("Neg", REMOVED, "fold-constants"),
-        ("Add", AS_IS, ""),
+    assert [(each.operator, each.action, each.by) for each in found.nodes] == [
+        ("Neg", Action.REMOVED, "fold-constants"),
+        ("Add", Action.UNCHANGED, ""),
     ]
 
 
@@ -111,7 +112,7 @@ def test_modules_of_pytorch(runtime: Runtime, exported: Callable[..., Path]) -> 
 
 def test_inputs_that_are_frozen(runtime: Runtime, tmp_path: Path) -> None:
     source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = CumSum(x, n) }", opset=17)
-    assert onnx_bridge.doctor(source, freeze={"n": np.int64(1)}).totals()[HOST] == 0
+    assert onnx_bridge.doctor(source, freeze={"n": np.int64(1)}).totals()[Action.HOST] == 0
     with pytest.raises(InputError, match="no input m"):
         onnx_bridge.doctor(source, freeze={"m": "1"})
 
