@@ -1,4 +1,4 @@
-"""The pass that plants faults, known to the tests of this folder alone."""
+"""The pass that plants faults is registered for the tests of this folder only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bisection: each leg, each kind of failure, the number of runs, and clear errors."""
+"""Bisection: each component, each kind of failure, the number of runs, and errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TestNothing:
 
 
 class TestExport:
-    def test_outputs_that_the_model_does_not_give(self, tmp_path: Path) -> None:
+    def test_expected_outputs_that_differ(self, tmp_path: Path) -> None:
         mlp = small.mlp()
         x = np.ones((4, 16), np.float32)
         (right,) = Reference(mlp).run({"x": x}).values()
@@ -123,8 +123,8 @@ class TestPasses:
         assert fault.named(found), found.summary
         assert f"the pass plant is at fault in its application {fault.application} of " in sentence(found)
 
-    def test_a_pass_that_does_not_ask_before_it_rewrites(self, tmp_path: Path) -> None:
-        """Its applications cannot be told apart, but the values of both models can."""
+    def test_pass_that_ignores_the_budget(self, tmp_path: Path) -> None:
+        """Its applications cannot be separated, but the values of both models can be compared."""
         (tmp_path / "careless.py").write_text(
             "from dataclasses import dataclass\n"
             "import onnx_ir as ir, passes\n"
@@ -146,7 +146,7 @@ class TestPasses:
         assert (found.component, found.pass_name, found.application) == (Component.PASSES, "careless", 0)
         assert [node.name for node in found.nodes] == ["leakyrelu_7"]
 
-    def test_a_pass_whose_model_onnx_runtime_refuses(self, tmp_path: Path) -> None:
+    def test_pass_whose_model_onnx_runtime_rejects(self, tmp_path: Path) -> None:
         (tmp_path / "mangle.py").write_text(
             "from dataclasses import dataclass\n"
             "import passes\n"
@@ -167,7 +167,7 @@ class TestPasses:
         assert "Sofdmax" in found.message
 
 
-def test_a_model_made_of_another_by_hand() -> None:
+def test_edited_model() -> None:
     fault = Plot("attention", small.attention()).fault("edited", seed=1)
     assert fault is not None
     found = bisect(fault.model, **fault.options)
@@ -202,7 +202,7 @@ class TestMigraphx:
         )
         assert [node.operator for node in found.nodes] == ["BitwiseNot"]
 
-    def test_what_does_not_end(self) -> None:
+    def test_timeout(self) -> None:
         text = """g (float[1,48,48,48] x, float[2] z) => (float[1,48,48,48] y, float[2] v)
             <float[48,48,9,9] w> { a = Relu(x)  b = Conv<pads=[4,4,4,4]>(a, w)  y = Tanh(b)  u = Exp(z) v = Neg(u) }"""
         proto = onnx.parser.parse_model(HEAD + text)
@@ -217,8 +217,8 @@ class TestMigraphx:
         assert fault is not None
         assert fault.named(bisect(fault.model, **fault.options))
 
-    def test_wrong_values_that_do_not_matter_are_nobodys_fault(self) -> None:
-        """In fp16 the mask becomes −65504, which softmax makes the same 0 of; the overflow comes after."""
+    def test_wrong_values_that_do_not_reach_the_outputs_are_ignored(self) -> None:
+        """In fp16 the mask becomes −65504, of which softmax makes the same 0; the overflow comes after it."""
         text = """g (float[2,4] x) => (float[2,4] y)
             <float low = {-3.4e38}, float high = {1.0e18}, float back = {1.0e-18}> {
             m = Greater(x, x)  masked = Where(m, x, low)  n = Not(m)  kept = Where(n, x, masked)  s = Softmax(kept)
@@ -266,15 +266,15 @@ class TestErrors:
         with pytest.raises(InputError, match="sample"):
             bisect(small.mlp(), inputs=[])
 
-    def test_an_input_that_the_model_has_not(self) -> None:
+    def test_unknown_input(self) -> None:
         with pytest.raises(InputError, match="are these the inputs of another model"):
             bisect(small.mlp(), inputs=[{"y": np.zeros((4, 16), np.float32)}])
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"nowhere\.onnx"):
             bisect(tmp_path / "nowhere.onnx")
 
-    def test_nan_in_the_inputs_is_told(self) -> None:
+    def test_nan_in_the_inputs_is_a_note(self) -> None:
         found = bisect(small.mlp(), inputs=[{"x": np.full((4, 16), np.nan, np.float32)}])
         assert any("NaN" in note for note in found.notes)
 
@@ -285,7 +285,7 @@ class TestErrors:
 
 
 class TestModules:
-    """A factory of a PyTorch module is exported first, and PyTorch is right."""
+    """A factory of a PyTorch module is exported first; PyTorch's outputs are the expected ones."""
 
     FACTORIES = """import torch
 
@@ -343,7 +343,7 @@ class TestBundles:
         options = {"dims": {"n": 3}, "freeze": {"k": "[2]"}, "pipeline": "minimal", "target": "ref"}
         return convert(tmp_path / "m.onnx", tmp_path / "bundle", **options).path
 
-    def test_passes_sizes_and_frozen_inputs_are_those_of_the_bundle(self, bundle: Path) -> None:
+    def test_settings_are_those_of_the_bundle(self, bundle: Path) -> None:
         found = bisect(bundle)
         assert found.passed, found.summary
         assert found.model == "m.onnx"
@@ -370,13 +370,13 @@ class TestBundles:
         assert found.passed, found.summary
         assert not bisect(tmp_path / "m.onnx", pipeline=bundle.manifest.pipeline, rtol=1e-6).passed
 
-    def test_other_passes_are_refused(self, bundle: Path) -> None:
+    def test_other_settings_are_rejected(self, bundle: Path) -> None:
         with pytest.raises(InputError, match="has its own pipeline"):
             bisect(bundle, pipeline="none")
         with pytest.raises(InputError, match="has its own dims"):
             reduce(bundle, bundle / "reduced", dims={"n": 2})
 
-    def test_a_model_that_is_gone_or_was_changed(self, bundle: Path) -> None:
+    def test_missing_or_changed_model(self, bundle: Path) -> None:
         source = bundle.parent / "m.onnx"
         source.write_bytes(source.read_bytes() + b"\x3a\x00")
         with pytest.raises(InputError, match="was changed since"):

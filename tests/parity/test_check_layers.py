@@ -43,12 +43,12 @@ def sample(index: int) -> dict[str, np.ndarray]:
 
 
 def run(*arguments: object) -> int:
-    """A command, without the process that it usually has; its exit code."""
+    """Run a command in this process; returns its exit code."""
     return app(list(map(str, arguments)), standalone_mode=False) or 0
 
 
 class TestLayers:
-    def test_the_first_sample_that_differs_is_looked_at(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_first_differing_sample_is_compared(self, runtime: Runtime, tmp_path: Path) -> None:
         text = "(float[8, 8] x) => (float[8, 8] y) { [mul] a = MatMul(x, w) [end] y = Relu(a) }"
         other = WEIGHT.copy()
         other[3] += 1  # which only counts where the fourth column is not zero
@@ -77,7 +77,7 @@ class TestLayers:
         assert places["zero"] == places["mean"] == "ONNX Runtime"
         assert report.layers.segments == 3
 
-    def test_a_bundle_that_runs_nowhere_but_on_the_host(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_bundle_without_device_partitions(self, runtime: Runtime, tmp_path: Path) -> None:
         text = """(string[3] t) => (string[k] y) {
             [only] y = StringNormalizer <is_case_sensitive = 1, stopwords = ["amber"]> (t)
         }"""
@@ -91,7 +91,7 @@ class TestLayers:
         assert report.layers.passed, report.layers.sentence
         assert {row.tensor for row in report.layers.rows if row.cleaning is not None} >= {"a", "y", "z"}
 
-    def test_a_fault_that_disappears_when_it_is_looked_at(self) -> None:
+    def test_fault_that_disappears_when_values_are_fetched(self) -> None:
         right = {"y": np.ones(1)}
         good, bad = Leg("a", (compare(right, right),)), Leg("b", (compare({"y": np.zeros(1)}, right),))
         output = good.comparisons[0].outputs[0]
@@ -100,7 +100,7 @@ class TestLayers:
         assert "outputs differ though no layer does" in note
         assert _fusion_note([good], agreeing) == _fusion_note([bad], None) == []
 
-    def test_a_program_alone_has_no_layers(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_program_alone_has_no_layers(self, runtime: Runtime, tmp_path: Path) -> None:
         path = save("(float[8, 8] x) => (float[8, 8] y) { y = MatMul(x, w) }", tmp_path / "m.onnx")
         bundle = onnx_bridge.convert(path, tmp_path / "m.mxr", target="ref")
         with pytest.raises(InputError, match="layers are those of the cleaned model.*convert into a folder"):
@@ -158,7 +158,7 @@ class TestInputs:
             ({"x": sample(0)["x"]}, "input 'i': is missing"),
         ],
     )
-    def test_wrong_ones(self, runtime: Runtime, path: Path, given: Any, says: str) -> None:
+    def test_invalid_inputs(self, runtime: Runtime, path: Path, given: Any, says: str) -> None:
         with pytest.raises(InputError, match=says):
             onnx_bridge.check(path, target="ref", inputs=given)
 
@@ -169,12 +169,12 @@ class TestTolerances:
 
     @pytest.fixture
     def bundle(self, runtime: Runtime, tmp_path: Path) -> Path:
-        """Its reference has other weights, by half a percent."""
+        """A bundle whose reference has weights that differ by half a percent."""
         save(PARTITIONS, tmp_path / "m.onnx")
         onnx.save(ir.to_proto(model(PARTITIONS, opset=18, w=WEIGHT * np.float32(1.003))), tmp_path / "other.onnx")
         return onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "bundle", target="ref").path
 
-    def test_by_precision_by_name_and_for_all(self, bundle: Path) -> None:
+    def test_by_precision_by_name_and_general(self, bundle: Path) -> None:
         assert [leg.passed for leg in self.check(bundle).legs] == [False, False]
         # passes compute in the dtypes of the model, whatever MIGraphX does
         assert [leg.passed for leg in self.check(bundle, tolerance="fp16").legs] == [False, True]
@@ -183,7 +183,7 @@ class TestTolerances:
         assert self.check(bundle, rtol=0.1, atol=0.1).passed
         assert not self.check(bundle, rtol=0.1, atol=0.1, tolerances={"y": PartialTolerance(0.0, 0.0)}).passed
 
-    def test_of_what_is_not_there(self, bundle: Path) -> None:
+    def test_tolerance_of_an_unknown_output(self, bundle: Path) -> None:
         for layers in (False, True):
             with pytest.raises(InputError, match="output 'yy'.*there is no such output"):
                 self.check(bundle, tolerances={"yy": PartialTolerance(1.0)}, layers=layers)

@@ -1,4 +1,4 @@
-"""Sketches of tensors: all that was looked at is counted, the worst is never left out, and they stay small."""
+"""Sketches of tensors: every examined element is counted, the largest difference is included, and they stay small."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_counts_and_points() -> None:
     assert found.actual == (1, 2, 3, 8)
 
 
-def test_the_worst_of_many_is_there() -> None:
+def test_largest_difference_of_many_is_included() -> None:
     expected = np.zeros(1_000_003, np.float32)
     actual = expected.copy()
     actual[777_777] = 5
@@ -39,7 +39,7 @@ def test_the_worst_of_many_is_there() -> None:
     assert len(json.dumps(found.to_json())) < 6000
 
 
-def test_nan_and_inf_are_counted_apart() -> None:
+def test_nan_and_inf_are_counted_separately() -> None:
     found = sketch([1.0, np.nan, np.inf, 2.0], [1.0, 1.0, np.inf, 2.5])
     assert (found.elements, found.left_out, sum(found.counts)) == (4, 2, 2)
     json.dumps(found.to_json(), allow_nan=False)
@@ -53,7 +53,7 @@ def test_every_real_dtype(dtype: str) -> None:
     assert sum(found.counts) == 3
 
 
-def test_what_has_no_differences_has_none() -> None:
+def test_no_sketch_without_differences() -> None:
     assert Sketch.of(np.array(["a"], object), np.array(["a"], object)) is None
     assert Sketch.of(np.zeros(2), np.zeros(3)) is None
     assert Sketch.of(np.zeros(0), np.zeros(0)) is None

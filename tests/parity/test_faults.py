@@ -1,4 +1,4 @@
-"""Planted faults: a part of ``make faults``, which plants forty."""
+"""Planted faults: a subset of the forty of ``make faults``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plot(request: pytest.FixtureRequest) -> faults.Plot:
     return faults.Plot(request.param, small.MODELS[request.param]())
 
 
-def test_every_fault_is_named(plot: faults.Plot) -> None:
+def test_every_fault_is_localized(plot: faults.Plot) -> None:
     for kind in KINDS[plot.name]:
         fault = plot.fault(kind, seed=11)
         assert fault is not None, kind
@@ -29,7 +29,7 @@ def test_every_fault_is_named(plot: faults.Plot) -> None:
         assert fault.named(found), f"{fault.name}: {found.summary}"
 
 
-def test_no_innocent_is_blamed(plot: faults.Plot) -> None:
+def test_no_false_alarms(plot: faults.Plot) -> None:
     for seed in (21, 22):
         found = bisect(plot.model, seed=seed, samples=2)
         assert found.passed, found.summary

@@ -1,4 +1,4 @@
-"""Layer by layer: planted errors are named, clean models give no alarm, memory stays within its limit."""
+"""Comparison by layer: planted errors are localized, correct models pass, memory stays within its limit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rendered(layers: LayerReport) -> str:
 
 class TestCleanModels:
     @pytest.mark.parametrize("name", ["bert", "vit"])
-    def test_networks_give_no_alarm(self, runtime: Runtime, exported: Callable[..., Path], name: str) -> None:
+    def test_networks_agree(self, runtime: Runtime, exported: Callable[..., Path], name: str) -> None:
         cleaned = onnx_bridge.clean(exported(name)).model
         layers = compared(runtime, cleaned, original=exported(name))
         assert layers.passed, layers.sentence
@@ -92,7 +92,7 @@ class TestCleanModels:
         assert sum(row.cleaning is not None for row in layers.rows) > len(layers.rows) / 2
         assert sum(bool(row.module) for row in layers.rows) > len(layers.rows) / 2
 
-    def test_the_model_and_the_samples_stay_as_they_are(self, runtime: Runtime) -> None:
+    def test_model_and_samples_are_not_changed(self, runtime: Runtime) -> None:
         cleaned = built(CHAIN)
         before = ir.to_proto(cleaned).SerializeToString()
         (sample,) = samplers.generate(cleaned)
@@ -101,7 +101,7 @@ class TestCleanModels:
         assert ir.to_proto(cleaned).SerializeToString() == before
         np.testing.assert_array_equal(sample["x"], kept["x"])
 
-    def test_quantized_values_may_be_off_by_steps_that_are_passed_on(self, runtime: Runtime) -> None:
+    def test_quantized_values_may_differ_by_propagated_steps(self, runtime: Runtime) -> None:
         cleaned = built(
             """(float[16, 16] x) => (float[16, 16] y) {
                 q = QuantizeLinear(x, scale, point) d = DequantizeLinear(q, scale, point) a = MatMul(d, w)
@@ -116,7 +116,7 @@ class TestCleanModels:
         assert rows["last"].local.tolerance.rtol == 1e-3
         assert rows["last"].accumulated.tolerance.rtol == 5e-2
 
-    def test_what_depends_on_chance_is_not_compared(self, runtime: Runtime) -> None:
+    def test_random_values_are_not_compared(self, runtime: Runtime) -> None:
         cleaned = built(
             """(float[16, 16] x) => (float[16, 16] y, float[16, 16] z) {
                 [dice] r = RandomNormalLike <seed = 1.0> (x) [sum] y = Add(x, r) [sure] z = Relu(x)
@@ -132,7 +132,7 @@ class TestCleanModels:
 
 
 class TestErrorsOfCleaning:
-    def test_a_weight_that_was_changed(self, runtime: Runtime, exported: Callable[..., Path]) -> None:
+    def test_changed_weight(self, runtime: Runtime, exported: Callable[..., Path]) -> None:
         cleaned = onnx_bridge.clean(exported("bert")).model
         node = next(node for node in cleaned.graph if node.name == "node_MatMul_92")
         weight = node.inputs[1]
@@ -170,7 +170,7 @@ class TestErrorsOfCleaning:
         [back] d = DequantizeLinear(t, scale, middle) [end] y = MatMul(d, w)
     }"""
 
-    def test_integers_that_a_pass_shifted_are_compared_with_what_they_were(self, runtime: Runtime) -> None:
+    def test_shifted_integers_are_compared_by_their_relation(self, runtime: Runtime) -> None:
         original = built(self.SHIFTED, middle=np.array(120, np.uint8))
         cleaned = onnx_bridge.clean(original).model
         rows = by_node(compared(runtime, cleaned, original=original))
@@ -179,7 +179,7 @@ class TestErrorsOfCleaning:
             assert rows[name].cleaning.same == 1.0
             assert rows[name].passed
 
-    def test_a_shift_that_went_wrong(self, runtime: Runtime) -> None:
+    def test_wrong_shift(self, runtime: Runtime) -> None:
         original = built(self.SHIFTED, middle=np.array(120, np.uint8))
         cleaned = onnx_bridge.clean(original).model
         node = next(node for node in cleaned.graph if node.name == "quantize")
@@ -190,7 +190,7 @@ class TestErrorsOfCleaning:
         assert layers.first.tensor == "q_int8"
         assert layers.first.cleaning.max_abs == 20.0
 
-    def test_an_original_that_cannot_be_run_is_a_note(self, runtime: Runtime) -> None:
+    def test_original_that_cannot_run_is_a_note(self, runtime: Runtime) -> None:
         original = built(CHAIN)
         next(iter(original.graph)).domain = "unknown"
         layers = compared(runtime, built(CHAIN), original=original)
@@ -208,7 +208,7 @@ PADDED = """(float[1, 3, 8, 8] x) => (float[1, 4, 10, 10] y) {
 
 
 class TestErrorsOfMigraphx:
-    def test_the_node_that_makes_an_error_is_told_from_those_that_pass_it_on(self, runtime: Runtime) -> None:
+    def test_local_error_is_separated_from_propagated_errors(self, runtime: Runtime) -> None:
         """MIGraphX reads negative indices of GatherElements wrongly where the axis is not the first."""
         x = RNG.standard_normal((16, 16), np.float32) + 3
         layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
@@ -219,14 +219,14 @@ class TestErrorsOfMigraphx:
         assert [rows[name].accumulated.passed for name in ("first", "take", "twice", "end")] == [True] + [False] * 3
         assert [rows[name].local.passed for name in ("first", "take", "twice", "end")] == [True, False, True, True]
 
-    def test_nodes_that_are_right_alone_and_wrong_together(self, runtime: Runtime) -> None:
+    def test_nodes_that_are_wrong_only_together(self, runtime: Runtime) -> None:
         layers = compared(runtime, built(PADDED))
         assert layers.first.node == "conv"
         assert layers.culprit is None
         assert layers.together == ("pad",)
         assert "agrees alone, and differs together with pad" in layers.sentence
 
-    def test_a_node_that_migraphx_refuses_leaves_the_rest_compared(self, runtime: Runtime) -> None:
+    def test_other_nodes_are_compared_after_a_rejection(self, runtime: Runtime) -> None:
         text = """(float[16, 16] x) => (float[16, 16] y, float z) {
             [mul] a = MatMul(x, w) [odd] z = Det(a) [end] y = Relu(a)
         }"""
@@ -238,7 +238,7 @@ class TestErrorsOfMigraphx:
             assert rows[name].accumulated.passed
             assert rows[name].local.passed
 
-    def test_a_node_that_ends_the_process_leaves_the_rest_compared(self, runtime: Runtime) -> None:
+    def test_other_nodes_are_compared_after_a_crash(self, runtime: Runtime) -> None:
         text = """(float[16, 16] x, int64[2, 1] i, float[2, 16] u) => (float[16, 16] y, float[16, 16] z) {
             [mul] a = MatMul(x, w) [odd] y = ScatterND(a, i, u) [end] z = Relu(a)
         }"""
@@ -253,7 +253,7 @@ class TestErrorsOfMigraphx:
         assert rows["end"].accumulated.passed
         assert rows["end"].local.passed
 
-    def test_what_migraphx_has_no_type_for_is_left_out_with_the_reason(self, runtime: Runtime) -> None:
+    def test_unsupported_types_are_skipped_with_a_reason(self, runtime: Runtime) -> None:
         text = """(float[16, 16] x) => (float[16, 16] y, float[1, 16] z) {
             [mul] a = MatMul(x, w) [split] s = SplitToSequence <axis = 0> (a) [one] z = SequenceAt(s, third)
             [end] y = Relu(a)
@@ -271,7 +271,7 @@ class TestHostPartitions:
         [mean] r = ReduceMean <keepdims = 0> (f) [add] b = Add(a, r) [end] y = MatMul(b, v)
     }"""
 
-    def test_nodes_on_the_host_are_compared_with_what_migraphx_hands_over(self, runtime: Runtime) -> None:
+    def test_host_nodes_take_the_values_of_migraphx(self, runtime: Runtime) -> None:
         host = dict.fromkeys(("zero", "cast", "mean"), "no fixed shape")
         layers = compared(runtime, built(self.TEXT), host=host)
         assert layers.passed, layers.sentence
@@ -284,7 +284,7 @@ class TestHostPartitions:
 
 
 class TestManyNodes:
-    def test_programs_of_some_nodes_each_give_the_same(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_several_programs_give_the_same_rows(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         x = RNG.standard_normal((16, 16), np.float32) + 3
         whole = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
         monkeypatch.setattr(walk, "_MAX_IN_CONTEXT", 2)
@@ -294,7 +294,7 @@ class TestManyNodes:
 
 
 class TestMemory:
-    def test_the_limit_is_kept_and_numbers_are_the_same(
+    def test_memory_limit_does_not_change_the_numbers(
         self, runtime: Runtime, exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         cleaned = onnx_bridge.clean(exported("bert")).model
@@ -316,20 +316,20 @@ class TestMemory:
             assert other.accumulated.max_abs == pytest.approx(one.accumulated.max_abs, abs=2e-6)
             assert other.local.max_abs == one.local.max_abs
 
-    def test_a_limit_below_a_single_node_is_told(self, runtime: Runtime) -> None:
+    def test_limit_below_a_single_node_is_a_note(self, runtime: Runtime) -> None:
         layers = compared(runtime, built(CHAIN), memory_limit=1000)
         assert layers.segments == 6
         assert layers.passed
         assert "more than the limit" in layers.notes[0]
 
-    def test_an_error_is_carried_over_from_segment_to_segment(self, runtime: Runtime) -> None:
+    def test_errors_accumulate_across_segments(self, runtime: Runtime) -> None:
         x = RNG.standard_normal((16, 16), np.float32) + 3
         layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES}, memory_limit=1)
         assert layers.segments == 4
         assert [row.accumulated.passed for row in layers.rows] == [True, False, False, False]
         assert layers.culprit.node == "take"
 
-    def test_shapes_that_are_computed_stay_constants_where_they_are_cut(self, runtime: Runtime) -> None:
+    def test_computed_shapes_stay_constant_at_cuts(self, runtime: Runtime) -> None:
         cleaned = built(
             """(float[4, 64] x) => (float[16, 16] y) {
                 s = Shape(x) p = ReduceProd <keepdims = 1> (s) f = Relu(x) h = Div(p, sixteen)
@@ -354,7 +354,7 @@ def test_json_is_strict_and_complete(runtime: Runtime) -> None:
 
 
 def layer(node: str, accumulated: float, local: float) -> Layer:
-    """A layer with errors of its one value, which should be 1 and may be off by 1."""
+    """A layer with one expected value of 1 and an absolute tolerance of 1."""
 
     def compared(error: float) -> OutputComparison:
         right = {node: np.ones(1)}
@@ -363,7 +363,7 @@ def layer(node: str, accumulated: float, local: float) -> Layer:
     return Layer(node, "Add", "", node, (), "MIGraphX", None, compared(accumulated), compared(local), "", (), (node,))
 
 
-def test_an_error_that_grows_is_nobodys() -> None:
+def test_accumulated_error_has_no_culprit() -> None:
     layers = LayerReport((layer("one", 0.5, 0.5), layer("two", 0.9, 0.4), layer("three", 1.2, 0.3)))
     assert layers.first.node == "three"
     assert layers.culprit is None
@@ -372,7 +372,7 @@ def test_an_error_that_grows_is_nobodys() -> None:
     assert "three" in rendered(layers)
 
 
-def test_many_layers_are_cut_short() -> None:
+def test_long_tables_are_truncated() -> None:
     rows = [layer(f"n{index}", 0.001 * index, 0.0) for index in range(100)]
     assert "these are the 10 of 100 layers with the largest errors" in rendered(LayerReport(tuple(rows)))
     rows[7] = layer("bad", 5.0, 5.0)
@@ -381,7 +381,7 @@ def test_many_layers_are_cut_short() -> None:
     assert "Add bad is the first that differs, by its own error" in text
 
 
-def test_nothing_to_look_at_is_no_agreement() -> None:
+def test_no_layers_do_not_pass() -> None:
     assert not LayerReport(()).passed
 
 

@@ -1,4 +1,4 @@
-"""Polygraphy: its real command with our runner, its classes with our results."""
+"""Polygraphy: its command with our runner, its classes with our results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPEN = """<ir_version: 8, opset_import: ["": 17]> g (float[n,3] x) => (float[n,3
 REJECTED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,2] x) => (float[2,2] y) {
     a = Sigmoid (x) b = com.microsoft.Inverse (a) y = Tanh (b)
 }"""
-"""MIGraphX does not know the second node, unless a pass rewrites it."""
+"""MIGraphX rejects the second node unless a pass rewrites it."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def polygraphy(*arguments: object, folder: Path) -> subprocess.CompletedProcess[
 
 class TestCommand:
     def test_run_compares_with_onnx_runtime(self, model: Path, tmp_path: Path) -> None:
-        """Also what Polygraphy changes in the model before it is run: here, which values are outputs."""
+        """With a change that Polygraphy makes to the model first: other outputs."""
         run = ("run", model, "--onnxrt", "--migraphx", "--onnx-outputs", "b", "y", "--save-outputs", "o.json")
         done = polygraphy(*run, folder=tmp_path)
         assert done.returncode == 0, done.stdout
@@ -66,7 +66,7 @@ class TestCommand:
         reference, found = RunResults.load(str(tmp_path / "o.json")).values()
         np.testing.assert_allclose(found[0]["y"], reference[0]["y"], rtol=1e-5)
 
-    def test_options_reach_the_runner_and_open_shapes_are_those_that_are_fed(self, tmp_path: Path) -> None:
+    def test_options_reach_the_runner_and_symbolic_shapes_follow_the_inputs(self, tmp_path: Path) -> None:
         saved(OPEN, tmp_path / "open.onnx")
         options = "--migraphx-target ref --migraphx-pipeline minimal --migraphx-timeout 60 --migraphx-memory 8"
         run = ("run", "open.onnx", "--migraphx", *options.split(), "--input-shapes", "x:[4,3]")
@@ -87,7 +87,7 @@ class TestCommand:
         assert "Traceback" not in done.stdout
 
     def test_debug_reduce(self, tmp_path: Path) -> None:
-        """Its check is our runner, and what is left is the node that MIGraphX does not know."""
+        """With our runner as the check, the node that MIGraphX rejects remains."""
         saved(REJECTED, tmp_path / "rejected.onnx")
         check = "polygraphy run polygraphy_debug.onnx --migraphx --migraphx-pipeline none --migraphx-no-host"
         reduce = ("debug", "reduce", "rejected.onnx", "-o", "reduced.onnx", "--mode=bisect", "--check")
@@ -120,7 +120,7 @@ class TestRunner:
             with MigraphxRunner(source) as runner:
                 np.testing.assert_allclose(runner.infer(x)["y"], 0.8427008, rtol=1e-6)
 
-    def test_other_shapes_are_converted_when_they_come(self, tmp_path: Path) -> None:
+    def test_new_shapes_are_converted_on_first_use(self, tmp_path: Path) -> None:
         with MigraphxRunner(saved(OPEN, tmp_path / "open.onnx")) as runner:
             assert runner.get_input_metadata(use_numpy_dtypes=False)["x"].shape[0] is None
             for rows in (2, 5, 2):
@@ -128,7 +128,7 @@ class TestRunner:
                 assert runner.infer({"x": x})["y"].shape == (rows, 3)
             assert len(runner._bundles) == 2
 
-    def test_it_can_be_used_again(self, model: Path) -> None:
+    def test_runner_can_be_activated_again(self, model: Path) -> None:
         runner = MigraphxRunner(model)
         for _ in range(2):
             with runner:
@@ -149,7 +149,7 @@ class TestRunner:
 
 
 class TestResults:
-    def test_they_load_again(self, tmp_path: Path) -> None:
+    def test_results_load_again(self, tmp_path: Path) -> None:
         samples = [{"y": np.float32([index]), "s": [np.int64([1]), np.int64([2, 3])], "o": None} for index in (1, 2)]
         save_results(tmp_path / "r.json", {"ONNX Runtime": samples, "MIGraphX": samples})
         loaded = RunResults.load(str(tmp_path / "r.json"))
@@ -159,7 +159,7 @@ class TestResults:
         assert bool(Comparator.compare_accuracy(loaded))
         assert [each.name for each in tmp_path.iterdir()] == ["r.json"]
 
-    def test_dtypes_that_polygraphy_does_not_know_keep_their_values(self, tmp_path: Path) -> None:
+    def test_dtypes_unknown_to_polygraphy_keep_their_values(self, tmp_path: Path) -> None:
         values = np.array([1, 0, -2])
         arrays = {
             "bf16": values.astype(ml_dtypes.bfloat16),
@@ -187,12 +187,12 @@ class TestResults:
         assert loaded["text"].tolist() == ["a", "bc"]
         assert loaded["bf16"].tolist() == [1, 0, -2]
 
-    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_path(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be written"):
             save_results(tmp_path / "nowhere" / "r.json", {})
 
 
-def test_without_polygraphy_one_is_told_what_to_install() -> None:
+def test_missing_polygraphy_is_an_error_with_a_hint() -> None:
     code = "import sys; sys.modules['polygraphy'] = None; import onnx_bridge.parity.polygraphy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Polygraphy is not installed" in done.stderr

@@ -1,4 +1,4 @@
-"""Reduction: the fewest nodes, every sample, and a folder that shows it on MIGraphX without this project."""
+"""Reduction: the fewest nodes, every sample, and a folder that reproduces it without this project."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def operators(found: Reduction) -> list[str]:
 
 
 def replayed(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The lines of Python in the README, run in the folder in a process of its own."""
+    """The Python of the README, run in the folder in a process of its own."""
     text = (folder / "README.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(code.strip().splitlines()) == 3
@@ -87,7 +87,7 @@ def replayed(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_items_that_can_be_left_out() -> None:
+def test_ddmin() -> None:
     asked = []
 
     def shows(items: list[int]) -> bool:
@@ -140,7 +140,7 @@ class TestWrongNumbers:
         assert len(numbers) == right.size
         assert not np.allclose(numbers, right.ravel(), rtol=1e-3, atol=1e-3)
 
-    def test_the_readme_names_no_file_of_this_machine(self, found: Reduction) -> None:
+    def test_readme_has_no_local_paths(self, found: Reduction) -> None:
         assert found.path is not None
         text = (found.path / "README.md").read_text()
         assert "| MIGraphX | 2." in text
@@ -180,7 +180,7 @@ def test_an_overflow_in_half_precision(tmp_path: Path) -> None:
     assert "inf" in shown.stdout
 
 
-def test_only_the_last_sample_shows_it(tmp_path: Path) -> None:
+def test_symptom_of_the_last_sample(tmp_path: Path) -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     samples = [{"x": x, "i": -np.abs(index)} for index in (np.zeros((3, 4), np.int64), np.ones((3, 4), np.int64))]
     given = [samples[0], samples[0], {"x": x, "i": np.ones((3, 4), np.int64)}]
@@ -205,7 +205,7 @@ def test_nothing_to_reduce(tmp_path: Path) -> None:
     assert found.summary == "mlp: nothing diverges on MIGraphX, so there is nothing to reduce"
 
 
-def test_a_file_in_the_way(tmp_path: Path) -> None:
+def test_output_path_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="a file already"):
         reduce(pad_conv(), tmp_path / "out", pipeline="none")

@@ -1,4 +1,4 @@
-"""The report: its verdict, strict JSON, and what people read."""
+"""The report: its verdict, strict JSON, and rendering."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_all_legs_and_samples_agree() -> None:
     assert "onnxruntime 1.31, seed 7" in text
 
 
-def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
+def test_one_differing_sample_fails() -> None:
     report = CheckReport("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1, "y[0]"), compared(1, 2, "y[0]")))))
     assert not report.passed
     assert report.largest_error == 1.0
@@ -53,7 +53,7 @@ def test_one_sample_of_one_leg_is_enough_to_fail() -> None:
     assert "differs" in text
 
 
-def test_a_leg_that_could_not_be_run_fails() -> None:
+def test_failure_of_a_leg_fails() -> None:
     report = CheckReport("m.onnx", (GOOD, Leg("MIGraphX ref", (compared(1, 1),), CRASH)))
     assert not report.passed
     assert report.exit_code == 3
@@ -69,14 +69,14 @@ def test_exit_codes() -> None:
     assert [each.exit_code for each in (CheckReport("m", (GOOD,)), differing, CheckReport("m", ()))] == [0, 1, 1]
 
 
-def test_what_it_fails_on_is_told() -> None:
+def test_bisection_is_rendered() -> None:
     fault = Fault(Component.MIGRAPHX, SymptomKind.CRASHES, "SIGABRT", "run", nodes=(Culprit("odd", "ScatterND"),))
     report = CheckReport("m", (Leg("MIGraphX", failure=CRASH),), bisection=Bisection("m", fault))
     assert "MIGraphX crashes on ScatterND odd (run): SIGABRT" in rendered(report)
     assert report.to_json()["bisection"]["fault"]["nodes"][0]["name"] == "odd"
 
 
-def test_nothing_compared_is_no_parity() -> None:
+def test_no_comparison_does_not_pass() -> None:
     for report in (
         CheckReport("m", ()),
         CheckReport("m", (GOOD, Leg("empty"))),
@@ -87,11 +87,11 @@ def test_nothing_compared_is_no_parity() -> None:
         rendered(report)
 
 
-def test_nan_on_both_sides_is_told() -> None:
+def test_nan_on_both_sides_is_rendered() -> None:
     assert "1 of 1 NaN or Inf" in rendered(CheckReport("m", (Leg("x", (compared(math.nan, math.nan),)),)))
 
 
-def test_notes_are_told_and_samples_are_kept_out_of_the_json() -> None:
+def test_notes_are_rendered_and_samples_are_not_in_the_json() -> None:
     samples = ({"x": np.zeros(1, np.float32)},)
     report = CheckReport("m", (GOOD,), notes=("the reference is the cleaned model",), samples=samples)
     assert "note: the reference is the cleaned model" in rendered(report)
@@ -101,7 +101,7 @@ def test_notes_are_told_and_samples_are_kept_out_of_the_json() -> None:
     assert report.samples is samples
 
 
-def test_many_differences_are_cut_short() -> None:
+def test_long_lists_of_differences_are_truncated() -> None:
     text = rendered(CheckReport("m", (Leg("x", (compared(1, 2),) * 30),)))
     assert text.count("beyond tolerance") == 20
     assert "… and 10 more" in text
@@ -131,7 +131,7 @@ def test_json_is_strict_and_complete() -> None:
     assert second["outputs"][0]["sqnr_db"] == "Infinity"
 
 
-def test_what_errors_do_not_tell_is_said() -> None:
+def test_verdicts_beyond_errors() -> None:
     right = {"ids": np.arange(8), "logits": np.eye(8, 10, dtype=np.float32)}
     got = {"ids": np.array([0, 1, 2, 3, 4, 5, 6, 9]), "logits": right["logits"].copy()}
     got["logits"][0, 9] = 2

@@ -1,4 +1,4 @@
-"""``check`` where MIGraphX fails: that is recorded, with the step, its words and the node, and files are written."""
+"""``check`` where MIGraphX fails: the report has the step, the message and the node, and files are written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CRASHING = """(float[8, 8] x, int64[2, 1] i, float[2, 8] u) => (float[8, 8] y) {
 }"""
 SAMPLE = {"x": WEIGHT, "i": np.array([[-1], [0]]), "u": np.ones((2, 8), np.float32)}
 LARGE = "(float[1, 8192] x) => (float[1, 1] y) { [large] a = MatMul(t, x) [end] y = ReduceMax(a) }"
-"""Its one value between takes 256 MiB."""
+"""Its intermediate value takes 256 MiB."""
 
 
 def save(text: str, path: Path, **constants: np.ndarray) -> Path:
@@ -39,16 +39,16 @@ def save(text: str, path: Path, **constants: np.ndarray) -> Path:
 
 
 def run(*arguments: object) -> int:
-    """A command, without the process that it usually has; its exit code."""
+    """Run a command in this process; returns its exit code."""
     return app(list(map(str, arguments)), standalone_mode=False) or 0
 
 
 def check(path: Path, **options: object) -> CheckReport:
-    """With no pass and no host, which would see to it that nothing fails."""
+    """Without passes and host partitions, which would prevent the failure."""
     return onnx_bridge.check(path, target="ref", pipeline="none", host=False, **options)  # type: ignore[arg-type]
 
 
-def test_a_model_that_is_refused(tmp_path: Path) -> None:
+def test_rejected_model(tmp_path: Path) -> None:
     report = check(save(REFUSED, tmp_path / "m.onnx", w=WEIGHT), samples=2)
     cleaned, device = report.legs
     assert cleaned.passed
@@ -61,7 +61,7 @@ def test_a_model_that_is_refused(tmp_path: Path) -> None:
         report.raise_failure()
 
 
-def test_a_model_that_ends_the_process(tmp_path: Path) -> None:
+def test_crashing_model(tmp_path: Path) -> None:
     report = check(save(CRASHING, tmp_path / "m.onnx", w=WEIGHT), inputs=SAMPLE, layers=True, evidence=True)
     fault = report.bisection.fault
     assert fault.kind is SymptomKind.CRASHES
@@ -73,7 +73,7 @@ def test_a_model_that_ends_the_process(tmp_path: Path) -> None:
     assert list(report.evidence.results) == ["ONNX Runtime", "cleaned on ONNX Runtime"]
 
 
-def test_a_bundle_that_runs_out_of_memory(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundle_that_runs_out_of_memory(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "shared", lambda *_: worker)  # whose memory is that of this test alone
     path = save(LARGE, tmp_path / "m.onnx", t=np.ones((8192, 1), np.float32))
     bundle = onnx_bridge.convert(path, tmp_path / "bundle", target="ref", memory=0.25)

@@ -1,4 +1,4 @@
-"""The comparison passes for the same, fails for anything else, and its numbers are numpy's."""
+"""The comparison passes for equal outputs, fails for any difference, and its metrics are numpy's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def f32(*values: float) -> np.ndarray:
 
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray:
-    """Any bit pattern of any dtype: NaN, Inf and subnormal numbers among them."""
+    """Any bit pattern of any dtype, including NaN, Inf and subnormal numbers."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
     size = math.prod(shape)
@@ -150,7 +150,7 @@ def test_outputs_are_matched_by_name_whatever_their_order() -> None:
     assert [output.name for output in result.outputs] == ["a", "b"]
 
 
-def test_no_outputs_show_nothing() -> None:
+def test_no_outputs_do_not_pass() -> None:
     assert not compare({}, {}).passed
 
 
@@ -193,7 +193,7 @@ def test_strings_of_different_kinds_compare_by_value() -> None:
     assert one(np.array(["ä", "b"]), np.array(["ä", "b"], object)).passed
 
 
-def test_64_bit_integers_are_told_apart_without_overflow() -> None:
+def test_64_bit_integers_differ_without_overflow() -> None:
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     output = one(np.array([high, 5]), np.array([low, 5]))
     assert (output.mismatched, output.max_abs) == (1, 2.0**64)
@@ -222,14 +222,14 @@ def test_json_is_strict_whatever_was_compared() -> None:
     assert one(samples[0], samples[2]).to_json()["worst_actual"] == "NaN"
 
 
-def test_a_tolerance_for_all_leaves_integers_and_bools_exact() -> None:
+def test_general_tolerance_leaves_integers_and_bools_exact() -> None:
     loose = Tolerance(1.0, 1.0)
     assert one(f32(2), f32(1), loose).passed
     assert not one([2], [1], loose).passed
     assert not one([True], [False], loose).passed
 
 
-def test_a_tolerance_by_name_is_taken_for_any_number_and_no_other_output() -> None:
+def test_named_tolerance_holds_for_any_dtype_of_that_output_only() -> None:
     actual, expected = {"a": np.array([2]), "b": f32(2)}, {"a": np.array([1]), "b": f32(1)}
     result = compare(actual, expected, {"a": Tolerance(0, 1)})
     assert [output.passed for output in result.outputs] == [True, False]
@@ -238,7 +238,7 @@ def test_a_tolerance_by_name_is_taken_for_any_number_and_no_other_output() -> No
 
 
 @pytest.mark.parametrize("parts", [(math.nan, 0), (0, math.inf), (-1, 0)])
-def test_a_tolerance_that_would_pass_everything_is_refused(parts: tuple[float, float]) -> None:
+def test_infinite_and_negative_tolerances_are_rejected(parts: tuple[float, float]) -> None:
     with pytest.raises(InputError, match="cannot be rtol"):
         Tolerance(*parts)
 
@@ -263,7 +263,7 @@ def test_default_tolerances() -> None:
 @pytest.mark.parametrize(
     "name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float4_e2m1fn"]
 )
-def test_small_floats_may_be_off_by_one_step_of_their_grid_and_no_more(name: str) -> None:
+def test_small_floats_may_differ_by_one_step_of_their_grid(name: str) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name))
     every = np.arange(2 ** ml_dtypes.finfo(dtype).bits, dtype=np.uint8).view(dtype)
     grid = np.unique(every[np.isfinite(every.astype(np.float32))].astype(np.float32))
@@ -275,7 +275,7 @@ def test_small_floats_may_be_off_by_one_step_of_their_grid_and_no_more(name: str
 
 
 def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pieces that are converted to float64 never exceed a chunk, and no piece is left out."""
+    """What is converted to float64 at a time never exceeds a chunk, and no element is skipped."""
     monkeypatch.setattr(measures, "CHUNK", 10)
     expected = np.arange(95, dtype=np.float32)
     for place in (0, 9, 10, 94):

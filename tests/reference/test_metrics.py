@@ -1,4 +1,4 @@
-"""ULPs, top-k agreement and shares are what a plain computation says."""
+"""ULPs, top-k agreement and shares equal those of a plain computation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_ulps_across_zero_and_over_the_whole_range() -> None:
     assert one(largest, -largest).max_ulp == pytest.approx(2.0**64, rel=1e-3)
 
 
-def test_ulps_are_of_finite_floats_alone() -> None:
+def test_ulps_are_for_finite_floats_only() -> None:
     assert one(np.array([1, 2]), np.array([1, 3])).max_ulp is None
     nan = np.array([math.nan, math.inf], np.float32)
     assert one(nan, nan).max_ulp is None
@@ -73,7 +73,7 @@ def test_ulps_are_of_finite_floats_alone() -> None:
         (np.zeros(0), np.zeros(0), None),
     ],
 )
-def test_the_share_of_elements_that_are_the_same(
+def test_share_of_equal_elements(
     actual: np.ndarray, expected: np.ndarray, share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for chunk in (1, 3, 100):
@@ -81,7 +81,7 @@ def test_the_share_of_elements_that_are_the_same(
         assert one(actual, expected).same == share
 
 
-def test_ranks_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_k_agreement_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = np.array([[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 0, 9, 0, 0, 0], [1, 1, 1, 1, 1, 1]], np.float32)
     actual = expected.copy()
     actual[1] = [4.5, 5, 3, 2, 1, 0]  # the best is second
@@ -99,6 +99,6 @@ def test_ranks_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     [np.ones((2, 4), "f4"), np.ones((2, 6), "i8"), np.ones(6, "f4"), np.ones((1, 2, 6), "f4"), np.ones((0, 6), "f4")],
     ids=["four classes", "integers", "one dimension", "features", "no rows"],
 )
-def test_what_does_not_look_like_logits(array: np.ndarray) -> None:
+def test_outputs_that_are_not_logits(array: np.ndarray) -> None:
     output = one(array, array)
     assert (output.top1, output.top5) == (None, None)

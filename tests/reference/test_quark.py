@@ -77,7 +77,7 @@ def test_both_agree_bit_for_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("without_library")
-def test_check_says_so(runtime: Runtime, tmp_path: Path) -> None:
+def test_check_notes_the_emulation(runtime: Runtime, tmp_path: Path) -> None:
     """The decomposition is checked against the emulation, without Quark."""
     body = "b = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (x) y = Relu(b)"
     onnx.save(model(body), tmp_path / "m.onnx")
@@ -87,14 +87,14 @@ def test_check_says_so(runtime: Runtime, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_library")
-def test_what_there_is_no_emulation_of() -> None:
+def test_operators_without_emulation() -> None:
     source = ir.from_proto(model("y = com.amd.quark.ExtendedLSTM (x)"))
     with pytest.raises(InputError, match="no emulation of it"):
         Reference(source).run({"x": X})
 
 
 @pytest.mark.usefixtures("without_library")
-def test_an_operator_that_nobody_has() -> None:
+def test_unknown_operator_of_quark() -> None:
     source = ir.from_proto(model("a = com.amd.quark.BFPQuantizeDequantize (x) y = com.amd.quark.Unheard (a)"))
     with pytest.raises(InputError, match="Unheard"):
         Reference(source).run({"x": X})

@@ -45,7 +45,7 @@ BEYOND = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8
 
 @pytest.mark.parametrize("shape", [(3, 4), (), (0, 2)], ids=str)
 @pytest.mark.parametrize("name", NUMPY + BEYOND)
-def test_every_dtype_goes_in_and_comes_out(name: str, shape: tuple[int, ...]) -> None:
+def test_every_dtype_round_trips(name: str, shape: tuple[int, ...]) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name) if name in BEYOND else name)
     element = ir.DataType.from_numpy(dtype)
     info = onnx.helper.make_tensor_value_info
@@ -66,7 +66,7 @@ def test_every_dtype_goes_in_and_comes_out(name: str, shape: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize(("name", "opset"), [("int4", 21), ("uint4", 21), ("int2", 25), ("uint2", 25)])
-def test_integers_smaller_than_a_byte_are_packed_and_unpacked(name: str, opset: int) -> None:
+def test_sub_byte_integers_are_packed_and_unpacked(name: str, opset: int) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name))
     element = int(ir.DataType.from_numpy(dtype))
     info = onnx.helper.make_tensor_value_info
@@ -98,7 +98,7 @@ def test_arrays_that_are_not_contiguous_keep_their_values() -> None:
         np.testing.assert_array_equal(y, x)
 
 
-def test_strings_go_in_and_come_out() -> None:
+def test_strings_round_trip() -> None:
     x = np.array(["a", "bé"])
     y = run("g (string[2] x) => (string[2] y) { y = Identity(x) }", x=x)["y"]
     assert y.tolist() == ["a", "bé"]
@@ -149,7 +149,7 @@ def test_an_optional_that_is_missing_beside_an_unusual_dtype() -> None:
     ],
 )
 def test_unusual_dtypes_beside_strings_and_sequences(tmp_path: Path, onnx_name: str, dtype: type) -> None:
-    """Not a value is lost where ONNX Runtime's Python could not hand out both."""
+    """ONNX Runtime's Python API cannot return both kinds from one session."""
     to = int(ir.DataType.from_numpy(np.dtype(dtype)))
     text = f"""g (float[16] x, string[2] t, seq(float[2]) s)
         => ({onnx_name}[16] y, string[2] u, seq(float[2]) r, float[16] w)
@@ -165,7 +165,7 @@ def test_unusual_dtypes_beside_strings_and_sequences(tmp_path: Path, onnx_name: 
         np.testing.assert_array_equal(outputs["r"][0], sample["s"][0])
 
 
-def test_maps_are_refused() -> None:
+def test_maps_are_rejected() -> None:
     onnx_type = onnx.helper.make_map_type_proto(7, onnx.helper.make_tensor_type_proto(1, ()))
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("ZipMap", ["x"], ["s"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])],
@@ -192,7 +192,7 @@ def test_a_path_is_read_with_its_external_data(tmp_path: Path) -> None:
         np.testing.assert_array_equal(Reference(source).run({"x": x})["y"], weights + 1)
 
 
-def test_the_temporary_files_of_a_model_in_memory_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_of_a_model_in_memory_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     model = ir.from_onnx_text(HEAD + "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     Reference(model).run({"x": np.ones(2, np.float32)})
@@ -200,7 +200,7 @@ def test_the_temporary_files_of_a_model_in_memory_go(tmp_path: Path, monkeypatch
 
 
 def test_nothing_is_optimized() -> None:
-    """A pair of casts through float16 loses digits; optimizers like to remove it."""
+    """A pair of casts through float16 loses digits; graph optimizations remove it."""
     x = np.array([1.0001], np.float32)
     y = run("g (float[1] x) => (float[1] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }", x=x)["y"]
     assert y.tolist() == [1.0]
@@ -224,14 +224,14 @@ ONE = {"x": np.ones((2, 3), np.float32)}
         ),
     ],
 )
-def test_a_model_that_cannot_be_loaded_is_told_in_one_line(text: str, says: str) -> None:
+def test_load_errors_are_one_line(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         Reference(proto(text))
     assert "\n" not in str(caught.value)
     assert "ONNXRuntimeError" not in str(caught.value)
 
 
-def test_an_operator_without_a_kernel_is_no_fault_of_the_model() -> None:
+def test_missing_kernel() -> None:
     text = "g (int4[2] x) => (int4[2] y) { [same] y = Identity(x) }"
     with pytest.raises(InputError, match=r"implementation for Identity.* 'same'.*no reference for it"):
         Reference(proto(text))
@@ -272,7 +272,7 @@ def test_a_failing_run_names_the_node(
     assert capfd.readouterr() == ("", "")
 
 
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_files_that_are_not_models(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exist"):
         Reference(tmp_path / "missing.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
@@ -281,12 +281,12 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     assert caught.value.where == str(tmp_path / "broken.onnx")
 
 
-def test_a_library_of_custom_operators_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_library_of_custom_operators(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Failed to load library") as caught:
         Reference(proto("g (float[2] x) => (float[2] y) { y = Neg(x) }"), custom_op_libraries=[tmp_path / "no.so"])
     assert caught.value.where == str(tmp_path / "no.so")
 
 
-def test_a_dtype_that_onnx_lacks_is_refused() -> None:
+def test_dtype_unknown_to_onnx() -> None:
     with pytest.raises(InputError, match="no element type for timedelta64"):
         run("g (float[1] x) => (float[1] y) { y = Neg(x) }", x=np.zeros(1, "m8[s]"))

@@ -1,4 +1,4 @@
-"""Which tolerance an output gets, and what is no tolerance."""
+"""The tolerances of outputs, and invalid tolerances."""
 
 from __future__ import annotations
 
@@ -40,10 +40,8 @@ def test_a_preset_is_never_stricter_than_the_dtype(preset: str) -> None:
         ("fp8", ml_dtypes.float8_e4m3fn, None),
     ],
 )
-def test_a_preset_lets_its_own_rounding_through_and_a_coarser_one_not(
-    preset: str, rounded: type, coarser: type | None
-) -> None:
-    """A product whose operands were rounded: what MIGraphX computes in that precision."""
+def test_preset_accepts_its_own_rounding_and_no_coarser_one(preset: str, rounded: type, coarser: type | None) -> None:
+    """A product of rounded operands, as MIGraphX computes in that precision."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 64, 64), np.float32)
 
@@ -57,7 +55,7 @@ def test_a_preset_lets_its_own_rounding_through_and_a_coarser_one_not(
         assert not compare({"y": product(coarser) * 1.2}, {"y": a @ b}, tolerances).passed
 
 
-def test_int8_lets_steps_through() -> None:
+def test_int8_accepts_steps() -> None:
     step = np.abs(X).max() / 127
     quantized = (np.round(X / step) * step).astype(np.float32)
     assert not compare({"y": quantized}, {"y": X}).passed
@@ -67,7 +65,7 @@ def test_int8_lets_steps_through() -> None:
     assert preset_tolerance(np.zeros(1, np.uint8), "fp16") == EXACT
 
 
-def test_the_more_special_goes_first() -> None:
+def test_precedence() -> None:
     tolerances = Tolerances(
         "fp16", PartialTolerance(rtol=0.5), {"a": PartialTolerance(atol=3.0), "n": PartialTolerance(0.0, 1.0)}
     )
@@ -95,12 +93,12 @@ def test_tolerances_as_text(text: str, name: str, part: PartialTolerance) -> Non
 @pytest.mark.parametrize(
     "text", ["", "y", "y:", "y:1e-3", "rtol=1", "y:rtol=-1", "y:rtol=nan", "y:rtol=1,rtol=2", ":rtol=1"]
 )
-def test_what_is_no_tolerance(text: str) -> None:
+def test_invalid_tolerance_text(text: str) -> None:
     with pytest.raises(InputError, match=r"is not NAME:rtol=NUMBER.*for example --tol"):
         parse_tolerance(text)
 
 
-def test_tolerances_that_make_no_sense() -> None:
+def test_invalid_tolerances() -> None:
     with pytest.raises(InputError, match="no such tolerance.*did you mean fp16"):
         Tolerances("fp61")
     with pytest.raises(InputError, match="cannot be rtol -1"):
