@@ -19,10 +19,10 @@ from onnx_bridge.core.child import serve
 from onnx_bridge.core.messages import Array, Message
 from onnx_bridge.migraphx.c_api import CLibrary, StatusError
 from onnx_bridge.migraphx.forked import run_in_fork
+from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
-from onnx_bridge.migraphx.runtime_messages import RuntimeMessage
 
 
 class Server:
@@ -185,7 +185,7 @@ def _result_or_error(work: Callable[[], TensorMessage]) -> TensorMessage:
         sys.stdout.flush()
         ctypes.CDLL(None).fflush(None)
         printed = _printed()
-        found = RuntimeMessage.parse(printed if isinstance(error, StatusError) else str(error))
+        found = PrintedError.parse(printed if isinstance(error, StatusError) else str(error))
         described = {
             "what": found.text or str(error),
             "out_of_memory": isinstance(error, MemoryError) or found.out_of_memory,

@@ -27,11 +27,11 @@ from onnx_bridge.core.errors import (
 )
 from onnx_bridge.core.process import Child, ChildFailure, Reason
 from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.migraphx.protocol import TensorMessage, options_to_json, pack, unpack
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.runtime_messages import RuntimeMessage
 
 _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
 """Which step a request of the protocol is."""
@@ -272,7 +272,7 @@ def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailur
         case Reason.TIMEOUT:
             what = f"{doing} exceeded its time limit of {limits.timeout:g} s and was stopped"
             return WorkerTimeout(what, hint="give it more time with --timeout", output=failure.output)
-        case Reason.DIED if not RuntimeMessage.parse(failure.output).out_of_memory:
+        case Reason.DIED if not PrintedError.parse(failure.output).out_of_memory:
             assert failure.returncode is not None
             return WorkerCrashed(doing, returncode=failure.returncode, output=failure.output)
         case _:

@@ -1,6 +1,6 @@
-"""What MIGraphX prints, read into fields: its C library has no other way to say what went wrong.
+"""Errors that MIGraphX prints, parsed into fields: its C library returns a bare status.
 
-This is the only place that looks at its words.
+No other module looks at the text of these errors.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
 
 
 @dataclass(frozen=True)
-class RuntimeMessage:
-    """An error as MIGraphX words it.
+class PrintedError:
+    """An error that MIGraphX printed.
 
     Attributes:
-        text: its message, without source locations; empty where there is none.
+        text: its message, without source locations; empty if there is none.
         out_of_memory: whether an allocation failed.
     """
 
@@ -25,7 +25,7 @@ class RuntimeMessage:
     out_of_memory: bool
 
     @classmethod
-    def parse(cls, printed: str) -> RuntimeMessage:
+    def parse(cls, printed: str) -> PrintedError:
         """Read the last error in what was printed."""
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("migraphx_") or "Error:" in line] or lines[-1:]
