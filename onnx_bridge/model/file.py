@@ -88,8 +88,8 @@ class ModelFile:
             self.proto = onnx.ModelProto.FromString(stripped.message)
         except (Malformed, DecodeError) as error:
             pointer = source.read(0, 24).startswith(b"version https://git-lfs.")
-            hint = "it is a pointer of Git LFS: run git lfs pull" if pointer else "is it an ONNX file, and whole?"
-            raise self._error(f"this is no ONNX model: {error}", hint) from error
+            hint = "it is a pointer of Git LFS: run git lfs pull" if pointer else "is it a complete ONNX file?"
+            raise self._error(f"this is not an ONNX model: {error}", hint) from error
         self.token = stripped.token
         self._extents = [Span(source, begin, end - begin) for begin, end in stripped.extents]
         self.carried = tuple(Span(source, begin, end - begin) for begin, end in stripped.carried)
@@ -118,7 +118,7 @@ class ModelFile:
         proto = self.proto
         if not proto.HasField("graph") or not proto.ir_version or not proto.opset_import:
             missing = "graph" if not proto.HasField("graph") else "opset import" if proto.ir_version else "IR version"
-            raise self._error(f"this is no ONNX model: it has no {missing}", "is it an ONNX file, and whole?")
+            raise self._error(f"this is not an ONNX model: it has no {missing}", "is it a complete ONNX file?")
         _normalize(proto.opset_import)
         self._graph(proto.graph, [])
         seen = set()

@@ -34,7 +34,7 @@ _EXTERNAL_BYTES = 1 << 16
 """Weights of at least this size are given to ONNX Runtime from outside; its shape inference reads smaller ones."""
 _NOT_EXTERNAL = {ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128}
 _REASONS = {
-    errno.ENOSPC: "there is no room left on its device",
+    errno.ENOSPC: "there is no space left on the device",
     errno.EDQUOT: "your quota of disk space is used up",
     errno.EFBIG: "the file would be larger than is allowed here",
     errno.ENOENT: "its folder does not exist",
@@ -213,10 +213,10 @@ def session_source(model: ir.Model) -> SessionSource:
         if tensor.dtype.bitwidth < 8:
             # ONNX Runtime reads packed elements, but takes their number from the array: so the array pretends to have
             # a byte for each element, and only the packed ones are read
-            whole = np.lib.stride_tricks.as_strided(data, (math.prod(shape),), (1,))
+            flat = np.lib.stride_tricks.as_strided(data, (math.prod(shape),), (1,))
         else:
-            whole = data.view(tensor.dtype.numpy())
-        array = whole.reshape(shape)
+            flat = data.view(tensor.dtype.numpy())
+        array = flat.reshape(shape)
         weights[str(value.name)] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(tensor.dtype))
         return {"location": "dev/null", "offset": "0", "length": str(size)}
 

@@ -75,7 +75,7 @@ class TestGather:
     def test_a_folder_keeps_its_paths(self, folder: Path) -> None:
         assert list(self.names(folder)) == ["a", "b", "sub/a"]
 
-    def test_bundles_are_no_sources(self, folder: Path) -> None:
+    def test_models_in_bundles_are_not_sources(self, folder: Path) -> None:
         for out in (folder / "out", folder / "elsewhere"):
             (out / "a").mkdir(parents=True)
             (out / "a/a.onnx").touch()
@@ -87,7 +87,7 @@ class TestGather:
         found = self.names(folder / "a.onnx", folder / "b.onnx", folder / "sub/a.onnx")
         assert list(found) == ["models/a", "b", "sub/a"]
 
-    def test_names_stay(self, folder: Path) -> None:
+    def test_names_are_kept(self, folder: Path) -> None:
         known = {str(folder / "a.onnx"): "a", str(folder / "gone.onnx"): "b"}
         found = gather([folder / "sub/a.onnx", folder / "a.onnx", folder / "b.onnx"], Path("/out"), known=known)
         assert [job.name for job in found] == ["sub/a", "a", "b"]
@@ -167,13 +167,13 @@ class TestGather:
         with pytest.raises(InputError, match=words):
             gather([folder / "jobs.toml"], Path("/out"))
 
-    def test_what_leads_to_nothing(self, folder: Path) -> None:
+    def test_sources_without_models(self, folder: Path) -> None:
         (folder / "empty").mkdir()
         for source in (folder / "empty", folder / "*.none"):
             with pytest.raises(InputError, match=r"no \.onnx file|nothing matches"):
                 gather([source], Path("/out"))
 
-    def test_one_file_is_no_batch(self, folder: Path) -> None:
+    def test_one_file_is_not_a_batch(self, folder: Path) -> None:
         assert not is_batch([folder / "a.onnx"])
         assert not is_batch([folder / "absent.onnx"])
         assert all(map(is_batch, ([folder], [folder / "*.onnx"], [folder / "all.txt"], [folder / "a.onnx"] * 2)))
@@ -194,7 +194,7 @@ def done(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     outcome = convert_all([folder / "models"], folder / "out", job(target="ref", check=True), jobs=2)
     assert statuses(outcome) == {"a": "converted", "c": "failed", "sub/b": "converted"}
     assert not outcome.passed
-    assert "no ONNX model" in outcome.results[1].reason
+    assert "not an ONNX model" in outcome.results[1].reason
     return (folder / "models").rename(folder / "moved"), folder / "out"
 
 
@@ -211,7 +211,7 @@ CHECKED = job(target="ref", check=True)
 
 
 class TestResume:
-    def test_what_was_done(self, done: tuple[Path, Path]) -> None:
+    def test_first_run(self, done: tuple[Path, Path]) -> None:
         bundle = onnx_bridge.load(done[1] / "sub/b")
         assert bundle.manifest.source["path"] == str(done[0].with_name("models") / "sub/b.onnx")
         assert [each for each in events(done[1]) if each[0] in ("done", "checked")].count(("checked", "a")) == 1
@@ -243,14 +243,14 @@ class TestResume:
         outcome = convert_all([again[0] / "a.onnx"], again[1], job(target="ref", check=True, rtol=0, atol=0))
         assert outcome.results[0].status in ("checked", "failed")  # the last bit may be equal
 
-    def test_what_matters(self, again: tuple[Path, Path]) -> None:
+    def test_changed_inputs(self, again: tuple[Path, Path]) -> None:
         write(again[0] / "a.onnx", 5)
         outcome = convert_all([again[0]], again[1], CHECKED)
         assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "kept"}
         outcome = convert_all([again[0]], again[1], job(target="ref", dims={"batch": 2}))
         assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "converted"}
 
-    def test_what_is_gone_or_damaged(self, again: tuple[Path, Path]) -> None:
+    def test_missing_and_damaged_bundles(self, again: tuple[Path, Path]) -> None:
         shutil.rmtree(again[1] / "a")
         os.truncate(again[1] / "sub/b/b.mxr", 10)
         outcome = convert_all([again[0]], again[1], REF)
@@ -269,7 +269,7 @@ class TestResume:
         assert any("journal" in note for note in outcome.notes)
         assert statuses(outcome)["a"] == "kept"
 
-    def test_not_resuming_and_retrying(self, again: tuple[Path, Path]) -> None:
+    def test_no_resume_and_retry(self, again: tuple[Path, Path]) -> None:
         assert statuses(convert_all([again[0]], again[1], REF, retry=True))["c"] == "failed"
         assert statuses(convert_all([again[0] / "a.onnx"], again[1], REF, resume=False)) == {"a": "converted"}
 
@@ -373,7 +373,7 @@ def test_a_second_program(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.
     assert events(tmp_path / "out") == [("run", "")]
 
 
-def test_memory_decides_how_many_at_a_time() -> None:
+def test_predicted_memory() -> None:
     assert ModelInfo("x", 1 << 30).memory == pytest.approx(4.1 * 2**30, rel=0.05)
 
 
@@ -396,7 +396,7 @@ class TestCommandLine:
         done = bridge("convert", tmp_path / "models", "-o", tmp_path / "out", "--target", "ref")
         assert done.returncode == 1
         assert "2 jobs" in done.stdout
-        assert "no ONNX model" in done.stdout
+        assert "not an ONNX model" in done.stdout
         assert sorted(line.split()[1:3] for line in done.stderr.splitlines()) == [["a", "converted"], ["c", "failed"]]
         done = bridge(
             "convert", tmp_path / "models/a.onnx", tmp_path / "models/a.onnx", "-o", tmp_path / "out", "--json"
@@ -405,7 +405,7 @@ class TestCommandLine:
         assert json.loads(done.stdout)["counts"] == {"kept": 1}
         assert done.stderr == ""
 
-    def test_own_passes_reach_the_processes(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
+    def test_passes_of_the_user_reach_the_processes(self, runtime: Runtime, bridge: Bridge, tmp_path: Path) -> None:
         write(tmp_path / "models/a.onnx", 0)
         (tmp_path / "mine.py").write_text(
             "from dataclasses import dataclass\nfrom passes import register\n"

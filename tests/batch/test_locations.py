@@ -1,4 +1,4 @@
-"""Models and bundles elsewhere: found, hashed, converted, gone on with from another machine, and never half there."""
+"""Remote models and bundles: found, hashed, converted, resumed from another machine, and never incomplete."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Inline(Engine):
 
 @pytest.fixture
 def root() -> Iterator[RemotePath]:
-    """A folder elsewhere, of this test's own."""
+    """A remote folder for this test."""
     found = RemotePath(f"memory://test-{uuid.uuid4().hex}")
     yield found
     found.remove()
@@ -86,7 +86,7 @@ def root() -> Iterator[RemotePath]:
 
 @pytest.fixture
 def machine(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``machine(name)``: go on as on a machine of that name, which remembers what it did and nothing else."""
+    """``machine(name)``: continue as another machine, with a cache folder of its own."""
     monkeypatch.setenv("ONNX_BRIDGE_RUNTIME", str(runtime.path))
 
     def become(name: str) -> None:
@@ -122,7 +122,7 @@ def convert(root: RemotePath, request: JobRequest = REF, source: str = "models",
 
 
 def events(root: RemotePath) -> list[tuple[str, str]]:
-    """What the copies of the journal say."""
+    """The events in the copies of the journal."""
     folder = root / "out/.batch/journal"
     lines = [line for data in folder.read_many(sorted(folder.files())).values() for line in data.splitlines()]
     records = [journals.decode_record(line) for line in lines]
@@ -130,7 +130,7 @@ def events(root: RemotePath) -> list[tuple[str, str]]:
 
 
 class TestRemotePath:
-    def test_what_a_text_names(self) -> None:
+    def test_parsing(self) -> None:
         assert parse_location("a/b.onnx") == Path("a/b.onnx")
         assert parse_location("file:///a/b.onnx") == Path("/a/b.onnx")
         assert parse_location("s3://bucket/a/") == RemotePath("s3://bucket/a")
@@ -143,7 +143,7 @@ class TestRemotePath:
         assert model.parent / "../x/y.bin" == RemotePath("s3://bucket/x/y.bin")
         assert model.with_suffix("").relative_to(RemotePath("s3://bucket")) == Path("models/net.v2")
 
-    def test_nothing_there(self, root: RemotePath) -> None:
+    def test_a_missing_file(self, root: RemotePath) -> None:
         assert not root.exists()
         assert root.files() == {}
         assert root.fingerprint() is None
@@ -165,11 +165,11 @@ class TestRemotePath:
         assert [each.name for each in (root / "*/b.txt").glob()] == ["b.txt", "b.txt"]
         assert root.read_many(["a/b.txt", "gone"]) == {"a/b.txt": b"two"}
 
-    def test_what_nothing_reads(self) -> None:
+    def test_an_unknown_scheme(self) -> None:
         with pytest.raises(InputError, match="nosuch"):
             RemotePath("nosuch://a/b").exists()
 
-    def test_errors_of_a_file_system_say_nothing_of_the_model(self, root: RemotePath, monkeypatch: Any) -> None:
+    def test_errors_of_a_file_system_are_transient(self, root: RemotePath, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:
             raise ConnectionResetError("the line is cut")
 
@@ -202,7 +202,7 @@ class TestModels:
             found(root / "*.pb")
 
     @pytest.mark.parametrize("external", [False, True])
-    def test_keys_are_those_of_the_same_model_here(self, root: RemotePath, tmp_path: Path, external: bool) -> None:
+    def test_keys_are_those_of_a_local_copy(self, root: RemotePath, tmp_path: Path, external: bool) -> None:
         path = (with_data if external else write)(tmp_path / "m.onnx")
         upload(tmp_path, root / "models")
         here, there = read_model_info(path), read_model_info(root / "models/m.onnx")
@@ -213,7 +213,7 @@ class TestModels:
         (root / "models/w.bin" if external else root / "models/m.onnx").remove()
         assert read_model_info(root / "models/m.onnx", there.to_json()).problem is not None
 
-    def test_what_is_no_model(self, root: RemotePath) -> None:
+    def test_an_invalid_model(self, root: RemotePath) -> None:
         (root / "m.onnx").write_bytes(b"no model")
         found = read_model_info(root / "m.onnx")
         assert found.digest is not None
@@ -225,9 +225,9 @@ class TestModels:
 class TestBatches:
     @pytest.fixture(autouse=True)
     def _machine(self, machine: Any) -> None:
-        """All of them are led from one, if they do not say otherwise."""
+        """All tests run on one machine unless they change it."""
 
-    def test_from_one_machine_and_another(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
+    def test_resuming_on_another_machine(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
         write(tmp_path / "models/a.onnx", 0)
         with_data(tmp_path / "models/sub/b.onnx")
         (tmp_path / "models/c.onnx").write_text("no model")
@@ -260,8 +260,8 @@ class TestBatches:
         assert manifest["source"]["path"] == f"{root}/models/a2.onnx"
         assert (root / "out/a2/a.mxr").exists()
 
-    def test_bundles_speak_for_themselves(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
-        """Without any journal, and whatever a machine left half done."""
+    def test_without_a_journal_manifests_are_read(self, root: RemotePath, machine: Any, tmp_path: Path) -> None:
+        """Also with what a killed machine left incomplete."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         upload(write(tmp_path / "b.onnx", 1), root / "models/b.onnx")
         assert convert(root).passed
@@ -272,8 +272,8 @@ class TestBatches:
         assert statuses(convert(root)) == {"a": "kept", "b": "converted"}
         assert not (root / "out/.batch/staging").exists()
 
-    def test_what_the_first_machine_did_not_send(self, root: RemotePath, monkeypatch: Any, tmp_path: Path) -> None:
-        """A program that was killed has its last lines sent by the next one there, once."""
+    def test_records_that_were_not_copied(self, root: RemotePath, monkeypatch: Any, tmp_path: Path) -> None:
+        """The last records of a killed program are copied by the next one on that machine, once."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         with monkeypatch.context() as cut:
             cut.setattr(remote_journal.RemoteJournal, "_copy", lambda _self: None)
@@ -300,7 +300,7 @@ class TestBatches:
         assert statuses(convert(root, job(target="ref", check=True, atol=0.5))) == {"a": "checked"}
         assert (root / "out/a/a.mxr").fingerprint() == program
 
-    def test_what_is_not_ours(self, root: RemotePath, tmp_path: Path) -> None:
+    def test_other_files_are_not_overwritten(self, root: RemotePath, tmp_path: Path) -> None:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         (root / "out/a/a.onnx").write_bytes(b"mine")
         outcome = convert(root)
@@ -308,8 +308,7 @@ class TestBatches:
         assert (root / "out/a/a.onnx").read_bytes() == b"mine"
         assert not (root / "out/a/manifest.json").exists()
 
-    def test_here_and_there(self, root: RemotePath, tmp_path: Path) -> None:
-        """Models here with bundles there, and the other way round."""
+    def test_local_models_with_remote_bundles_and_vice_versa(self, root: RemotePath, tmp_path: Path) -> None:
         path = write(tmp_path / "a.onnx")
         assert convert_all([path], root / "out", REF, engine=Inline()).passed
         upload(path, root / "models/a.onnx")
@@ -327,7 +326,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("fails", range(3))
     def test_a_bundle_is_whole_or_absent(self, root: RemotePath, monkeypatch: Any, tmp_path: Path, fails: int) -> None:
-        """Whatever write fails, however often: there is no manifest without all of its files."""
+        """Whichever write fails, however often: there is no manifest without all of its files."""
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         assert convert(root).passed
         upload(write(tmp_path / "a.onnx", 1), root / "models/a.onnx")
@@ -370,8 +369,8 @@ class TestBatches:
             assert [each["event"] for each in output_at(root / "out").records()] == ["run"]
 
     @pytest.mark.parametrize("what", ["source", "data", "passes", "staging"])
-    def test_what_a_node_does_not_see(self, tmp_path: Path, what: str) -> None:
-        """It says nothing of the model, which another node may well convert."""
+    def test_files_that_a_node_does_not_have(self, tmp_path: Path, what: str) -> None:
+        """The failure is transient: another node may have the file."""
         emitted: list[dict[str, Any]] = []
         model, gone = write(tmp_path / "a.onnx"), tmp_path / "gone"
         (tmp_path / "out/.batch").mkdir(parents=True)
@@ -391,7 +390,7 @@ class TestBatches:
         assert "gone" in error["where"]
         assert "every node sees it" in error["hint"]
 
-    def test_places_that_do_not_answer(self, root: RemotePath, monkeypatch: Any) -> None:
+    def test_a_location_that_does_not_respond(self, root: RemotePath, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:
             raise ConnectionResetError("the line is cut")
 

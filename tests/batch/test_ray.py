@@ -1,4 +1,4 @@
-"""Batches on a Ray cluster: three raylets on this machine, an S3 server, and a node that is lost in the middle."""
+"""Batches on a Ray cluster: three raylets on this machine, an S3 server, and a node that is lost during a batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.batch.test_batch import statuses, write
 from tests.batch.test_locations import events, upload, with_data
 
 _LIMIT = 240.0
-"""Seconds after which something is taken not to happen any more."""
+"""Seconds after which a wait has timed out."""
 
 GATE = """
 import os, time
@@ -71,7 +71,7 @@ def wait_for(what: Callable[[], Any], process: subprocess.Popen[str] | None = No
 
 @dataclass
 class Nodes:
-    """A cluster whose head takes no jobs, and two nodes that take one each, the second with a card, as it says."""
+    """A cluster whose head runs no jobs, and two nodes that run one each, the second of which declares a GPU."""
 
     cluster: Cluster
     plain: Any
@@ -188,7 +188,7 @@ def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
         **dict.fromkeys(good, "converted"),
         "broken": "failed",
     }
-    assert "no ONNX model" in results["broken"]["error"]["what"]
+    assert "not an ONNX model" in results["broken"]["error"]["what"]
     recorded = Counter(events(s3 / "lost"))
     assert any(event == "again" for event, _ in recorded)
     assert {name for event, name in recorded.elements() if event == "done"} == good
@@ -208,7 +208,7 @@ def test_a_node_is_lost(nodes: Nodes, s3: RemotePath, tmp_path: Path) -> None:
 
 @pytest.fixture
 def joined(nodes: Nodes) -> Iterator[None]:
-    """This program is on the cluster, as one of Ray's own would be; engines leave it there."""
+    """This program is connected to the cluster, and stays connected when an engine is closed."""
     ray.init(nodes.address, log_to_driver=False, logging_level=logging.ERROR)
     yield
     assert ray.is_initialized()
@@ -233,7 +233,7 @@ def test_a_folder_that_nodes_share(nodes: Nodes, joined: None, tmp_path: Path) -
     assert (recorded["done", "a"], recorded["checked", "a"], recorded["start", "a"]) == (1, 2, 2)
 
 
-def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
+def test_jobs_run_on_suitable_nodes(nodes: Nodes) -> None:
     """A job for a GPU runs on the node that declares one; excluded nodes get none."""
     engine = Ray(nodes.address)
     try:
@@ -260,7 +260,7 @@ def test_jobs_go_where_they_can_be_done(nodes: Nodes) -> None:
     engine.close()
 
 
-def test_what_the_nodes_lack(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_suitable_node(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Ray(nodes.address)
     facts: dict[str, Any] = {}
     monkeypatch.setattr(engine, "_collect_facts", lambda names: dict.fromkeys(names, facts))
@@ -282,7 +282,7 @@ def test_what_the_nodes_lack(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class TestWithoutACluster:
-    def test_nobody_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_cluster_responds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             monkeypatch.setattr(ray_engine, "_CONNECT_SECONDS", 0.2)

@@ -127,7 +127,7 @@ def agrees(text: str, kernel: str, condition: str, shape: str, folder: Path, run
 
 
 def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) -> None:
-    """MIGraphX makes a kernel whose numbers are wrong; it is said, and the pass prevents it."""
+    """MIGraphX makes a kernel with wrong results; the forecast reports it, and the pass prevents it."""
     text = f"{INPUT} e = DequantizeLinear <axis = 0> (w, v, o) y = MatMul(d, e)"
     path = written(text, "2,4", tmp_path)
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
@@ -188,8 +188,8 @@ def test_branches(own: bool, kernel: str, tmp_path: Path, runtime: Runtime) -> N
     assert [each.kernel for each in gpu_view(path, tmp_path / "program.mxr", runtime).products] == [kernel]
 
 
-def test_one_scale_that_is_no_scalar(tmp_path: Path, runtime: Runtime) -> None:
-    """MIGraphX spreads it along an axis that is longer, and refuses the model; the pass prevents it."""
+def test_one_scale_that_is_not_a_scalar(tmp_path: Path, runtime: Runtime) -> None:
+    """MIGraphX broadcasts it along a longer axis, and rejects the model; the pass prevents it."""
     text = f"{INPUT} e = DequantizeLinear(k, s, z) y = Conv(d, e)"
     source = tiny(
         f"(float[1,4,6,6] x) => (float[i,j,k,l] y) {{ {text} }}",
@@ -208,7 +208,7 @@ def test_one_scale_that_is_no_scalar(tmp_path: Path, runtime: Runtime) -> None:
     assert forecast(path).kernels() == {"int8": 1}
 
 
-def test_for_people_and_machines(tmp_path: Path) -> None:
+def test_text_and_json(tmp_path: Path) -> None:
     found = onnx_bridge.forecast(written(CASES["uint8"][0], "2,4", tmp_path))
     assert found.summary() == "1 float; saturation lost at 1"
     assert "uint8" in found.products[0].reason
@@ -218,7 +218,7 @@ def test_for_people_and_machines(tmp_path: Path) -> None:
     assert plain.summary() == "no convolutions or matrix products"
 
 
-def test_what_migraphx_refuses(tmp_path: Path, runtime: Runtime) -> None:
+def test_models_that_migraphx_rejects(tmp_path: Path, runtime: Runtime) -> None:
     path = written("y = Relu(x)", "2,4", tmp_path)
     proto = onnx.load(path)
     proto.graph.node[0].op_type, proto.graph.node[0].domain = "Unheard", "local"
@@ -227,7 +227,7 @@ def test_what_migraphx_refuses(tmp_path: Path, runtime: Runtime) -> None:
         gpu_view(path, tmp_path / "program.mxr", runtime)
 
 
-def test_it_is_built_once(runtime: Runtime) -> None:
+def test_the_program_is_built_once(runtime: Runtime) -> None:
     built = build(runtime)
     before = built.stat().st_mtime_ns
     assert build(runtime) == built

@@ -1,4 +1,4 @@
-"""What a model file says survives loading and saving, whatever it says and however its tensors are stored."""
+"""Loading and saving preserves a model, whatever it contains and however its tensors are stored."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_every_type_in_every_form_and_place(
 
 
 def everything() -> onnx.ModelProto:
-    """A model with all that a file can say, in the order in which it is written again."""
+    """A model with every field, in the order in which it is saved."""
     typed = onnx.TypeProto(denotation="IMAGE")
     typed.sequence_type.elem_type.optional_type.elem_type.tensor_type.elem_type = TensorProto.BFLOAT16
     dim = typed.sequence_type.elem_type.optional_type.elem_type.tensor_type.shape.dim
@@ -271,14 +271,14 @@ def everything() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_all_that_a_file_can_say(tmp_path: Path, external: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_field_is_preserved(tmp_path: Path, external: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     path = write(everything(), tmp_path / "model.onnx")
     assert plain(again(path, external_data=external)) == plain(path)
     assert not caplog.records
 
 
-def test_it_outlives_cloning(tmp_path: Path) -> None:
+def test_mapped_tensors_survive_cloning(tmp_path: Path) -> None:
     path = write(everything(), tmp_path / "model.onnx")
     for clone in (models.load(path).clone(), models.load(path).clone(deep_copy=True)):
         models.save(clone, tmp_path / "clone.onnx")
@@ -287,7 +287,7 @@ def test_it_outlives_cloning(tmp_path: Path) -> None:
         pickle.dumps(models.load(path).graph.initializers["w"].const_value)
 
 
-def test_fields_of_the_future_are_carried(tmp_path: Path) -> None:
+def test_unknown_fields_are_preserved(tmp_path: Path) -> None:
     future = b"\xa2\x06\x05hello"  # field 100
     path = tmp_path / "model.onnx"
     path.write_bytes(future + everything().SerializeToString())
@@ -347,7 +347,7 @@ def test_nodes_are_put_in_order(tmp_path: Path) -> None:
     assert [node.name for node in models.load(path).graph] == ["first", "second", "if"]
 
 
-def test_the_highest_opset_counts_under_either_name(tmp_path: Path) -> None:
+def test_the_highest_opset_of_both_names_is_used(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("Neg", ["x"], ["y"], "n", domain="ai.onnx")], "g", [info("x")], [info("y")]
     )

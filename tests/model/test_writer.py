@@ -1,4 +1,4 @@
-"""Saving is all or nothing, weights go from file to file, and ONNX Runtime computes where they are mapped."""
+"""Saving is atomic, weights are copied from file to file, and ONNX Runtime uses mapped weights."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def small_files(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_external_data_is_said_as_migraphx_reads_it(tmp_path: Path) -> None:
+def test_external_data_is_in_the_order_that_migraphx_reads(tmp_path: Path) -> None:
     path = written(tmp_path, 0, 1, external=True)
     assert listing(tmp_path) == {"model.onnx", "model.onnx.data"}
     tensors = onnx.load(path, load_external_data=False).graph.initializer
@@ -146,7 +146,7 @@ def test_saving_over_the_source(tmp_path: Path, before: bool, after: bool) -> No
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_source_that_was_replaced_is_still_there(tmp_path: Path, external: bool) -> None:
+def test_a_replaced_source_is_still_readable(tmp_path: Path, external: bool) -> None:
     path = written(tmp_path, 0, external=external)
     model = models.load(path)
     written(tmp_path, 1, external=external, name="other.onnx")
@@ -158,7 +158,7 @@ def test_a_source_that_was_replaced_is_still_there(tmp_path: Path, external: boo
 
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("change", ["written", "truncated", "emptied", "grown"])
-def test_a_source_that_was_changed_in_place_is_an_error(tmp_path: Path, external: bool, change: str) -> None:
+def test_a_source_changed_in_place_is_an_error(tmp_path: Path, external: bool, change: str) -> None:
     path = written(tmp_path, 0, external=external)
     model = models.load(path)
     data = tmp_path / "model.onnx.data" if external else path
@@ -199,7 +199,7 @@ def test_a_full_disk_harms_nothing(tmp_path: Path, external: bool, limit: int) -
     assert seeds(path) == [0, 1]
 
 
-def test_the_last_step_failing_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_rename_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, 0, 1, external=True)
     model = models.load(written(tmp_path, 2, 3, name="new.onnx"))
     before = {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)}
@@ -212,16 +212,16 @@ def test_the_last_step_failing_harms_nothing(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "replace", replace)
     for name in ("model.onnx", "model.onnx"):
-        with pytest.raises(InputError, match="it cannot be written: there is no room left on its device"):
+        with pytest.raises(InputError, match="it cannot be written: there is no space left on the device"):
             models.save(model, tmp_path / name, external_data=True)
         assert {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)} == before
     (tmp_path / "model.onnx.data").unlink()
-    with pytest.raises(InputError, match="no room"):
+    with pytest.raises(InputError, match="no space"):
         models.save(model, path, external_data=True)
     assert listing(tmp_path) == set(before) - {"model.onnx.data"}
 
 
-def test_files_are_copied_where_the_kernel_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_without_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> int:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -246,7 +246,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_where_nothing_can_be_written(tmp_path: Path, target: str) -> None:
+def test_paths_that_cannot_be_written(tmp_path: Path, target: str) -> None:
     model = models.load(written(tmp_path, 0))
     (tmp_path / "folder").mkdir()
     (tmp_path / "data.onnx.data").mkdir()
@@ -353,7 +353,7 @@ IN_ORT += "FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ FLOAT8E8M0"
 
 
 @pytest.mark.parametrize("name", IN_ORT.split())
-def test_onnx_runtime_takes_every_type_it_knows(tmp_path: Path, name: str) -> None:
+def test_onnx_runtime_accepts_every_type_that_it_supports(tmp_path: Path, name: str) -> None:
     dtype = ir.DataType[name]
     shape = (3, 100_003)
     data = np.random.default_rng(0).integers(0, 2, (shape[0] * shape[1] * dtype.bitwidth + 7) // 8, np.uint8)

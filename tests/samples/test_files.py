@@ -74,7 +74,7 @@ def test_folders_of_the_onnx_test_suite(folder: Path) -> None:
     assert all(np.array_equal(one[name], samples[0][name]) for name in one)
 
 
-def test_folders_are_taken_by_number(tmp_path: Path) -> None:
+def test_folders_are_sorted_by_number(tmp_path: Path) -> None:
     wanted = [spec("f4", 1, name=f"x{index}") for index in range(11)]
     for data_set in range(11):
         folder = tmp_path / f"test_data_set_{data_set}"
@@ -90,7 +90,7 @@ def test_folders_are_taken_by_number(tmp_path: Path) -> None:
         files.read(tmp_path, wanted[:10])
 
 
-def test_files_that_are_no_inputs(tmp_path: Path) -> None:
+def test_invalid_files(tmp_path: Path) -> None:
     wanted = [spec("f4", 1)]
     with pytest.raises(InputError, match="there is no such file"):
         files.read(tmp_path / "no.npz", wanted)

@@ -1,4 +1,4 @@
-"""Inputs: read off the model, generated to make sense for it, and checked."""
+"""The inputs of a model, samples generated for them, and their validation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_specs_are_the_inputs_without_a_default() -> None:
 
 
 @pytest.mark.parametrize("kind", ["seq(seq(float))", "sparse_tensor(float[2])"])
-def test_inputs_that_are_neither_tensors_nor_sequences_are_refused(kind: str) -> None:
+def test_inputs_that_are_neither_tensors_nor_sequences_are_rejected(kind: str) -> None:
     with pytest.raises(InputError, match="input 'x': is .*only tensors and sequences can be fed"):
         inputs.specs(model(f"g ({kind} x) => ({kind} y) {{ y = Identity(x) }}"))
 
@@ -94,11 +94,11 @@ class TestSequencesAndOptionals:
             (None, Kind.TENSOR, "the model takes float32"),
         ],
     )
-    def test_what_does_not_fit(self, value: object, kind: Kind, says: str) -> None:
+    def test_invalid_values(self, value: object, kind: Kind, says: str) -> None:
         with pytest.raises(InputError, match=says):
             inputs.validate({"x": value}, [TensorSpec("x", np.dtype("f4"), (2,), kind=kind)])
 
-    def test_what_is_missing(self) -> None:
+    def test_missing_inputs(self) -> None:
         with pytest.raises(InputError, match=r"is missing.*give a list of float32\[2\] arrays, or None"):
             inputs.validate({}, [TensorSpec("x", np.dtype("f4"), (2,), kind=Kind.OPTIONAL_SEQUENCE)])
 
@@ -165,7 +165,7 @@ def test_every_dtype_and_shape(element: ir.DataType, shape: tuple[int, ...]) -> 
         assert all(isinstance(word, str) for word in array.reshape(-1).tolist())
 
 
-def test_floats_are_bell_shaped_and_bytes_take_their_whole_range() -> None:
+def test_floats_are_normal_and_bytes_cover_their_range() -> None:
     (sample,) = inputs.generate([spec("f4", 100_000), spec("u1", 5000, name="u"), spec("i1", 5000, name="i")])
     x = sample["x"]
     assert abs(x.mean()) < 0.02
@@ -225,7 +225,7 @@ def test_indices_stay_within_what_they_index(text: str, high: int) -> None:
     assert (index.min(), index.max()) == (0, high - 1)
 
 
-def test_a_detector_that_picks_its_best_boxes() -> None:
+def test_a_detector_that_selects_its_best_boxes() -> None:
     """Boxes and labels picked through TopK and Gather: all indices are the graph's own, floats are floats."""
     sample = generated(
         """g (float[1, 100, 4] boxes, float[1, 100] scores, int64[1] k, int64[1, 5] order) => (float[1, 5, 4] y) {
@@ -318,7 +318,7 @@ def test_dropout_stays_off() -> None:
     assert not generated(text, r=np.array(0.5, "f4"))["t"]
 
 
-def test_captures_of_subgraphs_are_seen() -> None:
+def test_captures_of_subgraphs_are_followed() -> None:
     sample = generated(
         """g (bool c, int64[50] i) => (float[50] y) <float[3] table = {0, 0, 0}> {
             y = If (c) <then_branch = a () => (float[50] p) { p = Gather(table, i) },
@@ -377,12 +377,12 @@ def test_a_symbol_may_be_any_text() -> None:
         ({"batch": 3}, "'batch/2' is not an integer.*choose other sizes for batch"),
     ],
 )
-def test_dimensions_that_cannot_be(dims: dict[str, int], says: str) -> None:
+def test_invalid_dimensions(dims: dict[str, int], says: str) -> None:
     with pytest.raises(InputError, match=says):
         inputs.generate([spec("f4", "batch", "batch/2")], dims=dims)
 
 
-def test_nothing_is_made_up_for_an_unknown_number_of_dimensions() -> None:
+def test_an_unknown_rank_is_an_error() -> None:
     with pytest.raises(InputError, match="input 'x': its rank is unknown.*give inputs from a file"):
         inputs.generate([TensorSpec("x", np.dtype("f4"), None)])
     with pytest.raises(InputError, match="seed is -1"):
@@ -437,6 +437,6 @@ def test_dtypes_beyond_numpy_are_named_with_their_package() -> None:
         inputs.validate({"x": [1]}, [spec("O", 1)])
 
 
-def test_roles_are_data_that_can_be_looked_at() -> None:
+def test_roles_are_plain_data() -> None:
     found = inputs.specs(model("g (int64[2] mask, float[2] x) => (float[2] y) { y = Neg(x) }"))
     assert [each.role for each in found] == [Mask(), Data()]

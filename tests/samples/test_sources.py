@@ -60,7 +60,7 @@ class TestPolygraphyJson:
             self.write(tmp_path / f"{index:010}.json", values)
         same(files.read(tmp_path, WANTED), 3)
 
-    def test_older_forms(self, tmp_path: Path) -> None:
+    def test_older_formats(self, tmp_path: Path) -> None:
         x, i = sample(0).values()
         file = io.BytesIO()
         np.savez(file, x)
@@ -88,7 +88,7 @@ class TestPolygraphyJson:
             ("[]", "there are no samples"),
         ],
     )
-    def test_what_is_no_file_of_inputs(self, tmp_path: Path, text: str, says: str) -> None:
+    def test_invalid_files(self, tmp_path: Path, text: str, says: str) -> None:
         (tmp_path / "in.json").write_text(text)
         with pytest.raises(InputError, match=says) as caught:
             files.read(tmp_path / "in.json", WANTED)
@@ -139,11 +139,11 @@ def broken():
         with pytest.raises(InputError, match=r"loader\.py:1: the loader raised ModuleNotFoundError"):
             files.read(script, WANTED)
 
-    def test_a_function_that_is_not_there(self, script: Path) -> None:
+    def test_a_missing_function(self, script: Path) -> None:
         with pytest.raises(InputError, match=r"no function 'load_date'.*did you mean load_data"):
             files.read(Path(f"{script}:load_date"), WANTED)
 
-    def test_a_script_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_script(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"no\.py: there is no such file"):
             files.read(tmp_path / "no.py:load", WANTED)
 
@@ -171,12 +171,12 @@ class TestPython:
             ({"x": [[1], [2, 3]], "i": [1, 2]}, "input 'x': cannot be converted to an array"),
         ],
     )
-    def test_what_is_wrong_is_named(self, given: Any, says: str) -> None:
+    def test_invalid_samples(self, given: Any, says: str) -> None:
         with pytest.raises(InputError, match=says):
             files.load(given, WANTED)
 
 
-def test_nan_and_inf_are_told(tmp_path: Path) -> None:
+def test_nan_and_inf_are_reported(tmp_path: Path) -> None:
     x = np.array([[1, math.nan, math.inf], [0, math.nan, 0]], np.float32)
     samples = [sample(0), {**sample(1), "x": x}]
     assert files.find_non_finite(samples) == ["sample 1, input x: 3 of 6 elements are NaN or Inf"]
