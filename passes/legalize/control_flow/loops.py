@@ -209,7 +209,7 @@ class MaskLoop(NodeRewrite[_Loop]):
                 if flat is None:
                     return Skip("the shape of its condition is unknown")
                 active = flat if active is None else edit.op("And", [active, flat])
-        return [*carried, *(None for _ in match.node.outputs[len(carried) :])]
+        return carried
 
 
 def shape_mismatch(one: ir.Value, other: ir.Value, scope: Scope) -> str | None:

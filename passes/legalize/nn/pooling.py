@@ -242,13 +242,13 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
     name = "reduce-global-pooling"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "GlobalAveragePool"), ("", "GlobalLpPool"), ("", "GlobalMaxPool")})
+    needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match inputs of known rank and dtype."""
-        shape, dtype = context.scope.shape(node.inputs[0]), context.scope.dtype(node.inputs[0])
-        if shape is None or dtype is None:
-            return Skip("the rank or the dtype of its input is unknown")
-        return Match(node)
+        """Match inputs of known rank."""
+        return (
+            Match(node) if context.scope.shape(node.inputs[0]) is not None else Skip("the rank of its input is unknown")
+        )
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """ReduceMean, ReduceMax, or a sum of powers."""
