@@ -1,9 +1,9 @@
-"""What tests of one rewrite share: small models as text with arrays, and all that must hold before and after."""
+"""Helpers for tests of one rewrite: small models as text, and checks of what every rewrite guarantees."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core import graphs
 from passes.core.base import Budget, Context, Exactness, Pass, Result
 
 Array = np.ndarray[Any, np.dtype[Any]]
+RunModel = Callable[..., list[Array]]
+"""The fixture ``migraphx``."""
 
 
 def model(text: str, *, opset: int = 17, functions: str = "", **constants: Any) -> ir.Model:
@@ -57,20 +57,13 @@ def run(proto: onnx.ModelProto, inputs: Mapping[str, Array] | None = None) -> di
     return dict(zip(names, session.run(names, dict(inputs or feeds(proto))), strict=True))
 
 
-def migraphx(proto: onnx.ModelProto, worker: Worker) -> list[Array]:
-    """All outputs, by MIGraphX on ``ref``."""
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    return [each.numpy() for each in program.run({name: Tensor.of(each) for name, each in feeds(proto).items()})]
-
-
 def apply(
     step: Pass, source: ir.Model, *, rtol: float = 1e-5, atol: float = 1e-5, inputs: Mapping[str, Array] | None = None
 ) -> Result:
-    """Run a pass, and require all that every rewrite owes.
+    """Run a pass, and check what every rewrite guarantees.
 
-    The checker's word, the same numbers, inputs and outputs as before, a second run that finds nothing, and new nodes
-    that say who made them from what.
+    The model is valid, with the same numbers, inputs and outputs as before; a second run finds nothing; new nodes
+    record the pass and their origin.
     """
     before = ir.to_proto(source)
     old = set(all_nodes(source))

@@ -9,13 +9,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.cleanup.unshadow_names import UnshadowNames
 from passes.core import graphs
 from passes.core.base import Context
-from tests.passes.rewriting import Array, apply, model, reasons, run, stops
+from passes.core.errors import BridgeError
+from tests.passes.rewriting import Array, RunModel, apply, model, reasons, run, stops
 
 LOOP = """{y} = Loop (n, c, {x}) <body = b (int64 i, bool {k}, float[2] {v}) => (bool o, float[2] w)
     {{ o = Identity({k}) w = {operator}({v}, {v}) }}>"""
@@ -44,10 +42,8 @@ def inputs(m: ir.Model) -> dict[str, Array]:
     return {str(value.name): given[str(value.name)] for value in m.graph.inputs}
 
 
-def migraphx(m: ir.Model, worker: Worker) -> Array:
-    program = worker.parse_onnx_buffer(ir.to_proto(m).SerializeToString())
-    program.compile("ref")
-    return program.run({name: Tensor.of(array) for name, array in inputs(m).items()})[0].numpy()
+def on_device(migraphx: RunModel, m: ir.Model) -> Array:
+    return migraphx(ir.to_proto(m), inputs(m))[0]
 
 
 def all_names(m: ir.Model) -> list[str]:
@@ -72,28 +68,28 @@ class TestMigraphx:
     @pytest.mark.parametrize(
         "names", [{"v": "a"}, {"v": "x"}, {"k": "c"}, {"k": "c", "v": "a"}], ids=["value", "input", "condition", "both"]
     )
-    def test_a_parameter_with_a_name_from_outside(self, names: dict[str, str], worker: Worker) -> None:
+    def test_a_parameter_with_a_name_from_outside(self, names: dict[str, str], migraphx: RunModel) -> None:
         m = one_loop(**names)
         with pytest.raises(BridgeError, match="existing in parent graph"):
-            migraphx(m, worker)
+            on_device(migraphx, m)
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        np.testing.assert_array_equal(migraphx(unshadowed(m), worker), expected)
+        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
 
-    def test_two_subgraphs_with_the_same_parameters(self, worker: Worker) -> None:
+    def test_two_subgraphs_with_the_same_parameters(self, migraphx: RunModel) -> None:
         m = two_loops()
         with pytest.raises(BridgeError, match="existing in parent graph"):
-            migraphx(m, worker)
+            on_device(migraphx, m)
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        np.testing.assert_array_equal(migraphx(unshadowed(m), worker), expected)
+        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
 
-    def test_two_branches_that_are_always_taken(self, worker: Worker) -> None:
+    def test_two_branches_that_are_always_taken(self, migraphx: RunModel) -> None:
         """MIGraphX inlines them, and then knows one value by the name that both have."""
         first = branches("a = Mul(x, x) r = Neg(a)").replace("y =", "b =")
         second = branches("a = Add(x, x) r = Neg(a)").replace("y =", "d =")
         m = model(f"(float[2] x) => (float[2] y) {{ {first} {second} y = Sub(b, d) }}", c=np.array(True))
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        assert not np.array_equal(migraphx(m, worker), expected)
-        np.testing.assert_array_equal(migraphx(unshadowed(m), worker), expected)
+        assert not np.array_equal(on_device(migraphx, m), expected)
+        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
 
 
 class TestValues:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.fusion.fuse_layer_norm import FuseLayerNorm
-from tests.passes.rewriting import Array, apply, migraphx, model, operators, reasons, run, stops
+from tests.passes.rewriting import Array, RunModel, apply, model, operators, reasons, run, stops
 
 RANDOM = np.random.default_rng(0)
 SCALE, BIAS = RANDOM.standard_normal((2, 8)).astype(np.float32)
@@ -249,8 +248,8 @@ def test_any_last_axes(rank: int, count: int, positive: bool, scaled: bool, shif
 
 
 @pytest.mark.parametrize("form", ["torch.nn.LayerNorm", "by the reciprocal"])
-def test_migraphx_computes_the_same(form: str, worker: Worker) -> None:
+def test_migraphx_computes_the_same(form: str, migraphx: RunModel) -> None:
     m = norm(FORMS[form])
     before = run(ir.to_proto(m))["y"]
     apply(FuseLayerNorm(), m)
-    np.testing.assert_allclose(migraphx(ir.to_proto(m), worker)[0], before, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(migraphx(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)

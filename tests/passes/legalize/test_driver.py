@@ -23,7 +23,8 @@ from passes.core.edit import Edit
 from passes.core.pipeline import Pipeline
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.driver import Legalize
-from tests.passes.rewriting import all_nodes, migraphx, model, operators, reasons, run
+from tests.passes.on_migraphx import migraphx
+from tests.passes.rewriting import all_nodes, model, operators, reasons, run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def apply(source: ir.Model, target: ProbedRuntime, worker: Worker) -> Result:
     expected = run(before)
     for name, array in run(after).items():
         np.testing.assert_allclose(array, expected[name], 1e-5, 1e-6)
-    for array, wanted in zip(migraphx(after, worker), expected.values(), strict=True):
+    for array, wanted in zip(migraphx(after, worker=worker), expected.values(), strict=True):
         np.testing.assert_allclose(array.reshape(wanted.shape), wanted, 1e-5, 1e-6)
     assert not Legalize().run(source, Context(target)).rewrites
     return result
@@ -183,5 +184,5 @@ def test_in_the_default_pipeline(target: ProbedRuntime, worker: Worker) -> None:
     steps = Pipeline.parse("default").run(source, Context(target))
     assert [step.name for step in steps][-1] == "legalize"
     assert all(node.op_type != "Mish" for node in all_nodes(source))
-    (array,) = migraphx(ir.to_proto(source), worker)
+    (array,) = migraphx(ir.to_proto(source), worker=worker)
     np.testing.assert_allclose(array, before["y"], 1e-5, 1e-6)

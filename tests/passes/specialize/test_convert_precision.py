@@ -10,13 +10,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.specialize.convert_precision import ConvertPrecision
 from tests.passes.helpers import initializers
-from tests.passes.rewriting import apply, feeds, migraphx, model, operators, reasons, run, stops
+from tests.passes.rewriting import RunModel, apply, feeds, model, operators, reasons, run, stops
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32) / 3
@@ -200,11 +199,11 @@ def test_bfloat16_by_opset() -> None:
 
 
 @pytest.mark.parametrize("to", ["fp16", "bf16"])
-def test_migraphx_runs_it(worker: Worker, to: str) -> None:
+def test_migraphx_runs_it(migraphx: RunModel, to: str) -> None:
     source = model(CHAIN, w=W)
-    (expected,) = migraphx(ir.to_proto(source), worker)
+    (expected,) = migraphx(ir.to_proto(source))
     ConvertPrecision(to=to).run(source, Context())
-    (actual,) = migraphx(ir.to_proto(source), worker)
+    (actual,) = migraphx(ir.to_proto(source))
     assert actual.dtype == np.float32
     scale = np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, atol=scale * (0.01 if to == "fp16" else 0.08))

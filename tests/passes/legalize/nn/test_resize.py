@@ -15,7 +15,8 @@ from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.resize import RULES, GatherResize, MatMulResize
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, migraphx, model, operators, run
+from tests.passes.on_migraphx import migraphx
+from tests.passes.rewriting import Array, model, operators, run
 
 LATE = ("x", "roi", "scales", "sizes")
 
@@ -79,7 +80,7 @@ class TestNearest:
         expected = run(ir.to_proto(m))["y"]
         GatherResize().run(m, Context())
         assert operators(m) == ["Transpose", "Gather", "Gather"]
-        np.testing.assert_array_equal(migraphx(ir.to_proto(m), worker)[0], expected)
+        np.testing.assert_array_equal(migraphx(ir.to_proto(m), worker=worker)[0], expected)
 
 
 class TestInterpolation:

@@ -17,7 +17,8 @@ from passes.legalize.driver import Legalize
 from passes.legalize.tensor import topk
 from passes.legalize.tensor.topk import RankByComparison, SortRowByRow
 from tests.passes.legalize.indexing import declared, left, legal
-from tests.passes.rewriting import Array, migraphx, model, operators, run
+from tests.passes.on_migraphx import migraphx
+from tests.passes.rewriting import Array, model, operators, run
 
 RULES = pytest.mark.parametrize("rule", [RankByComparison(), SortRowByRow()], ids=lambda rule: rule.name)
 
@@ -115,5 +116,5 @@ def test_legalization_makes_many_rows_safe(runtime: Runtime, worker: Worker, sha
     assert ("TopK" in found) == ("TopK" in expected)
     assert bool(result.rewrites) == (shape != "[15,8]")
     after = ir.to_proto(result.model)
-    for mine, theirs in zip(migraphx(after, worker), run(before).values(), strict=True):
+    for mine, theirs in zip(migraphx(after, worker=worker), run(before).values(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
