@@ -8,8 +8,8 @@
 The arithmetic is done in float64 and rounded once, to the dtype of the weight.
 
 Skips: training; a result that is used before it is normalized; weight, bias or statistics that are not constant; a
-quantized weight, whose grid would be lost; a large weight that others use too, which would be there twice; a result
-that the weight's dtype cannot hold; MatMul of other than matrices, where the channels are not the columns.
+quantized weight, whose grid would be lost; a large weight with other uses, which would be duplicated; a result
+that the weight's dtype cannot represent; MatMul of other than matrices, where the channels are not the columns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from passes.core.graphs import Scope
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_SHARED = 1 << 20
-"""The most bytes of a weight that may be there twice."""
+_MAX_DUPLICATED = 1 << 20
+"""The most bytes of a weight that may be duplicated."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FoldBatchNorm(NodeRewrite[_Found]):
     absorbs = frozenset(("", each) for each in _LINEAR)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Look whether all that would be computed with is constant; nothing is read yet."""
+        """Check that all operands are constant; no weight is read yet."""
         scope = context.scope
         linear = context.producer(node, 0, *_LINEAR)
         if linear is None:
@@ -67,8 +67,8 @@ class FoldBatchNorm(NodeRewrite[_Found]):
             producer = linear.inputs[1].producer() if linear.inputs[1] is not None else None
             quantized = producer is not None and producer.op_type == "DequantizeLinear"
             return Skip(f"the weight of {linear.name} is {'quantized' if quantized else 'not constant'}")
-        if weight.nbytes > _SHARED and len(linear.inputs[1].uses()) > 1:  # type: ignore[union-attr]
-            return Skip(f"the weight of {linear.name} is used elsewhere and would be there twice")
+        if weight.nbytes > _MAX_DUPLICATED and len(linear.inputs[1].uses()) > 1:  # type: ignore[union-attr]
+            return Skip(f"the weight of {linear.name} is used elsewhere and would be duplicated")
         given = linear.inputs[2] if len(linear.inputs) > 2 else None
         bias = scope.constant(given)
         if given is not None and bias is None:
@@ -89,12 +89,12 @@ class FoldBatchNorm(NodeRewrite[_Found]):
         if linear.op_type == "Gemm":
             given = given * linear.attributes.get_float("beta", 1.0)
             attributes["beta"] = 1.0
-        with np.errstate(all="ignore"):  # what comes of it is looked at
+        with np.errstate(all="ignore"):  # the result is checked
             factor = scale / np.sqrt(variance + match.node.attributes.get_float("epsilon", 1e-5))
             weight = _scaled(linear, match.weight, factor)
             bias = ((given - mean) * factor + shift).astype(match.weight.numpy().dtype)
         if weight is None or not np.isfinite(bias).all():
-            return Skip(f"{match.weight.dtype.name} cannot hold the weight or bias that this gives")
+            return Skip(f"{match.weight.dtype.name} cannot represent the folded weight or bias")
         operator = "Gemm" if linear.op_type == "MatMul" else linear.op_type
         assert linear.inputs[1] is not None
         name = f"{linear.inputs[1].name}/folded"
@@ -103,7 +103,7 @@ class FoldBatchNorm(NodeRewrite[_Found]):
 
 
 def _training(node: ir.Node, scope: Scope) -> str | None:
-    """Why the statistics of a BatchNormalization may not be those that it is given, one a channel."""
+    """Why a BatchNormalization does not use the given statistics, one per channel; None if it does."""
     opset = scope.opset()
     if opset < 7 and node.attributes.get_int("is_test", 0) == 0:
         return "it is in training mode (is_test=0)"
@@ -117,13 +117,13 @@ def _training(node: ir.Node, scope: Scope) -> str | None:
 
 
 def _unfit(linear: ir.Node, scope: Scope) -> str | None:
-    """Why the columns of a matrix product are not the channels, or a bias cannot be given."""
+    """Why the columns of a matrix product are not the channels, or it cannot have a bias; None if that is fine."""
     if linear.op_type in ("Gemm", "MatMul") and scope.opset() < 7:
         return f"before opset 7, {linear.op_type} does not broadcast"
     if linear.op_type == "MatMul":
         shapes = [scope.shape(value) for value in linear.inputs]
         if any(shape is None or len(shape) != 2 for shape in shapes):
-            return f"{linear.name} does not multiply two matrices, as far as is known"
+            return f"{linear.name} is not known to multiply two matrices"
     return None
 
 
@@ -141,7 +141,7 @@ def _channels(linear: ir.Node, weight: ir.TensorProtocol) -> int | None:
 
 
 def _scaled(linear: ir.Node, weight: ir.TensorProtocol, factor: NDArray[np.float64]) -> NDArray[Any] | None:
-    """The weight times one factor for each output channel; None where its dtype cannot hold the result.
+    """The weight times one factor for each output channel; None if its dtype cannot represent the result.
 
     That is where the rounding moves an element by more than the dtype's precision of the largest of its channel:
     beyond the largest number, and below the smallest normal one, where half precision soon has no digits left.

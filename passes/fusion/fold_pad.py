@@ -1,11 +1,11 @@
-"""Fold a Pad into the convolution or pooling behind it.
+"""Fold a Pad into the convolution or pooling after it.
 
     Conv(Pad(x, p, 0), w), pads=q               →  Conv(x, w), pads=p+q
     AveragePool(Pad(x, p, 0)), pads=q           →  AveragePool(x), pads=p+q, count_include_pad=1
     MaxPool(Pad(x, p, −∞)), pads=q              →  MaxPool(x), pads=p+q
 
-MIGraphX does the same by itself, but loses a convolution's own pads, batch and channel pads, and the value. A Pad that
-others use as well stays for them.
+MIGraphX does the same, but ignores a convolution's own pads, batch and channel pads, and the padding value. A Pad with
+other uses is kept for them.
 
 Skips: pads that are negative, not constant, or of batch or channels; other modes and values (for MaxPool, 0 is as good
 as −∞ where x cannot be negative); for pooling, dilations, ceil_mode, pads as large as the window, and averages that
@@ -33,12 +33,12 @@ _NEVER_NEGATIVE = {"Abs", "Exp", "Relu", "Sigmoid", "Softmax"}
 class _Found(Match):
     pad: ir.Node
     pads: tuple[int, ...]
-    """All of them: the begins of the spatial axes, then the ends."""
+    """All pads: the begins of the spatial axes, then the ends."""
 
 
 @dataclass(frozen=True)
 class FoldPad(NodeRewrite[_Found]):
-    """Fold a Pad into the pads of the convolution or pooling behind it."""
+    """Fold a Pad into the pads of the convolution or pooling after it."""
 
     name = "fold-pad"
     exactness = Exactness.ROUNDING
@@ -46,7 +46,7 @@ class FoldPad(NodeRewrite[_Found]):
     absorbs = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Read the pads of both, and whether both fill in the same."""
+        """Add the pads of both nodes, if both pad with the same value."""
         scope = context.scope
         pad = context.producer(node, 0, "Pad")
         if pad is None:
@@ -66,7 +66,7 @@ class FoldPad(NodeRewrite[_Found]):
         return Skip(refusal) if refusal else _Found(node, pad, pads, absorbed=(pad,))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The operator with the pads of both, on what was padded."""
+        """The operator with the pads of both nodes, on the input of Pad."""
         node = match.node
         attributes: dict[str, Any] = dict(node.attributes)
         attributes.pop("auto_pad", None)
@@ -78,7 +78,7 @@ class FoldPad(NodeRewrite[_Found]):
 
 
 def _rank(node: ir.Node, scope: Scope) -> int | None:
-    """The number of dimensions of what is convolved or pooled."""
+    """The rank of the input."""
     if "kernel_shape" in node.attributes:
         return 2 + len(node.attributes.get_ints("kernel_shape", []))
     shape = scope.shape(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -109,7 +109,7 @@ def _pads_of(pad: ir.Node, rank: int, scope: Scope) -> list[int] | str:
 
 
 def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
-    """The pads of a convolution or pooling itself; or why they are not known."""
+    """The pads of a convolution or pooling itself; or why they are unknown."""
     spatial = rank - 2
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto == "NOTSET":
@@ -141,7 +141,7 @@ def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
 
 
 def _refusal(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int], context: NodeContext) -> str | None:
-    """Why an operator's own padding is not the same as that of a Pad before it; None where it is."""
+    """Why an operator's own padding differs from that of a Pad before it; None if it does not."""
     scope = context.scope
     value = _value_of(pad, scope)
     if value is None:
@@ -177,7 +177,7 @@ def _average_refusal(node: ir.Node, value: float, own: Sequence[int], scope: Sco
 
 
 def _value_of(pad: ir.Node, scope: Scope) -> float | None:
-    """What a Pad fills in; None where it is not constant."""
+    """The value of a Pad; None if it is not constant."""
     if "value" in pad.attributes:
         return float(pad.attributes["value"].as_float())
     if len(pad.inputs) < 3 or pad.inputs[2] is None:

@@ -1,13 +1,13 @@
-"""Recognize the GELU that exporters spell out.
+"""Fuse a decomposed GELU.
 
     x · ½ · (1 + Erf(x / √2))                            →  Gelu(x)                        (ONNX operator, since 20)
     x · ½ · (1 + Tanh(√(2/π) · (x + 0.044715 · x³)))     →  Gelu(x), approximate="tanh"
 
-The factors may come in any order and grouping, x³ as a power or as products, and √2 as divisor or as factor: what goes
-into Erf or Tanh, and what comes out of it, is read as a polynomial of x. Its coefficients must be those above within
-the rounding of the constants' dtype.
+The factors may come in any order and grouping, x³ as a power or as products, and √2 as divisor or as factor: the input
+of Erf or Tanh, and the factors of its result, are read as polynomials of x. Their coefficients must be those above
+within the rounding of the constants' dtype.
 
-Skips: opsets before 20; an intermediate result that is used elsewhere, which would be computed twice.
+Skips: opsets before 20; an intermediate result that is used elsewhere and would be computed twice.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _INNER = {
     "Erf": [0.0, math.sqrt(0.5)],
     "Tanh": [0.0, math.sqrt(2.0 / math.pi), 0.0, math.sqrt(2.0 / math.pi) * 0.044715],
 }
-"""What goes into the function, as coefficients of 1, x, x², …"""
+"""The input of the function, as coefficients of 1, x, x², …"""
 _OUTER = [0.0, 0.5]
-"""What its result plus one is multiplied by."""
+"""The factor of its result plus one."""
 _ROUNDINGS = 4
-"""How many roundings of a constant may have gone into a coefficient."""
+"""The number of roundings of constants that a coefficient may contain."""
 _DEPTH = 8
-"""How many operators deep a polynomial may be nested."""
+"""The greatest nesting of a polynomial, in operators."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Found(Match):
 
 @dataclass(frozen=True)
 class FuseGelu(NodeRewrite[_Found]):
-    """Recognize the GELU that exporters spell out, by Erf or Tanh."""
+    """Fuse a GELU that is decomposed into Erf or Tanh."""
 
     name = "fuse-gelu"
     exactness = Exactness.ROUNDING
@@ -55,7 +55,7 @@ class FuseGelu(NodeRewrite[_Found]):
     absorbs = frozenset(("", each) for each in ("Add", "Div", "Erf", "Mul", "Pow", "Tanh"))
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Follow the result of Erf or Tanh through the sum with 1 and the products, until they are x · ½ of it."""
+        """Follow the result of Erf or Tanh through the addition of 1 and the products, until the factor is x · ½."""
         scope, result = context.scope, node.outputs[0]
         add = consumer(result, scope, "Add")
         one = next((value for value in add.inputs if scalar(value, result, scope) == 1.0), None) if add else None
@@ -92,14 +92,14 @@ class FuseGelu(NodeRewrite[_Found]):
 
 @dataclass(frozen=True)
 class _Factor:
-    """What a result was multiplied by, or divided by."""
+    """A factor or divisor."""
 
     value: ir.Value
     divisor: bool = False
 
 
 def _products(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Node, list[_Factor]]]:
-    """The nodes by which ``value`` is multiplied, one after the other, each with all factors so far."""
+    """The successive nodes that multiply ``value``, each with all factors up to it."""
     factors: list[_Factor] = []
     while len(factors) < 3 and (node := consumer(value, scope, "Mul", "Div")) is not None:
         left, right = node.inputs
@@ -111,7 +111,7 @@ def _products(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Node, list[_Fa
 
 
 def _candidates(factors: Sequence[_Factor], graph: Graph, scope: Scope) -> Iterator[ir.Value]:
-    """What may be x: a factor, or what a factor is a multiple of."""
+    """The candidates for x: a factor, or an operand of the product that computes a factor."""
     for factor in factors:
         yield factor.value
         node = producer(factor.value, graph, scope, "Mul", "Div")
@@ -131,7 +131,7 @@ def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope
 def _polynomial(
     value: ir.Value | None, x: ir.Value, graph: Graph, scope: Scope, depth: int = _DEPTH
 ) -> Polynomial | None:
-    """``value`` as a polynomial of ``x``; None where it is none, or one of a degree above 3."""
+    """``value`` as a polynomial of ``x``; None if it is not one, or of a degree above 3."""
     if value is x:
         return Polynomial([0.0, 1.0])
     number = scalar(value, x, scope)
@@ -159,7 +159,7 @@ def _polynomial(
 
 
 def _is_number(polynomial: Polynomial) -> bool:
-    """Whether it is a constant that one can divide by."""
+    """Whether it is a constant other than 0."""
     return polynomial.degree() == 0 and polynomial.coef[0] != 0.0
 
 

@@ -1,10 +1,11 @@
-"""Recognize the layer normalization that exporters spell out.
+"""Fuse a decomposed layer normalization.
 
     d / Sqrt(mean(d²) + ε) · scale + bias,   d = x − mean(x)     →  LayerNormalization(x, scale, bias)
                                                                     (ONNX operator, since 17)
 
 d² may be a power or a product; the square root a divisor or, as its reciprocal, a factor; the scale may be applied
-before the division. Without a scale, ones are made. Scale and bias must fit the normalized axes, else they stay.
+before the division. Without a scale, it is a constant of ones. A scale or bias that does not fit the normalized axes
+is not fused.
 
 Skips: opsets before 17; other than the last axes; axes of unknown size; float64, since LayerNormalization computes the
 mean in float32, and MIGraphX takes no other; fewer than two dimensions, likewise; an intermediate result that is used
@@ -28,7 +29,7 @@ from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
 def _axes(reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:
-    """The axes of a reduction, counted from the last one; None where they or the rank are unknown, or without axes."""
+    """The axes of a reduction, as negative numbers; None if they or the rank are unknown, or there are none."""
     axes = operand(reduce, 1, "axes", scope)
     shape = scope.shape(reduce.inputs[0])
     if not axes or shape is None:
@@ -80,7 +81,7 @@ class _LayerNorm(Match):
 
 @dataclass(frozen=True)
 class FuseLayerNorm(NodeRewrite[_LayerNorm]):
-    """Recognize the layer normalization that exporters spell out."""
+    """Fuse a decomposed layer normalization."""
 
     name = "fuse-layer-norm"
     exactness = Exactness.ROUNDING
@@ -91,7 +92,7 @@ class FuseLayerNorm(NodeRewrite[_LayerNorm]):
     )
 
     def match(self, node: ir.Node, context: NodeContext) -> _LayerNorm | Skip | None:
-        """Match the division by the deviation, then look for the scale and the bias behind it."""
+        """Match the division by the deviation, then look for the scale and the bias after it."""
         scope = context.scope
         found = match(_NORMALIZED, node, scope)
         if found is None:
@@ -126,7 +127,7 @@ class FuseLayerNorm(NodeRewrite[_LayerNorm]):
 
 
 def _refusal(found: Found, scope: Scope) -> str | None:
-    """Why a normalization cannot be one LayerNormalization; None where it can."""
+    """Why a normalization cannot be one LayerNormalization; None if it can."""
     x, axes, epsilon = found["x"], found["axes"], found["epsilon"]
     shape, dtype = scope.shape(x), scope.dtype(x)
     count = len(axes)
@@ -148,7 +149,7 @@ def _refusal(found: Found, scope: Scope) -> str | None:
 def _operand(
     last: ir.Node, operator: str, sizes: Sequence[int], shape: ir.Shape, scope: Scope
 ) -> tuple[ir.Node, ir.Value | None]:
-    """The next node and its other operand, if that may be scale or bias; else the node as it is, and None."""
+    """The next node and its other operand, if that may be scale or bias; else the same node and None."""
     value = last.outputs[0]
     node = sole_consumer(value, scope, operator)
     if node is None:
@@ -158,7 +159,7 @@ def _operand(
 
 
 def _fits(value: ir.Value, sizes: Sequence[int], shape: ir.Shape, scope: Scope) -> bool:
-    """Whether ``value`` has the shape of the normalized axes or is a constant that can be brought to it."""
+    """Whether ``value`` has the shape of the normalized axes, or is a constant that can be broadcast to it."""
     mine = scope.shape(value)
     if mine is None or len(mine) > len(shape):
         return False

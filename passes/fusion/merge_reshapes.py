@@ -3,14 +3,14 @@
     g(f(x))  →  Reshape(x, shape of g(f(x)))        or x, where that is its shape
                 f, g: Reshape, Flatten, Squeeze, Unsqueeze
 
-Such operators leave the elements in their order, so only the last shape counts. The shape that a Reshape is given holds
-for x as well, where no 0 in it copies a dimension of what is in between. Any other has to be known, so this belongs
-after infer-shapes: an open dimension is copied by a 0 where x has the same at the same place, and one more can be
-computed (-1). But -1 is no answer where another dimension turns out to be 0, so it is not combined with copies, unless
-the model did so itself.
+Such operators keep the order of elements, so only the last shape matters. The shape input of a Reshape is valid for x
+as well, if no 0 in it copies a dimension of the intermediate value. Any other shape must be known, so this pass runs
+after infer-shapes: an unknown dimension is copied by a 0 if x has the same one at the same index, and one more can be
+computed (-1). But -1 is ambiguous if another dimension is 0, so it is not combined with copies, unless the model does
+so itself.
 
-Skips: shapes that are not known well enough, as in functions; a first node that is needed anyway, unless x is what
-comes out; one in an outer graph.
+Skips: shapes that are not known well enough, as in functions; a first node with other uses, unless the result is x; one
+in an outer graph.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from passes.core.visibility import can_stand_for
 
 @dataclass(frozen=True)
 class _Target:
-    """What the one Reshape is told.
+    """The operands of the merged Reshape.
 
     Attributes:
-        shape: its second input, or the elements of one to be made.
-        allowzero: its attribute: whether a 0 is a size, and not a dimension to be copied.
+        shape: its second input, or the elements of a new one.
+        allowzero: its attribute: whether a 0 is a size rather than a dimension to copy.
     """
 
     shape: ir.Value | tuple[int, ...]
@@ -45,7 +45,7 @@ class _Target:
 class _Chain(Match):
     source: ir.Value
     target: _Target | None
-    """None where the source has the right shape."""
+    """None if the source has the right shape."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MergeReshapes(NodeRewrite[_Chain]):
     allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Chain | Skip | None:
-        """Find the shape that x must take for the same result, whatever the open dimensions turn out to be."""
+        """Find the shape for x that gives the same result, whatever the values of unknown dimensions."""
         scope = context.scope
         middle = node.inputs[0]
         first = middle.producer() if middle is not None else None
@@ -112,7 +112,7 @@ def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scop
 
 
 def _from_shapes(given: list[int] | None, before: ir.Shape | None, after: ir.Shape, scope: Scope) -> _Target | Skip:
-    """What tells Reshape to make ``after`` out of ``before``; ``given`` is the constant that a Reshape has now."""
+    """The operands that reshape ``before`` to ``after``; ``given`` is the present constant shape of a Reshape."""
     old = [*before, *(None for _ in after)] if before is not None else [None for _ in after]
     kept = [index for index, dim in enumerate(after) if old[index] == dim and (isinstance(dim, int) or dim.value)]
     opened = [index for index, dim in enumerate(after) if not isinstance(dim, int) and index not in kept]

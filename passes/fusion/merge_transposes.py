@@ -1,9 +1,9 @@
 """Merge a Transpose with the one before it.
 
-    Transpose<q>(Transpose<p>(x))  →  Transpose<r>(x), r[i] = p[q[i]]        or x, where r is in order
+    Transpose<q>(Transpose<p>(x))  →  Transpose<r>(x), r[i] = p[q[i]]        or x, if r is the identity
 
-Skips: permutations that the caller of a function decides; a first Transpose that is needed anyway, unless x is what
-comes out; one in an outer graph, which may run less often.
+Skips: permutations that the caller of a function supplies; a first Transpose with other uses, unless the result is x;
+one in an outer graph, which may run less often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from passes.core.visibility import can_stand_for
 class _Pair(Match):
     source: ir.Value
     permutation: tuple[int, ...]
-    """Of both together; empty where they undo each other."""
+    """The composed permutation; empty if it is the identity."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MergeTransposes(NodeRewrite[_Pair]):
     allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
-        """Compose the two permutations, and see whether anything is gained."""
+        """Compose the two permutations, if that removes a node."""
         middle = node.inputs[0]
         first = middle.producer() if middle is not None else None
         if (
@@ -73,14 +73,14 @@ class MergeTransposes(NodeRewrite[_Pair]):
 
 
 def _product(first: ir.Node, second: ir.Node) -> tuple[int, ...] | Skip:
-    """The permutation of both together; empty where it is in order."""
+    """The composed permutation; empty if it is the identity."""
     given = [node.attributes.get("perm") for node in (first, second)]
     if any(each is not None and each.is_ref() for each in given):
-        return Skip("the caller of the function decides the permutation")
+        return Skip("the caller of the function supplies the permutation")
     before, after = ([*each.as_ints()] if each is not None else None for each in given)
     rank = len(before or after or ())  # without a permutation, the axes are reversed, however many there are
     before, after = ([*reversed(range(rank))] if each is None else each for each in (before, after))
     if any(sorted(each) != [*range(rank)] for each in (before, after)):
-        return Skip(f"{before} and {after} are no permutations of as many axes")
+        return Skip(f"{before} and {after} are not permutations of the same axes")
     product = tuple(before[axis] for axis in after)
     return product if product != tuple(range(rank)) else ()

@@ -130,7 +130,7 @@ class TestScopes:
             f <p> (x) => (y) { a = Transpose<perm: ints = @p>(x) y = Transpose<perm=[0,2,1]>(a) }"""
         m = model("(float[2,3,4] x) => (float[] y) { y = local.f <p=[2,1,0]> (x) }", functions=functions)
         result = apply(MergeTransposes(), m)
-        assert reasons(result) == ["the caller of the function decides the permutation"]
+        assert reasons(result) == ["the caller of the function supplies the permutation"]
 
 
 class TestSkips:
