@@ -5,9 +5,9 @@
     x → QuantizeLinear → DequantizeLinear   →  Clip(x, (qmin − zp)·s, (qmax − zp)·s) with policy=all
 
 ``keep-int8``, the default, keeps DequantizeLinear where a convolution or a matrix product takes its result, directly or
-rearranged, except for 32-bit biases. ``weights`` folds all dequantized constants. ``all`` also removes the pairs on
-activations, which gives a plain float model. A pair both rounds and saturates: without the rounding, results change by
-up to half a step per pair; the saturation is kept as Clip, since quantizers rely on it where they remove a Relu.
+rearranged, except for 32-bit biases. ``all`` folds all dequantized constants and removes the pairs on activations,
+which gives a plain float model. A pair both rounds and saturates: without the rounding, results change by up to half a
+step per pair; the saturation is kept as Clip, since quantizers rely on it where they remove a Relu.
 
 Skips: constants larger than ``max-bytes``; pairs in blocks or in float8; and with ``all`` each DequantizeLinear without
 a QuantizeLinear of the same scale before it.
@@ -32,7 +32,7 @@ from passes.core.inference import infer
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.quantization.rewriting import producer
 
-Policy = Literal["keep-int8", "weights", "all"]
+Policy = Literal["keep-int8", "all"]
 
 _INT8 = {
     "Attention",
@@ -74,7 +74,7 @@ class FoldQdq(Pass):
 
     Attributes:
         policy: what to fold besides the quantization of constants: dequantized constants that no int8 kernel can take
-            (keep-int8), all dequantized constants (weights), or these and the pairs on activations (all).
+            (keep-int8), or all dequantized constants and the pairs on activations (all).
         max_bytes: with keep-int8, the largest floating-point constant to create.
     """
 
