@@ -88,7 +88,7 @@ class TestCall:
         padded = (batch, seq) != tuple(int(part.split("=")[1]) for part in bucket.split(","))
         assert ("padded: ids" in bundle.notes[0]) == padded
 
-    def test_beyond_all(self, made: tuple[Path, Buckets]) -> None:
+    def test_sizes_beyond_all_buckets(self, made: tuple[Path, Buckets]) -> None:
         with pytest.raises(InputError, match="no bucket holds batch=4,seq=2.*batch=1,seq=4; .*batch=3,seq=8"):
             made[1](sample(4, 2))
 

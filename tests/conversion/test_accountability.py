@@ -126,7 +126,7 @@ class TestExplain:
         assert {name for each in found.rewrites for name in each.before} == {"same", "noop"}
         assert [each.before for each in explain("remove-identity", model, node="noop").rewrites] == [("noop",)]
 
-    def test_why_not(self, tmp_path: Path) -> None:
+    def test_skips(self, tmp_path: Path) -> None:
         text = """<ir_version: 10, opset_import: ["": 20]> g () => (float[2] y) {
             shape = Constant<value_ints=[2]>()  [dice] r = RandomUniform<shape=[2]>()  y = Add(r, r) }"""
         onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
@@ -135,10 +135,10 @@ class TestExplain:
         assert any("random" in each.reason for each in found.skips)
         assert "skips dice" in found.render()
 
-    def test_nothing_to_say(self, model: Path) -> None:
+    def test_no_match(self, model: Path) -> None:
         assert "finds nothing" in explain("remove-identity", model, node="out").render()
 
-    def test_the_model_is_left_as_it_is(self, model: Path) -> None:
+    def test_the_model_is_not_modified(self, model: Path) -> None:
         loaded = onnx_bridge.model.io.load(model)
         explain("remove-identity", loaded)
         assert len(loaded.graph) == 5

@@ -194,7 +194,7 @@ class TestBundles:
             "notes.txt",
         }
 
-    def test_a_model_in_memory_is_left_as_it_is(
+    def test_a_model_in_memory_is_not_modified(
         self, runtime: Runtime, exported: Callable[..., Path], tmp_path: Path
     ) -> None:
         from onnx_bridge.model import io as models

@@ -1,4 +1,4 @@
-"""The verb ``doctor``: what MIGraphX makes of every node, and what becomes of it."""
+"""The verb ``doctor``: MIGraphX's verdict on every node, and the planned action."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_fixed_model(runtime: Runtime, path: Path, tmp_path: Path) -> None:
     assert again.totals()[Action.REWRITTEN] == 0
 
 
-def test_it_does_not_stop_at_the_first_problem(runtime: Runtime) -> None:
+def test_all_problems_are_reported(runtime: Runtime) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17, "nobody": 1]> g (float[2] x) => (float[2] y)'
         " { a = nobody.First(x) b = Relu(a) y = nobody.Second(b) }"

@@ -206,7 +206,7 @@ class TestBundle:
         with pytest.raises(BridgeError, match="the model is missing from the bundle"):
             onnx_bridge.load(moved)
 
-    def test_what_an_earlier_bundle_left_goes(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_files_of_an_earlier_bundle_are_removed(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         out = tmp_path / "out"
         shutil.copytree(made[1], out)
         onnx_bridge.convert(save(build("nothing for MIGraphX"), tmp_path, "other"), out, target="ref")
@@ -285,7 +285,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_what_goes_in_and_comes_out(runtime: Runtime, tmp_path: Path, name: str) -> None:
+def test_inputs_and_outputs(runtime: Runtime, tmp_path: Path, name: str) -> None:
     text, wholly = ENDS[name]
     path = save(ir.to_proto(model(text, opset=19)), tmp_path)
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
@@ -332,7 +332,7 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 def test_a_partition_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
-    """The nodes that are to blame are found by halving, and what follows from them, but nothing else, goes along."""
+    """The nodes at fault are found by bisection; only these, and nodes that depend on them, move to the host."""
     middle, guilty = FAILING[name]
     text = f"(float[16, 16] x) => (float[16, 16] y) {{ n = Neg(x) m = MatMul(n, v) a = Relu(m) {middle}"
     text += " e = Add(a, r) f = MatMul(e, v) y = Relu(f) }"
@@ -347,7 +347,7 @@ def test_a_partition_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
     assert all(name in str(stern.problem) for name in guilty)
 
 
-def test_unknown_shapes_alone_bring_nothing_to_the_host(runtime: Runtime, tmp_path: Path) -> None:
+def test_unknown_shapes_move_no_node_to_the_host(runtime: Runtime, tmp_path: Path) -> None:
     """ONNX infers nothing behind an operator of another domain; MIGraphX, which knows it, does."""
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1]> g (float[2, 16] x, float[16] b) => (float y)'
@@ -423,7 +423,7 @@ class TestCommandLine:
         assert bridge("check", tmp_path / "out")[0] == 0
 
 
-def test_freezing_takes_nodes_off_the_host(runtime: Runtime, tmp_path: Path) -> None:
+def test_freezing_moves_nodes_to_the_device(runtime: Runtime, tmp_path: Path) -> None:
     text = """(int64 s, float[4, 16] x) => (float[4, 16] y) {
         r = Range(none, s, one) f = Cast <to = 1> (r) t = ReduceSum <keepdims = 0> (f) y = Mul(x, t)
     }"""

@@ -64,7 +64,7 @@ def both(
 
 @settings(deadline=None, derandomize=True)
 @given(JSON, JSON)
-def test_canonical_text_tells_values_apart(first: Any, second: Any) -> None:
+def test_canonical_text_is_injective(first: Any, second: Any) -> None:
     assert (canonical_json(first) == canonical_json(second)) == (strictly(first) == strictly(second))
     assert strictly(json.loads(canonical_json(first))) == strictly(first)
 
@@ -76,7 +76,7 @@ def test_the_order_of_members_does_not_matter(value: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("value", [{1: 2}, [{None: 1}], {"a": {True: 1}}])
-def test_keys_that_json_would_turn_into_text(value: Any) -> None:
+def test_keys_that_json_would_convert_to_strings(value: Any) -> None:
     with pytest.raises(TypeError, match="keys must be strings"):
         canonical_json(value)
 
@@ -114,7 +114,7 @@ class TestConversionKey:
     def key(self, source: str = "0" * 64, runtime: Runtime = RUNTIME, **changed: Any) -> str | None:
         return both(source, runtime=runtime, **{**PLAIN, **changed})[1]
 
-    def test_what_matters(self) -> None:
+    def test_fields_that_change_the_key(self) -> None:
         changed = [
             self.key(),
             self.key(source="1" * 64),
@@ -127,14 +127,14 @@ class TestConversionKey:
         ]
         assert len(set(changed)) == len(changed)
 
-    def test_a_pipeline_is_what_it_stands_for(self) -> None:
+    def test_a_named_pipeline_equals_its_passes(self) -> None:
         import passes
 
         assert self.key(pipeline="minimal") == self.key(pipeline=f" {passes.PIPELINES['minimal'].replace(',', ' , ')}")
         with pytest.raises(InputError, match="fold-constant"):
             self.key(pipeline="fold-constant")
 
-    def test_where_the_runtime_lies_does_not_matter(self) -> None:
+    def test_the_path_of_the_runtime_does_not_matter(self) -> None:
         assert self.key() == self.key(runtime=dataclasses.replace(RUNTIME, path=Path("/elsewhere"), origin="there"))
 
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_the_tolerance_of_a_bundle_is_that_of_its_precision(cnn: Path, tmp_path:
     assert not onnx_bridge.check(bundle, tolerance="float32").passed
 
 
-def test_what_stays_in_float32_is_told(cnn: Path, tmp_path: Path) -> None:
+def test_a_note_lists_nodes_in_float32(cnn: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="fp16", keep_fp32=["MatMul"])
     (note,) = bundle.manifest.notes
     assert note.startswith("3 nodes are computed in fp16, 1 stay in float32")
@@ -80,14 +80,14 @@ def test_what_stays_in_float32_is_told(cnn: Path, tmp_path: Path) -> None:
         onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="fp16", keep_fp32=["Gemm"])
 
 
-def test_made_up_calibration_is_told(cnn: Path, tmp_path: Path) -> None:
+def test_a_note_on_generated_calibration(cnn: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="int8")
     assert any("8 generated samples" in note for note in bundle.manifest.notes)
     assert bundle.manifest.calibration is not None
     assert bundle.manifest.calibration.data == "seeded samples"
 
 
-def test_keys_tell_precisions_data_and_options_apart(cnn: Path, tmp_path: Path) -> None:
+def test_keys_depend_on_precision_data_and_options(cnn: Path, tmp_path: Path) -> None:
     def key(**arguments: Any) -> str | None:
         return onnx_bridge.convert(cnn, tmp_path / "out", target="ref", **arguments).manifest.key
 
@@ -127,7 +127,7 @@ def test_a_quantized_model_is_never_quantized_again(tmp_path: Path, precision: s
         ({"name": "fp16", "calibration": "data.npz"}, "needs no calibration data"),
     ],
 )
-def test_what_does_not_go_together(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_combinations(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Precision(**arguments)
 
@@ -168,7 +168,7 @@ def test_products_are_kept_by_name_too() -> None:
     assert Precision("int8").quantized_products(source) is None
 
 
-def test_int8_by_the_model_is_int8_by_migraphx(cnn: Path, tmp_path: Path) -> None:
+def test_int8_in_the_model_equals_int8_by_migraphx(cnn: Path, tmp_path: Path) -> None:
     """With nothing of it kept, the model gets the very numbers that MIGraphX's quantizer makes."""
     sample = {"x": data(1)[0]}
     source = models.load(cnn)
@@ -185,7 +185,7 @@ def test_int8_by_the_model_is_int8_by_migraphx(cnn: Path, tmp_path: Path) -> Non
     ("keep", "message"),
     [(("Cnov",), "no such product to keep.*did you mean Conv"), (("Conv", "MatMul"), "nothing is left to quantize")],
 )
-def test_what_cannot_be_kept(keep: tuple[str, ...], message: str) -> None:
+def test_invalid_keep_fp32(keep: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Precision("int8", keep).quantized_products(model(CNN, **CONSTANTS))
 
@@ -206,12 +206,12 @@ class _Old:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-def test_a_runtime_must_know_the_format(precision: str) -> None:
+def test_a_runtime_must_support_the_precision(precision: str) -> None:
     with pytest.raises(InputError, match=f"2.11\\) does not support it: it has no quantize_{precision}.*since 2.1[23]"):
         Precision(precision).check_runtime(_Old())  # type: ignore[arg-type]
 
 
-def test_a_program_is_quantized_again_from_what_was_kept(cnn: Path, tmp_path: Path, worker: Worker) -> None:
+def test_a_program_is_quantized_again_from_kept_samples(cnn: Path, tmp_path: Path, worker: Worker) -> None:
     source = models.load(cnn)
     samples = [{"x": each} for each in data()]
     quantizer = Precision("int8", (), samples).quantizer(source, "ref")
@@ -335,7 +335,7 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
 # CompileOptions
 
 
-def test_options_of_compiling_and_of_the_environment(cnn: Path, tmp_path: Path) -> None:
+def test_compile_options_and_environment(cnn: Path, tmp_path: Path) -> None:
     given: dict[str, bool | str] = {"fast_math": "false", "disable_pointwise_fusion": True}
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", options=given)
     assert bundle.manifest.request["options"] == given

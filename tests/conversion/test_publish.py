@@ -32,7 +32,7 @@ def model(path: Path, seed: int) -> Path:
 
 
 @pytest.mark.parametrize("kept", range(4))
-def test_nothing_is_half_one_and_half_the_other(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_replacement_leaves_no_mixture(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models whose programs have the same size: after a kill there is the one, the other, or none."""
     source, out = model(tmp_path / "m.onnx", 0), tmp_path / "out"
     first = onnx_bridge.convert(source, out, target="ref").manifest

@@ -41,7 +41,7 @@ def save(folder: Path, draw: str, opset: int = 17) -> Path:
 
 
 @pytest.mark.parametrize(("operator", "opset"), [*((name, 17) for name in DRAWS), ("Bernoulli", 22), ("Dropout", 22)])
-def test_each_run_draws_anew(runtime: Runtime, tmp_path: Path, operator: str, opset: int) -> None:
+def test_each_run_draws_new_numbers(runtime: Runtime, tmp_path: Path, operator: str, opset: int) -> None:
     """Also where ONNX Runtime has the kernels for an earlier opset only."""
     bundle = onnx_bridge.convert(save(tmp_path, DRAWS[operator], opset), tmp_path / "b", target="ref")
     draw, rest = bundle.manifest.partitions
@@ -76,7 +76,7 @@ def test_bernoulli_is_one_with_the_probability_that_is_given(runtime: Runtime, t
     assert onnx_bridge.convert(path, tmp_path / "b", target="ref")(given)["y"].mean() < 0.15
 
 
-def test_where_the_user_is_told(runtime: Runtime, tmp_path: Path) -> None:
+def test_notes_on_random_nodes(runtime: Runtime, tmp_path: Path) -> None:
     path = save(tmp_path, DRAWS["Bernoulli"])
     said = "draws new numbers in each run, and a compiled program would draw them once: freeze-random"
     with pytest.raises(
@@ -107,7 +107,7 @@ def test_a_loop_that_draws(runtime: Runtime, tmp_path: Path, draw: str) -> None:
     assert len(np.unique([*first, *second], axis=0)) == 6
 
 
-def test_an_unknown_shape_is_no_way_around(runtime: Runtime, tmp_path: Path) -> None:
+def test_random_nodes_of_unknown_shape_stay_on_the_host(runtime: Runtime, tmp_path: Path) -> None:
     """What cannot be asked about is tried with the rest, but for what is known to be wrong."""
     text = (
         "(float[4,32] x) => (float[a,b] y) { n = NonZero(x) f = Cast<to=1>(n) r = RandomNormalLike(f) y = Add(r, f) }"
@@ -118,7 +118,7 @@ def test_an_unknown_shape_is_no_way_around(runtime: Runtime, tmp_path: Path) -> 
     assert "RandomNormalLike draws new numbers" in bundle.manifest.host_reasons()
 
 
-def test_why_no_verdict_tells(runtime: Runtime) -> None:
+def test_verdicts_cannot_detect_randomness(runtime: Runtime) -> None:
     """MIGraphX takes it, and all of its runs give the same numbers."""
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["": 17]> g () => (float[9] y) { y = RandomNormal<shape=[9]>() }'

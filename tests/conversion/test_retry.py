@@ -51,7 +51,7 @@ class TooKind(ProbedRuntime):
 
 class TestRungs:
     @pytest.mark.parametrize("target", ["ref", "gpu"])
-    def test_each_has_the_settings_of_those_before(self, target: str) -> None:
+    def test_rungs_accumulate_settings(self, target: str) -> None:
         found = rungs(target, CRASH, compiling=True)
         assert found[0].environment == {}
         for lower, upper in itertools.pairwise(found):
@@ -64,21 +64,21 @@ class TestRungs:
         assert last["MIGRAPHX_GPU_COMPILE_PARALLEL"] == "1"
         assert {"MIGRAPHX_DISABLE_POINTWISE_FUSION", "MIGRAPHX_DISABLE_REDUCE_FUSION"} <= last.keys()
 
-    def test_what_has_none(self) -> None:
+    def test_failures_without_rungs(self) -> None:
         assert rungs("gpu", MigraphxError("no"), compiling=False) == []
         assert rungs("gpu", RuntimeFailure("else"), compiling=True) == []
         assert rungs("gpu", WorkerTimeout("parse_onnx"), compiling=False) == []
 
-    def test_what_has_no_fresh_process(self) -> None:
+    def test_failures_without_a_fresh_process(self) -> None:
         """A hang and a refusal would only repeat themselves there."""
         for error in (WorkerTimeout("compile"), MigraphxError("no")):
             assert all(each.environment for each in rungs("ref", error, compiling=True))
 
-    def test_while_parsing_settings_change_nothing(self) -> None:
+    def test_parsing_failures_get_no_settings(self) -> None:
         for error in (CRASH, OutOfMemory("parse_onnx"), ProgramLost("gone")):
             assert [each.environment for each in rungs("gpu", error, compiling=False)] == [{}]
 
-    def test_what_the_user_disables_stays_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_passes_disabled_by_the_user_stay_disabled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MIGRAPHX_DISABLE_PASSES", "rewrite_gelu")
         last = rungs("ref", CRASH, compiling=True)[-1].environment
         assert last["MIGRAPHX_DISABLE_PASSES"] == "rewrite_gelu,eliminate_pad"
@@ -105,7 +105,7 @@ def channels() -> ir.Model:
     return ir.from_proto(onnx.shape_inference.infer_shapes(model))
 
 
-def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
+def test_a_rejection_that_a_setting_avoids(runtime: Runtime) -> None:
     model = channels()
     compiler = Compiler(model, workers.shared(runtime), "ref")
     without = partition(model, TooKind(runtime), compiler=compiler)
@@ -123,7 +123,7 @@ def test_a_refusal_that_a_setting_takes_away(runtime: Runtime) -> None:
 
 
 def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What worked is pinned in the manifest, with the command that cuts the failure out; and that command does."""
+    """The manifest records the settings that worked, and a command that reproduces the failure, which it does."""
     monkeypatch.setattr("onnx_bridge.conversion.steps.clean.ProbedRuntime", lambda runtime, **_: TooKind(runtime))
     models.save(channels(), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
@@ -137,7 +137,7 @@ def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("doing", ["parse", "compile"])
 def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
-    """The conversion goes on in another, and nothing is taken for a fault of the model."""
+    """The conversion continues in another process, and the model is not blamed."""
     text = "(float[4, 4] x) => (float[4, 4] y) { a = MatMul(x, x) y = Relu(a) }"
     model = with_inferred_types(ir.from_proto(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')))
     killed: list[int] = []
@@ -171,7 +171,7 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
         )
 
 
-def test_what_worked_is_pinned(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_worked_are_recorded(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest has the settings, and a bundle that must compile again does it with them."""
     monkeypatch.setattr("onnx_bridge.conversion.steps.clean.ProbedRuntime", TooKind)
     path = tmp_path / "m.onnx"

@@ -1,4 +1,4 @@
-"""A change redoes only the stages behind it; and what is taken from before is what would have been made."""
+"""A change repeats only the stages behind it; and what is reused equals what a fresh conversion would make."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class TestConvert:
         ],
         ids=str,
     )
-    def test_only_what_lies_behind_a_change(
+    def test_only_stages_behind_a_change_are_repeated(
         self, model: Path, out: Path, changed: dict[str, Any], expected: list[str]
     ) -> None:
         found = stages(model, out, **changed)
         assert [each for each in found if each != "quantize" or "quantize" in expected] == expected
 
-    def test_the_same_comes_of_it(self, model: Path, out: Path, tmp_path: Path) -> None:
-        """File by file, and all that the manifest says of cleaning."""
+    def test_the_result_equals_a_fresh_conversion(self, model: Path, out: Path, tmp_path: Path) -> None:
+        """Each file, and all that the manifest records of cleaning."""
         onnx_bridge.convert(model, out, target="ref", options={"fast_math": False})
         onnx_bridge.convert(model, tmp_path / "anew", target="ref", options={"fast_math": False})
         first, second = (Manifest.read(each / "manifest.json").to_json() for each in (out, tmp_path / "anew"))
@@ -92,7 +92,7 @@ class TestConvert:
         assert onnx_bridge.verify(out).passed
         assert sorted(each.name for each in out.iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
 
-    def test_precisions_that_passes_make(self, model: Path, out: Path) -> None:
+    def test_precisions_by_passes_clean_again(self, model: Path, out: Path) -> None:
         assert "clean" in stages(model, out, precision="fp16")
         assert stages(model, out, precision="fp16", options={"fast_math": False}) == AGAIN
         bundle = onnx_bridge.convert(model, out, target="ref", precision="fp16")
@@ -101,7 +101,7 @@ class TestConvert:
         assert "clean" in stages(model, out)
 
     @pytest.mark.parametrize("damage", ["model", "manifest", "gone"])
-    def test_what_is_not_whole(self, model: Path, out: Path, damage: str) -> None:
+    def test_a_damaged_bundle_is_not_reused(self, model: Path, out: Path, damage: str) -> None:
         if damage == "model":
             data = bytearray((out / "m.onnx").read_bytes())
             data[len(data) // 2] ^= 1
@@ -168,7 +168,7 @@ class TestSharedWeights:
     def sizes(self, out: Path) -> dict[str, int]:
         return {each.name: each.stat().st_size for each in out.rglob("*") if each.is_file() and each.suffix != ".json"}
 
-    def test_they_are_written_once(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
+    def test_weights_are_written_once(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
         bundle = onnx_bridge.convert_buckets(large, out, {"n": [1, 2, 4]}, target="ref")
         weights = 2 * 64 * 2000 * 4
@@ -185,7 +185,7 @@ class TestSharedWeights:
         assert all(onnx_bridge.check(each, reference=large).passed for each in bundle.bundles)
 
     def test_other_sizes(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
-        """Buckets that would be made again as they are, are kept; those that are not wanted any more go."""
+        """Buckets that are up to date are kept; those that are no longer requested are removed."""
         out, compiled = tmp_path / "out", []
 
         def convert(sizes: list[int], **changed: Any) -> list[str]:
@@ -206,13 +206,13 @@ class TestSharedWeights:
         assert convert([4], precision="fp16") == []
         assert convert([4], precision="fp16", reuse=False) == ["compile"]
 
-    def test_small_ones_stay_where_they_are(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+    def test_small_weights_are_not_shared(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
         onnx_bridge.convert_buckets(model, tmp_path / "out", {"n": [1, 2]}, target="ref")
         assert sorted(self.sizes(tmp_path / "out")) == ["m.mxr", "m.onnx"]
         assert (tmp_path / "out/n=1/m.onnx").exists()
 
-    def test_weights_that_are_lost(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
-        """Where only the file of weights is another one, all is made again rather than read at wrong places."""
+    def test_damaged_weights_are_written_again(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
+        """If the file of weights was changed, all is converted again, instead of reading wrong offsets."""
         out = tmp_path / "out"
         onnx_bridge.convert_buckets(large, out, {"n": [1, 2]}, target="ref")
         data = out / "m.onnx.data"

@@ -1,4 +1,4 @@
-"""Tuning results in a bundle: kept, taken up again, and refused where they are of something else."""
+"""Tuning results in a bundle: kept, reused, and ignored if they are for another GPU or release."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tuned(folder: Path, origin: Origin = GPU, **files: str) -> Path:
     return folder
 
 
-def test_they_travel(tmp_path: Path) -> None:
+def test_results_are_taken_from_an_earlier_bundle(tmp_path: Path) -> None:
     bundle = tuned(tmp_path / "a", cache='[["key", 3]]')
     with TuningResults(str(bundle), replace(GPU, migraphx="2.14.2")) as results:
         assert Path(results.environment["MIGRAPHX_PROBLEM_CACHE"]).read_text() == '[["key", 3]]'
@@ -77,13 +77,13 @@ def test_they_travel(tmp_path: Path) -> None:
         (Origin("gpu", "gfx942", "2.16.0"), "are for gfx942 with MIGraphX 2.14, and this is gfx942 with MIGraphX 2.16"),
     ],
 )
-def test_those_of_something_else_are_not_taken(tmp_path: Path, here: Origin, words: str) -> None:
+def test_results_for_another_gpu_or_release_are_not_taken(tmp_path: Path, here: Origin, words: str) -> None:
     with TuningResults(str(tuned(tmp_path / "a")), here) as results:
         assert not Path(results.environment["MIGRAPHX_PROBLEM_CACHE"]).exists()
         assert words in results.notes[0]
 
 
-def test_nothing_found_is_nothing_kept(tmp_path: Path) -> None:
+def test_no_results_no_archive(tmp_path: Path) -> None:
     with TuningResults("keep", GPU) as results:
         assert results.keep(tmp_path / "x.zip") is None
         assert results.notes == ["no tuning results are kept: compiling tuned nothing"]
@@ -103,7 +103,7 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
         TuningResults(str(bundle), GPU)
 
 
-def test_on_ref_there_is_nothing_to_keep_and_a_note_says_so(runtime: Runtime, tmp_path: Path) -> None:
+def test_ref_keeps_no_results_with_a_note(runtime: Runtime, tmp_path: Path) -> None:
     weights: dict[str, Any] = {"w": np.ones((8, 8), np.float32)}
     models.save(model("(float[2,8] x) => (float[2,8] y) { y = MatMul(x, w) }", **weights), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", options={"tuning": "keep"})
