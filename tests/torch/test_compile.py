@@ -16,7 +16,8 @@ from torch.testing import assert_close
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch.compile_backend import BackendOptions, CompiledGraph, compile_graph
+from onnx_bridge.torch.compile_backend import CompiledGraph, compile_graph
+from onnx_bridge.torch.compile_options import BackendOptions
 
 
 class Compiler:
