@@ -91,7 +91,7 @@ def check(
     MIGraphX fails; files are written in any case.
     """
     if save_results is not None:
-        from onnx_bridge.parity import polygraphy  # needs Polygraphy: say so before a long check
+        from onnx_bridge.parity import polygraphy  # raises before a long check if Polygraphy is missing
 
     with progress(as_json) as tell:
         report = checking.check(

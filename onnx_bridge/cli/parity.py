@@ -36,7 +36,7 @@ Subject = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL|BUNDLE|FILE.py:FACTORY",
-        help="An ONNX file, what `convert` wrote, or a function that gives a PyTorch module and its arguments.",
+        help="An ONNX file, what `convert` wrote, or a function that returns a PyTorch module and its arguments.",
         show_default=False,
     ),
 ]

@@ -29,7 +29,7 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         tell: is called with each bucket.
 
     Raises:
-        InputError: samples or layers were asked for, or the original is gone or was changed.
+        InputError: the request has inputs or layers, or the original is gone or was changed.
         RuntimeNotFound: no MIGraphX here runs it.
     """
     if request.inputs is not None or request.layers:

@@ -18,11 +18,11 @@ from passes.core import graphs
 from passes.target.partition import extract
 
 PACKED = ("int4", "uint4")
-"""The dtypes that MIGraphX takes and gives as bytes."""
+"""The dtypes that MIGraphX stores as bytes."""
 
 
 def can_feed(value: ir.Value) -> bool:
-    """Whether MIGraphX takes a value as an input, and gives it as an output, as far as its type tells."""
+    """Whether MIGraphX has a type for a value, as an input or output; True where the type is unknown."""
     if value.type is None:
         return True
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
@@ -31,7 +31,7 @@ def can_feed(value: ir.Value) -> bool:
 
 
 def can_feed_array(value: Value) -> bool:
-    """Whether MIGraphX takes what the reference computed."""
+    """Whether MIGraphX has a type for a value that the reference computed."""
     return isinstance(value, np.ndarray) and _is_supported(value.dtype)
 
 

@@ -19,7 +19,7 @@ def samples_for(request: ParityRequest, specs: Sequence[TensorSpec], original: i
     """The samples that a request names, or generated ones.
 
     Args:
-        request: says which.
+        request: the samples.
         specs: the inputs, with their shapes.
         original: the model before cleaning, from which the roles of inputs are derived.
 

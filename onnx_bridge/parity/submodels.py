@@ -45,7 +45,7 @@ class Submodel:
         inputs: one sample or more.
         expected: the outputs of each.
         numbers: the numbers of these samples among those of the whole model.
-        quantized: the outputs that depend on a quantizer in it, whose results rounding decides.
+        quantized: the outputs that depend on a quantizer in it: rounding may move them by a step.
     """
 
     model: ir.Model
@@ -80,7 +80,7 @@ class SubmodelExtractor:
 
     @cached_property
     def groups(self) -> list[tuple[ir.Node, ...]]:
-        """The nodes in order; those are one group that a value lies between that cannot be cut through."""
+        """The nodes in order; nodes with a value between them that cannot be cut are in one group."""
         place = {node: index for index, node in enumerate(self.order)}
         joined_until = 0
         groups: list[list[ir.Node]] = []
@@ -212,7 +212,7 @@ def _can_cut(value: ir.Value) -> bool:
 
 
 def _can_fetch(value: ir.Value) -> bool:
-    """Whether the reference gives a value: no maps, and no optionals, which may stand for them."""
+    """Whether the reference returns a value: a map cannot be fetched, and an optional may hold one."""
     return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
 
 

@@ -16,7 +16,7 @@ class SymptomKind(enum.Enum):
     """What can be wrong with a model on a runtime."""
 
     WRONG = "wrong"
-    """It computes other numbers, or gives other outputs."""
+    """Numbers, shapes, dtypes or the number of outputs differ."""
     REJECTED = "rejected"
     CRASHES = "crashes"
     TIMEOUT = "timeout"

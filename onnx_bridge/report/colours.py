@@ -24,7 +24,7 @@ def layer_roles(layers: LayerReport) -> list[tuple[str, str]]:
     found = []
     for row in layers.rows:
         if row.cleaning is not None and not row.cleaning.passed:
-            known = ("propagates", WARN) if changed.intersection(row.takes) else ("changed by cleaning", BAD)
+            known = ("propagates", WARN) if changed.intersection(row.inputs) else ("changed by cleaning", BAD)
             changed.add(row.tensor)
         else:
             known = ("agrees", GOOD)

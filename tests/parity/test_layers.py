@@ -348,7 +348,7 @@ def test_json_is_strict_and_complete(runtime: Runtime) -> None:
     layers = compared(runtime, built(GATHERED), {"x": x, "i": INDICES})
     data = json.loads(json.dumps(layers.to_json(), allow_nan=False))
     assert len(data["rows"]) == 4
-    assert data["rows"][1]["takes"] == ["r", "i"]
+    assert data["rows"][1]["inputs"] == ["r", "i"]
     assert data["rows"][1]["local"]["name"] == "g"
     assert {"passed", "sentence", "first", "culprit", "together", "segments", "notes", "sample"} <= data.keys()
 

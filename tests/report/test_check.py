@@ -47,7 +47,7 @@ def test_the_verdict_is_on_top(page: Page) -> None:
     top = page.texts("#verdict")[0]
     assert "2 of 8 comparisons differ" in top
     assert "Sigmoid layer.4/Sigmoid" in top
-    assert "makes the error itself" in top
+    assert "by its own error" in top
     assert "the reference is <b>the cleaned model</b>" in top
     assert page.evaluate("document.querySelector('#verdict').getBoundingClientRect().top") < 100
     assert page.evaluate("document.title") == "Parity fails · model.onnx"

@@ -1,1 +1,1 @@
-"""`bisect`: which step, pass and rewrite makes the numbers differ."""
+"""Fault localization: the component, pass application and nodes that make a model wrong."""

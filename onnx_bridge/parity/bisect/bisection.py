@@ -35,7 +35,7 @@ class Component(enum.Enum):
     PASSES = "passes"
     """The passes: the cleaned model differs from the model."""
     MIGRAPHX = "MIGraphX"
-    """MIGraphX: it computes something else than the cleaned model says."""
+    """MIGraphX: its outputs differ from those of the cleaned model on ONNX Runtime."""
     PRECISION = "precision"
     """MIGraphX in a lower precision: it differs from the cleaned model by more than that precision allows."""
 

@@ -119,7 +119,7 @@ class PassApplications:
 
 
 def _reweighted(before: ir.Model, after: ir.Model) -> set[str]:
-    """The names of the nodes whose constants keep their names and have other elements."""
+    """The names of the nodes that use an initializer whose elements changed under the same name."""
     old = {name: value.const_value for name, value in before.graph.initializers.items()}
     found = set()
     for name, value in after.graph.initializers.items():

@@ -1,4 +1,4 @@
-"""A PyTorch module that a factory gives: exported, with PyTorch's own outputs as the expected ones."""
+"""The PyTorch module of a factory, exported; PyTorch's own outputs are the expected ones."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ExportedModule:
 
 
 def export_factory(name: str) -> ExportedModule:
-    """Export the module that a factory gives.
+    """Export the module of a factory.
 
     Args:
-        name: as for ``onnx-bridge export``; it gives the module and its arguments.
+        name: as for ``onnx-bridge export``; it returns the module and its arguments.
 
     Raises:
         InputError: there is no such factory, or its arguments do not fit; or PyTorch is not installed.

@@ -1,1 +1,1 @@
-"""Parity layer by layer: every value of the cleaned model."""
+"""Comparison by layer: every value of the cleaned model."""

@@ -24,7 +24,7 @@ class Layer:
         operator: with its domain, where that is not ONNX's own.
         module: the PyTorch module that the node comes from, where the exporter recorded it.
         tensor: its name.
-        takes: the names of the node's inputs.
+        inputs: the names of the node's inputs.
         runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
         cleaning: the cleaned model against the original, on ONNX Runtime; None where the original has no such value.
         accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be computed.
@@ -38,7 +38,7 @@ class Layer:
     operator: str
     module: str
     tensor: str
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     runs_on: str
     cleaning: OutputComparison | None
     accumulated: OutputComparison | None

@@ -149,7 +149,7 @@ class Walk:
             operator=provenance.operator(node),
             module=provenance.module(node) or next(filter(None, map(modules.get, origins)), ""),
             tensor=name,
-            takes=tuple(str(value.name) for value in node.inputs if value is not None and value.name),
+            inputs=tuple(str(value.name) for value in node.inputs if value is not None and value.name),
             runs_on="MIGraphX" if side is Side.DEVICE else "ONNX Runtime",
             cleaning=_compare_one(name, expected, before[name], cleaning_tolerances) if name in before else None,
             accumulated=compared(made.found, expected, tolerances),

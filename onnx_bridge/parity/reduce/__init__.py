@@ -1,1 +1,1 @@
-"""`reduce`: the smallest model that still shows a failure."""
+"""Reduction: the smallest model that still shows a symptom on MIGraphX."""
