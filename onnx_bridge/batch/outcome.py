@@ -124,7 +124,7 @@ class Outcome:
         counts = Counter(each.status for each in self.results)
         counted = ", ".join(f"{count} {status}" for status, count in counts.items())
         if counts["skipped"]:
-            counted += " (skipped: failed in an earlier run; --retry tries again)"
+            counted += " (failed in an earlier run; --retry tries again)"
         parts += [Text(f"note: {note}") for note in self.notes]
         many = f"{len(self.results)} job{'s' * (len(self.results) != 1)}"
         parts.append(Text(f"{many} in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))

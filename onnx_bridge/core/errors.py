@@ -87,8 +87,8 @@ class WorkerCrashed(RuntimeFailure):
         self.status = None if returncode < 0 else returncode
         how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {self.status}"
         last = output.strip().splitlines()[-1:]
-        said = f"; last output: {last[0].strip()}" if last else ""
-        super().__init__(f"MIGraphX's process {how} during {doing}{said}", output=output)
+        last_output = f"; last output: {last[0].strip()}" if last else ""
+        super().__init__(f"MIGraphX's process {how} during {doing}{last_output}", output=output)
 
 
 class ProgramLost(RuntimeFailure):
