@@ -41,10 +41,8 @@ class OnnxIrPass(Pass):
         for name in after.keys() - before.keys():
             sources = [producers[str(value.name)] for value in after[name].outputs if value.name in producers]
             graphs.stamp([after[name]], self.name, sources)
-        gone, new = (
-            [name for name in these if name not in those] for these, those in ((before, after), (after, before))
-        )
-        return Result(done.model, [Rewrite(tuple(gone), tuple(new))])
+        removed = tuple(name for name in before if name not in after)
+        return Result(done.model, [Rewrite(removed, tuple(name for name in after if name not in before))])
 
 
 def adapt(given: ir.passes.PassBase | type[ir.passes.PassBase], name: str | None = None) -> type[OnnxIrPass]:

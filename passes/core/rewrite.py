@@ -145,6 +145,8 @@ class NodeRewrite(Pass, Generic[M]):
         """
         if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, context.scope):
             return None
+        if self.tensors_only and not all(map(_may_be_tensor, (*node.inputs, *node.outputs))):
+            return None
         reason = self._unmet_need(node, context.scope)
         found = Skip(reason) if reason is not None else self.match(node, context)
         return self._checked_match(found, node, context.scope) if isinstance(found, Match) else found
@@ -169,10 +171,6 @@ class NodeRewrite(Pass, Generic[M]):
         """What the class needs and this node does not have."""
         if scope.opset() < self.since_opset:
             return f"it needs opset {self.since_opset}, and the model has {scope.opset()}: convert-opset comes first"
-        if self.tensors_only:
-            for each in (*node.inputs, *node.outputs):
-                if each is not None and each.type is not None and not isinstance(each.type, ir.TensorType):
-                    return f"{each.name} is not a tensor"
         for index, value in enumerate(node.inputs):
             if value is not None and index in self.needs_shape and scope.static_shape(value) is None:
                 return UNKNOWN_SHAPE
@@ -246,6 +244,10 @@ class NodeRewrite(Pass, Generic[M]):
                 work.add(use.node for value in each.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
         result.skips.extend(skips.values())
+
+
+def _may_be_tensor(value: ir.Value | None) -> bool:
+    return value is None or value.type is None or isinstance(value.type, ir.TensorType)
 
 
 _HIDDEN = "a subgraph calls another value by the same name: unshadow-names comes first"
