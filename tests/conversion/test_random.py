@@ -84,7 +84,7 @@ def test_notes_on_random_nodes(runtime: Runtime, tmp_path: Path) -> None:
     ):
         onnx_bridge.convert(path, tmp_path / "b", target="ref", host=False)
     (node,) = (each for each in onnx_bridge.doctor(path).nodes if each.operator == "Bernoulli")
-    assert (node.verdict, node.plan) == ("wrong", "host partition") and node.message.startswith(f"Bernoulli {said}")
+    assert (node.verdict, node.action) == ("wrong", "host partition") and node.message.startswith(f"Bernoulli {said}")
     found = explain("legalize", path)
     (rewrite,), (skip,) = found.rewrites, found.skips
     assert rewrite.note.startswith(f"draw-first, since Bernoulli {said}")
