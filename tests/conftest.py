@@ -1,32 +1,67 @@
-"""What every test may use: the installed runtime, a worker for it, and small exported models."""
+"""Fixtures and markers for every test: the runtime, a worker for it, a device for passes, and exported models.
+
+Fixtures import what they need when they are used: tests of `passes` run without `onnx_bridge` and without PyTorch.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 import pytest
 from hypothesis import settings
 
 import passes
-from fixtures import models
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.install.install import install
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
+from tests.passes.device import Device, MIGraphX, OnnxRuntime
 
-# The same examples on every machine, and no verdict that hangs on how busy it is.
+if TYPE_CHECKING:
+    from onnx_bridge.migraphx.runtime import Runtime
+    from onnx_bridge.migraphx.worker import Worker
+
+# The same examples on every machine, and no deadline that depends on its load.
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
-# A shell lets its background jobs, and all that they start, ignore Ctrl-C; how it is taken is tested.
+# A shell lets its background jobs, and their children, ignore Ctrl-C; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_MARKERS = {"runtime": "runtime", "worker": "runtime", "exported": "torch", "window": "browser"}
+"""The marker of tests that use a fixture."""
+_FAST = ["passes", "core", "model", "samples"]
+"""The folders of the fast tier."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="only tests that need no MIGraphX, PyTorch or browser; rules of legalization run on ONNX Runtime alone",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for name, marker in _MARKERS.items():
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
+    if config.getoption("--fast"):
+        excluded = {"runtime", "torch", "browser", "slow"}
+        folders = [config.rootpath / "tests" / name for name in _FAST]
+        kept = [
+            item
+            for item in items
+            if excluded.isdisjoint(mark.name for mark in item.iter_markers())
+            and any(item.path.is_relative_to(folder) for folder in folders)
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 @pytest.fixture(autouse=True)
-def passes_of_its_own() -> Iterator[None]:
-    """What a test registers, only that test has; not by `monkeypatch`, which is undone after what comes before it."""
+def registered_passes() -> Iterator[None]:
+    """Undo what a test registers; not by `monkeypatch`, which is undone after the fixtures before it."""
     before = dict(passes._registered)
     yield
     passes._registered.clear()
@@ -35,22 +70,42 @@ def passes_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
-    """The private runtime, installed where it is not yet: a machine that cannot have one fails the suite."""
+    """The private runtime, installed if it is missing: a machine that cannot have one fails the suite."""
+    from onnx_bridge.migraphx import runtime as runtimes
+    from onnx_bridge.migraphx.install.install import install
+
     private = [each for each in runtimes.installed() if each.kind == "private"]
     return private[0] if private else install()
 
 
 @pytest.fixture
 def worker(runtime: Runtime) -> Iterator[Worker]:
-    """A worker process of the test's own."""
+    """A worker process for one test."""
+    from onnx_bridge.migraphx.worker import Worker
+
     worker = Worker(runtime)
     yield worker
     worker.close()
 
 
+@pytest.fixture(scope="module")
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """Runs rewritten models: MIGraphX in a worker that a module shares, or ONNX Runtime in the fast tier."""
+    if request.config.getoption("--fast"):
+        yield OnnxRuntime()
+        return
+    from onnx_bridge.migraphx.worker import Worker
+
+    worker = Worker(request.getfixturevalue("runtime"))
+    yield MIGraphX(worker)
+    worker.close()
+
+
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``exported(name, exporter="dynamo", dynamic_batch=False)``: a model of `fixtures.models`, made once a run."""
+    """``exported(name, exporter="dynamo", dynamic_batch=False)``: a model of `fixtures.models`, exported once a run."""
+    from fixtures import models
+
     folder = tmp_path_factory.getbasetemp().parent / "exported"  # shared by the processes of pytest-xdist
 
     def make(name: str, exporter: models.Exporter = "dynamo", dynamic_batch: bool = False) -> Path:

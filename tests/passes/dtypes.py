@@ -12,8 +12,6 @@ import onnxruntime as ort
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core import graphs
 from passes.core.base import Context, Pass
@@ -103,15 +101,6 @@ def on_ort(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
 def on_onnx(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
     """All outputs, by ONNX's own reference."""
     return [np.asarray(each) for each in ReferenceEvaluator(proto).run(None, dict(inputs))]
-
-
-def on_migraphx(proto: onnx.ModelProto, inputs: Mapping[str, Array], worker: Worker) -> list[Array]:
-    """All outputs, by MIGraphX on ``ref``; those without dimensions have them again."""
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    wanted = set(program.get_parameter_names())
-    found = program.run({name: Tensor.of(each) for name, each in inputs.items() if name in wanted})
-    return [each.numpy() for each in found]
 
 
 def rewritten(rule: Pass, model: ir.Model) -> onnx.ModelProto:

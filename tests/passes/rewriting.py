@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from passes.core import graphs
 from passes.core.base import Budget, Context, Exactness, Pass, Result
 
 Array = np.ndarray[Any, np.dtype[Any]]
-RunModel = Callable[..., list[Array]]
-"""The fixture ``migraphx``."""
 
 
 def model(text: str, *, opset: int = 17, functions: str = "", **constants: Any) -> ir.Model:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.model import io as models
 from passes.analysis.zero_point_shifts import record_shift, shift_of, shifted
 from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from tests.passes.helpers import tiny
@@ -37,7 +36,7 @@ def test_the_pass_records_it_and_files_keep_it(tmp_path: Path) -> None:
         z=np.uint8(3),
     )
     apply(Uint8ToInt8(), source, inputs={"x": np.linspace(-1, 9, 8, dtype=np.float32).reshape(2, 4)})
-    models.save(source, tmp_path / "m.onnx")
-    for each in (source, models.load(tmp_path / "m.onnx")):
+    ir.save(source, tmp_path / "m.onnx")
+    for each in (source, ir.load(tmp_path / "m.onnx")):
         made = {str(value.name): shift_of(value) for node in each.graph for value in node.outputs}
         assert made == {"q_int8": ("q", -128), "t_int8": ("t", -128), "y": None}

@@ -13,7 +13,8 @@ from passes.cleanup.unshadow_names import UnshadowNames
 from passes.core import graphs
 from passes.core.base import Context
 from passes.core.errors import BridgeError
-from tests.passes.rewriting import Array, RunModel, apply, model, reasons, run, stops
+from tests.passes.device import Device
+from tests.passes.rewriting import Array, apply, model, reasons, run, stops
 
 LOOP = """{y} = Loop (n, c, {x}) <body = b (int64 i, bool {k}, float[2] {v}) => (bool o, float[2] w)
     {{ o = Identity({k}) w = {operator}({v}, {v}) }}>"""
@@ -42,8 +43,8 @@ def inputs(m: ir.Model) -> dict[str, Array]:
     return {str(value.name): given[str(value.name)] for value in m.graph.inputs}
 
 
-def on_device(migraphx: RunModel, m: ir.Model) -> Array:
-    return migraphx(ir.to_proto(m), inputs(m))[0]
+def on_device(device: Device, m: ir.Model) -> Array:
+    return device.run(ir.to_proto(m), inputs(m))[0]
 
 
 def all_names(m: ir.Model) -> list[str]:
@@ -68,28 +69,28 @@ class TestMigraphx:
     @pytest.mark.parametrize(
         "names", [{"v": "a"}, {"v": "x"}, {"k": "c"}, {"k": "c", "v": "a"}], ids=["value", "input", "condition", "both"]
     )
-    def test_a_parameter_with_a_name_from_outside(self, names: dict[str, str], migraphx: RunModel) -> None:
+    def test_a_parameter_with_a_name_from_outside(self, names: dict[str, str], device: Device) -> None:
         m = one_loop(**names)
         with pytest.raises(BridgeError, match="existing in parent graph"):
-            on_device(migraphx, m)
+            on_device(device, m)
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
+        np.testing.assert_array_equal(on_device(device, unshadowed(m)), expected)
 
-    def test_two_subgraphs_with_the_same_parameters(self, migraphx: RunModel) -> None:
+    def test_two_subgraphs_with_the_same_parameters(self, device: Device) -> None:
         m = two_loops()
         with pytest.raises(BridgeError, match="existing in parent graph"):
-            on_device(migraphx, m)
+            on_device(device, m)
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
+        np.testing.assert_array_equal(on_device(device, unshadowed(m)), expected)
 
-    def test_two_branches_that_are_always_taken(self, migraphx: RunModel) -> None:
+    def test_two_branches_that_are_always_taken(self, device: Device) -> None:
         """MIGraphX inlines them, and then knows one value by the name that both have."""
         first = branches("a = Mul(x, x) r = Neg(a)").replace("y =", "b =")
         second = branches("a = Add(x, x) r = Neg(a)").replace("y =", "d =")
         m = model(f"(float[2] x) => (float[2] y) {{ {first} {second} y = Sub(b, d) }}", c=np.array(True))
         expected = run(ir.to_proto(m), inputs(m))["y"]
-        assert not np.array_equal(on_device(migraphx, m), expected)
-        np.testing.assert_array_equal(on_device(migraphx, unshadowed(m)), expected)
+        assert not np.array_equal(on_device(device, m), expected)
+        np.testing.assert_array_equal(on_device(device, unshadowed(m)), expected)
 
 
 class TestValues:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from passes.core.base import Context
 from passes.fusion.fold_batch_norm import FoldBatchNorm
-from tests.passes.rewriting import Array, RunModel, apply, model, operators, reasons, run, stops
+from tests.passes.device import Device
+from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
 
 NORM = "y = BatchNormalization <epsilon = 0.001> (c, scale, shift, mean, var)"
 CONV = f"(float[2,4,6,6] x) => (float[2,6,4,4] y) {{ c = Conv (x, w) {NORM} }}"
@@ -260,9 +261,9 @@ def test_any_convolution(
     assert len(apply(FoldBatchNorm(), m, rtol=1e-4, atol=1e-4).rewrites) == 1
 
 
-def test_migraphx_computes_the_same(migraphx: RunModel) -> None:
+def test_migraphx_computes_the_same(device: Device) -> None:
     text = f"(float[2,4,5,5] x) => (float[2,8,6,6] y) {{ c = ConvTranspose <group = 2> (x, w, b) {NORM} }}"
     m = model(text, w=weight(4, 4, 2, 2), b=weight(8), **statistics(8))
     before = run(ir.to_proto(m))["y"]
     apply(FoldBatchNorm(), m)
-    np.testing.assert_allclose(migraphx(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-4)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from passes.core.base import Context
 from passes.fusion.fold_pad import FoldPad
-from tests.passes.rewriting import Array, RunModel, apply, model, operators, reasons, run, stops
+from tests.passes.device import Device
+from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
 
 PADS = np.array([0, 0, 1, 2, 0, 0, 0, 1])
 LOWEST = np.finfo(np.float32).min
@@ -298,9 +299,9 @@ def test_any_window(data: st.DataObject) -> None:
         ("y = AveragePool <kernel_shape = [3, 3]> (p)", 0.0),
     ],
 )
-def test_migraphx_computes_the_same(last: str, value: float, migraphx: RunModel) -> None:
+def test_migraphx_computes_the_same(last: str, value: float, device: Device) -> None:
     m = padded(last, value=value)
     before = run(ir.to_proto(m))["y"]
     apply(FoldPad(), m)
     assert "Pad" not in operators(m)
-    np.testing.assert_allclose(migraphx(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-5)

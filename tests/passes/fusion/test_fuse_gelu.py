@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.fusion.fuse_gelu import FuseGelu
-from tests.passes.rewriting import RunModel, apply, model, operators, reasons, run, stops
+from tests.passes.device import Device
+from tests.passes.rewriting import apply, model, operators, reasons, run, stops
 
 ERF = {
     "torch.nn.functional.gelu": "d = Div(x, root) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)",
@@ -216,8 +217,8 @@ def test_any_order(order: list[str], nested: bool, swapped: tuple[bool, bool], i
 
 
 @pytest.mark.parametrize("body", [ERF["torch.nn.functional.gelu"], TANH["power"]])
-def test_migraphx_computes_the_same(body: str, migraphx: RunModel) -> None:
+def test_migraphx_computes_the_same(body: str, device: Device) -> None:
     m = gelu(body)
     before = run(ir.to_proto(m))["y"]
     apply(FuseGelu(), m)
-    np.testing.assert_allclose(migraphx(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)

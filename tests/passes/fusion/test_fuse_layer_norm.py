@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.fusion.fuse_layer_norm import FuseLayerNorm
-from tests.passes.rewriting import Array, RunModel, apply, model, operators, reasons, run, stops
+from tests.passes.device import Device
+from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
 
 RANDOM = np.random.default_rng(0)
 SCALE, BIAS = RANDOM.standard_normal((2, 8)).astype(np.float32)
@@ -248,8 +249,8 @@ def test_any_last_axes(rank: int, count: int, positive: bool, scaled: bool, shif
 
 
 @pytest.mark.parametrize("form", ["torch.nn.LayerNorm", "by the reciprocal"])
-def test_migraphx_computes_the_same(form: str, migraphx: RunModel) -> None:
+def test_migraphx_computes_the_same(form: str, device: Device) -> None:
     m = norm(FORMS[form])
     before = run(ir.to_proto(m))["y"]
     apply(FuseLayerNorm(), m)
-    np.testing.assert_allclose(migraphx(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)

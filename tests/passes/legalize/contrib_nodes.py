@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context, Pass, Result
 from passes.core.rewrite import NodeRewrite
+from tests.passes.device import Device
 from tests.passes.rewriting import Array, apply, operators, run
 
 MICROSOFT = "com.microsoft"
@@ -82,7 +81,7 @@ def holds(
     outputs: Sequence[str] = ("y",),
     attributes: Mapping[str, Any] | None = None,
     *,
-    worker: Worker | None = None,
+    device: Device | None = None,
     tolerance: float = 1e-4,
     also: Sequence[NodeRewrite[Any]] = (),
     **options: Any,
@@ -95,7 +94,7 @@ def holds(
         inputs: arrays by name.
         outputs: names.
         attributes: by name.
-        worker: where MIGraphX has to compute the same; it is not asked where there is none.
+        device: where MIGraphX has to compute the same; it is not asked where there is none.
         tolerance: relative and absolute.
         also: rules for what the first makes, before MIGraphX is asked.
         options: for `node_model`.
@@ -108,10 +107,10 @@ def holds(
     result = apply(rule, model, rtol=tolerance, atol=tolerance, inputs=given)
     assert result.rewrites, result.skips
     made = operators(model)
-    if worker is not None:
+    if device is not None:
         for other in also:
             other.run(model, Context())
-        for array, wanted in zip(by_migraphx(ir.to_proto(model), worker, given), expected.values(), strict=True):
+        for array, wanted in zip(device.run(ir.to_proto(model), given), expected.values(), strict=True):
             np.testing.assert_allclose(array.reshape(wanted.shape), wanted, tolerance, tolerance)
     return made
 
@@ -130,11 +129,3 @@ def skips(
     assert not result.rewrites
     assert operators(model) == [op_type]
     return [skip.reason for skip in result.skips]
-
-
-def by_migraphx(proto: onnx.ModelProto, worker: Worker, inputs: Mapping[str, Array]) -> list[Array]:
-    """All outputs, by MIGraphX on ``ref``; an output that is a view is as dense as any."""
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    wanted = set(program.get_parameter_names())
-    return [each.numpy() for each in program.run({k: Tensor.of(v) for k, v in inputs.items() if k in wanted})]

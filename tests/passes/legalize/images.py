@@ -11,9 +11,8 @@ import onnx_ir as ir
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context, Pass, Result
+from tests.passes.device import Device
 from tests.passes.rewriting import Array, apply, reasons, run
 
 REFUSALS = (ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.RuntimeException, ort_errors.NotImplemented)
@@ -85,7 +84,7 @@ def check(
     step: Pass,
     source: ir.Model,
     feeds: Mapping[str, Array],
-    worker: Worker,
+    device: Device,
     *,
     rtol: float = 1e-4,
     atol: float = 1e-5,
@@ -97,7 +96,7 @@ def check(
         step: the rule.
         source: rewritten in place.
         feeds: the inputs.
-        worker: where MIGraphX is.
+        device: where MIGraphX is.
         rtol: by how much numbers may differ.
         atol: likewise.
         then: what else to do to the model before MIGraphX takes it, as other rules would.
@@ -107,11 +106,9 @@ def check(
     assert result.rewrites, reasons(result)
     if then is not None:
         then(source)
-    program = worker.parse_onnx_buffer(ir.to_proto(source).SerializeToString())
-    program.compile("ref")
-    found = program.run({name: Tensor.of(np.asarray(array, order="C")) for name, array in feeds.items()})
+    found = device.run(ir.to_proto(source), {name: np.asarray(array, order="C") for name, array in feeds.items()})
     assert len(found) == len(expected)
     for actual, wanted in zip(found, expected.values(), strict=True):
-        assert actual.numpy().dtype == wanted.dtype
-        np.testing.assert_allclose(actual.numpy(), wanted, rtol, atol, verbose=True)
+        assert actual.dtype == wanted.dtype
+        np.testing.assert_allclose(actual, wanted, rtol, atol, verbose=True)
     return result

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context, Exactness, Result
 from passes.core.rewrite import NodeRewrite
+from tests.passes.device import Device
 from tests.passes.rewriting import Array, apply, model, reasons, run
 
 DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool")
@@ -35,7 +33,7 @@ def declared(name: str, array: Array) -> str:
 
 def legal(
     rule: NodeRewrite[Any],
-    worker: Worker,
+    device: Device,
     nodes: str,
     inputs: Mapping[str, Array],
     outputs: str,
@@ -49,7 +47,7 @@ def legal(
 
     Args:
         rule: to be applied everywhere, by itself.
-        worker: where MIGraphX is.
+        device: where MIGraphX is.
         nodes: as ONNX text.
         inputs: of the graph, by name.
         outputs: of the graph, as ONNX text: ``float[2] y``.
@@ -65,7 +63,7 @@ def legal(
     result = apply(rule, source, rtol=rtol, atol=rtol * largest, inputs=inputs)
     assert result.rewrites or not matches
     tolerance = 0.0 if rule.exactness is Exactness.BITWISE else rtol
-    for wanted, found in zip(expected.values(), _migraphx(ir.to_proto(result.model), worker, inputs), strict=True):
+    for wanted, found in zip(expected.values(), device.run(ir.to_proto(result.model), inputs), strict=True):
         assert found.dtype == wanted.dtype
         if wanted.size == 0:  # a constant without elements has no axes there
             continue
@@ -81,10 +79,3 @@ def left(rule: NodeRewrite[Any], text: str, *, opset: int = 18, **constants: Arr
     result = rule.run(model(text, opset=opset, **constants), Context())
     assert not result.rewrites
     return reasons(result)
-
-
-def _migraphx(proto: onnx.ModelProto, worker: Worker, inputs: Mapping[str, Array]) -> list[Array]:
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    names = program.get_parameter_names()
-    return [each.numpy() for each in program.run({name: Tensor.of(inputs[name]) for name in names})]

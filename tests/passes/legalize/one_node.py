@@ -10,10 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import NodeRewrite
+from tests.passes.device import Device
 from tests.passes.rewriting import Array, apply, operators, reasons, run
 
 IR_VERSION = 10
@@ -103,7 +102,7 @@ def legalized(
     source: Case,
     expected: Sequence[Array] | None = None,
     *,
-    worker: Worker | None = None,
+    device: Device | None = None,
     rtol: float = 1e-5,
     atol: float = 1e-6,
 ) -> list[str]:
@@ -115,7 +114,7 @@ def legalized(
         rule: applied by itself.
         source: the node.
         expected: its outputs, where ONNX Runtime does not know it.
-        worker: MIGraphX too has to compute what is expected, to the tolerance of the standard's own tests.
+        device: MIGraphX too has to compute what is expected, to the tolerance of the standard's own tests.
         rtol: of ONNX Runtime after and before; 0 for rules that say they are exact.
         atol: likewise.
     """
@@ -132,8 +131,8 @@ def legalized(
         for actual, wanted in zip(run(after, source.feeds).values(), expected, strict=True):
             agree(actual, wanted, rtol, atol)
         assert not rule.run(model, Context()).rewrites
-    if worker is not None:
-        for actual, wanted in zip(on_migraphx(ir.to_proto(model), source.feeds, worker), expected, strict=True):
+    if device is not None:
+        for actual, wanted in zip(device.run(ir.to_proto(model), source.feeds), expected, strict=True):
             agree(actual.reshape(wanted.shape), wanted, 1e-3, 1e-6)
     return operators(model)
 
@@ -150,13 +149,6 @@ def skipped(rule: NodeRewrite[Any], source: Case) -> list[str]:
     result = rule.run(source.model, Context())
     assert not result.rewrites
     return reasons(result)
-
-
-def on_migraphx(proto: onnx.ModelProto, feeds: Mapping[str, Array], worker: Worker) -> list[Array]:
-    """All outputs, by MIGraphX on ``ref``."""
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    return [each.numpy() for each in program.run({name: Tensor.of(array) for name, array in feeds.items()})]
 
 
 def normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:

@@ -13,26 +13,25 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes import legalize
 from passes.core import graphs
-from passes.core.base import Budget, Context, Exactness, Result
+from passes.core.base import Budget, Context, Exactness, Result, Target
 from passes.core.edit import Edit
 from passes.core.pipeline import Pipeline
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.driver import Legalize
-from tests.passes.on_migraphx import migraphx
+from tests.passes.device import Device
 from tests.passes.rewriting import all_nodes, model, operators, reasons, run
 
 
 @pytest.fixture(scope="module")
-def target(runtime: Runtime) -> ProbedRuntime:
+def target(runtime: Any) -> Target:
+    from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+
     return ProbedRuntime(runtime)
 
 
-def apply(source: ir.Model, target: ProbedRuntime, worker: Worker) -> Result:
+def apply(source: ir.Model, target: Target, device: Device) -> Result:
     """Legalize; checks the results on ONNX Runtime and MIGraphX, and that a second run changes nothing."""
     before = ir.to_proto(source)
     result = Legalize().run(source, Context(target))
@@ -41,7 +40,7 @@ def apply(source: ir.Model, target: ProbedRuntime, worker: Worker) -> Result:
     expected = run(before)
     for name, array in run(after).items():
         np.testing.assert_allclose(array, expected[name], 1e-5, 1e-6)
-    for array, wanted in zip(migraphx(after, worker=worker), expected.values(), strict=True):
+    for array, wanted in zip(device.run(after), expected.values(), strict=True):
         np.testing.assert_allclose(array.reshape(wanted.shape), wanted, 1e-5, 1e-6)
     assert not Legalize().run(source, Context(target)).rewrites
     return result
@@ -54,16 +53,16 @@ def test_without_a_runtime() -> None:
     assert reasons(result) == ["there is no runtime to ask"]
 
 
-def test_accepted_nodes_are_unchanged(target: ProbedRuntime, worker: Worker) -> None:
+def test_accepted_nodes_are_unchanged(target: Target, device: Device) -> None:
     source = model("(float[2] x) => (float[2] y) { h = HardSwish(x) y = Softmax(h) }")
-    assert not apply(source, target, worker).rewrites
+    assert not apply(source, target, device).rewrites
 
 
-def test_a_function_body(target: ProbedRuntime, worker: Worker) -> None:
+def test_a_function_body(target: Target, device: Device) -> None:
     source = model("(float[2] x) => (float[2] y) { a = Relu(x) y = Mish(a) }", opset=18)
     graphs.name_nodes(graphs.Scope(source, source.graph))
     mish = str(source.graph[1].name)
-    result = apply(source, target, worker)
+    result = apply(source, target, device)
     assert "Mish" not in operators(source)
     (rewrite,) = result.rewrites[:1]
     assert "expand-functions" in rewrite.note
@@ -73,7 +72,7 @@ def test_a_function_body(target: ProbedRuntime, worker: Worker) -> None:
     assert {tuple(json.loads(node.metadata_props[graphs.ORIGIN])) for node in made} == {(mish,)}
 
 
-def test_in_a_subgraph(target: ProbedRuntime, worker: Worker) -> None:
+def test_in_a_subgraph(target: Target, device: Device) -> None:
     source = model(
         "(bool[1] c, float[2] x) => (float[2] y) {"
         " y = If(c) <then_branch = t () => (float[2] a) { a = Mish(x) },"
@@ -84,7 +83,7 @@ def test_in_a_subgraph(target: ProbedRuntime, worker: Worker) -> None:
     assert "Mish" not in operators(source)
 
 
-def test_no_rule_succeeds(target: ProbedRuntime) -> None:
+def test_no_rule_succeeds(target: Target) -> None:
     """The skip has the runtime's message and the rule's reason, and the graph is unchanged."""
     source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = DFT(x, n) }", opset=17)
     uses = {str(value.name): len(value.uses()) for node in source.graph for value in node.inputs if value is not None}
@@ -99,7 +98,7 @@ def test_no_rule_succeeds(target: ProbedRuntime) -> None:
     }
 
 
-def test_the_budget(target: ProbedRuntime) -> None:
+def test_the_budget(target: Target) -> None:
     text = "(float[2] x) => (float[2] y) { a = Mish(x) y = Mish(a) }"
     source = model(text, opset=18)
     assert not Legalize().run(source, Context(target, budget=Budget(0))).rewrites
@@ -108,7 +107,7 @@ def test_the_budget(target: ProbedRuntime) -> None:
     assert operators(source).count("Mish") == 1
 
 
-def test_nodes_of_one_rewrite_are_judged_together(target: ProbedRuntime, worker: Worker) -> None:
+def test_nodes_of_one_rewrite_are_judged_together(target: Target, device: Device) -> None:
     """ScatterND aborts on a negative index; after the Mod that the rule inserts there are none, so it passes."""
     source = model("(float[4] x, int64[2,1] i, float[2] u) => (float[4] y) { y = ScatterND(x, i, u) }")
     Legalize().run(source, Context(target))
@@ -117,7 +116,7 @@ def test_nodes_of_one_rewrite_are_judged_together(target: ProbedRuntime, worker:
     assert not Legalize().run(source, Context(target)).rewrites
 
 
-def test_a_pair_that_is_wrong_together(target: ProbedRuntime, worker: Worker) -> None:
+def test_a_pair_that_is_wrong_together(target: Target, device: Device) -> None:
     """A constant Pad before a convolution with pads of its own: MIGraphX drops one of the two."""
     source = model(
         "(float[1,2,5,5] x) => (float[1,3,7,7] y) { p = Pad(x, n, v) y = Conv<pads=[1,1,1,1]>(p, w) }",
@@ -125,12 +124,12 @@ def test_a_pair_that_is_wrong_together(target: ProbedRuntime, worker: Worker) ->
         v=np.float32(5),
         w=np.random.default_rng(0).standard_normal((3, 2, 3, 3)).astype(np.float32),
     )
-    result = apply(source, target, worker)
+    result = apply(source, target, device)
     assert result.rewrites
     assert "computes it wrongly" in result.rewrites[0].note
 
 
-def test_contrib_operators_in_a_row(target: ProbedRuntime, worker: Worker) -> None:
+def test_contrib_operators_in_a_row(target: Target, device: Device) -> None:
     """ONNX infers no shapes after the first, so the next is judged only after that one is rewritten."""
     text = (
         '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,4] x) => (float[2,4] y)'
@@ -156,7 +155,7 @@ class _MishIsTanh(NodeRewrite[Match]):
         return [edit.op("Tanh", [match.node.inputs[0]])]
 
 
-def test_a_wrong_rule_is_discarded(target: ProbedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_discarded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     known: Any = {("", "Mish"): (_MishIsTanh(),)}
     monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
     source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
@@ -178,11 +177,11 @@ def _rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
     return rules
 
 
-def test_in_the_default_pipeline(target: ProbedRuntime, worker: Worker) -> None:
+def test_in_the_default_pipeline(target: Target, device: Device) -> None:
     source = model("(float[1,4] x) => (float[1,4] y) { a = Mish(x) y = Softmax(a) }", opset=18)
     before = run(ir.to_proto(source))
     steps = Pipeline.parse("default").run(source, Context(target))
     assert [step.name for step in steps][-1] == "legalize"
     assert all(node.op_type != "Mish" for node in all_nodes(source))
-    (array,) = migraphx(ir.to_proto(source), worker=worker)
+    (array,) = device.run(ir.to_proto(source))
     np.testing.assert_allclose(array, before["y"], 1e-5, 1e-6)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.reference.reference import Reference
 from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.specialize.convert_precision import ConvertPrecision
+from tests.passes.device import Device
 from tests.passes.helpers import initializers
-from tests.passes.rewriting import RunModel, apply, feeds, model, operators, reasons, run, stops
+from tests.passes.rewriting import apply, feeds, model, operators, reasons, run, stops
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32) / 3
@@ -181,29 +180,12 @@ def test_the_budget_counts_nodes() -> None:
     assert stops(FP16, model(CHAIN, w=W), 2) == 2
 
 
-def test_bfloat16_by_opset() -> None:
-    text = "(float[1,2,5,5] x) => (float[1,2,3,3] y) { a = Conv(x, w)  y = Relu(a) }"
-    w = RNG.standard_normal((2, 2, 3, 3)).astype(np.float32)
-    found = ConvertPrecision(to="bf16").run(model(text, w=w), Context())
-    assert reasons(found) == ["Conv of opset 17 does not support bfloat16"]
-    source = model(text, opset=22, w=w)
-    expected = run(ir.to_proto(source))["y"]
-    assert not ConvertPrecision(to="bf16").run(source, Context()).skips
-    proto = ir.to_proto(source)
-    onnx.checker.check_model(proto, full_check=True)
-    actual = Reference(source).run(dict(feeds(proto)))["y"]
-    assert isinstance(actual, np.ndarray)
-    np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.02)
-    (weights,) = (array for array in initializers(source).values() if array.ndim == 4)
-    assert weights.tobytes() == w.astype(ml_dtypes.bfloat16).tobytes()
-
-
 @pytest.mark.parametrize("to", ["fp16", "bf16"])
-def test_migraphx_runs_it(migraphx: RunModel, to: str) -> None:
+def test_migraphx_runs_it(device: Device, to: str) -> None:
     source = model(CHAIN, w=W)
-    (expected,) = migraphx(ir.to_proto(source))
+    (expected,) = device.run(ir.to_proto(source))
     ConvertPrecision(to=to).run(source, Context())
-    (actual,) = migraphx(ir.to_proto(source))
+    (actual,) = device.run(ir.to_proto(source))
     assert actual.dtype == np.float32
     scale = np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, atol=scale * (0.01 if to == "fp16" else 0.08))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.contrib.attention import (
     DecomposeDecoderMaskedMultiHeadAttention,
@@ -22,6 +19,7 @@ from passes.legalize.contrib.attention import (
 )
 from passes.legalize.math import integer_products
 from passes.legalize.nn.rotary import DecomposeRotaryEmbedding
+from tests.passes.device import Device
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
 from tests.passes.rewriting import Array, run
 
@@ -46,18 +44,10 @@ MASKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One worker for all tests of the module."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
-
-
 class TestMultiHeadAttention:
     @pytest.mark.parametrize("mask", [None, *MASKS])
     @pytest.mark.parametrize("biased", [False, True])
-    def test_masks(self, mask: str | None, biased: bool, worker: Worker) -> None:
+    def test_masks(self, mask: str | None, biased: bool, device: Device) -> None:
         inputs = {
             **CROSS,
             "bias": random(3 * D) if biased else None,
@@ -69,14 +59,14 @@ class TestMultiHeadAttention:
             "MultiHeadAttention",
             inputs,
             attributes=HEADS,
-            worker=worker,
+            device=device,
             tolerance=2e-3 if mask == "none of a sample" else 1e-4,  # scores near -10000 are so coarse
         )
         assert made.count("MatMul") == 2
         assert made.count("Softmax") == 1
         assert made.count("Where") == (mask is not None)
 
-    def test_a_past_and_causality(self, worker: Worker) -> None:
+    def test_a_past_and_causality(self, device: Device) -> None:
         inputs = {**SELF, "bias": None, "mask": None, "attention_bias": None, **PAST}
         outputs = ("y", "present_key", "present_value")
         made = holds(
@@ -85,14 +75,14 @@ class TestMultiHeadAttention:
             inputs,
             outputs,
             HEADS | {"unidirectional": 1},
-            worker=worker,
+            device=device,
         )
         assert made.count("Concat") == 2
         assert "Where" not in made  # what lies ahead is a constant
 
-    def test_present_without_past(self, worker: Worker) -> None:
+    def test_present_without_past(self, device: Device) -> None:
         outputs = ("y", "present_key", "present_value")
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", SELF, outputs, HEADS, worker=worker)
+        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", SELF, outputs, HEADS, device=device)
 
     def test_a_masked_sample_is_causal(self) -> None:
         inputs = {**SELF, "bias": None, "mask": integers([0, 0, 0], [0, 1, 1])}
@@ -100,10 +90,10 @@ class TestMultiHeadAttention:
         holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=attributes)
 
     @pytest.mark.parametrize("biased", [False, True])
-    def test_keys_split_into_heads(self, biased: bool, worker: Worker) -> None:
+    def test_keys_split_into_heads(self, biased: bool, device: Device) -> None:
         inputs = {"q": random(B, S, D), "k": random(B, N, L, H), "v": random(B, N, L, H, seed=1)}
         inputs |= {"bias": random(3 * D)} if biased else {}
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS, worker=worker)
+        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS, device=device)
 
     @pytest.mark.parametrize("packed", ["keys and values", "all"])
     def test_packed(self, packed: str) -> None:
@@ -144,7 +134,7 @@ class TestDecoderMaskedMultiHeadAttention:
 
     @pytest.mark.parametrize("masked", [False, True])
     @pytest.mark.parametrize("biased", [False, True])
-    def test_writes_into_the_buffer(self, masked: bool, biased: bool, worker: Worker) -> None:
+    def test_writes_into_the_buffer(self, masked: bool, biased: bool, device: Device) -> None:
         inputs = {
             **self.ONE,
             "mask": integers([1, 0, 1, 1], [1, 1, 1, 1]) if masked else None,
@@ -161,14 +151,14 @@ class TestDecoderMaskedMultiHeadAttention:
             inputs,
             ("y", "present_key", "present_value"),
             HEADS | {"past_present_share_buffer": 1},
-            worker=worker,
+            device=device,
         )
         assert "Scan" not in made
 
-    def test_attends_to_an_encoder(self, worker: Worker) -> None:
+    def test_attends_to_an_encoder(self, device: Device) -> None:
         inputs = {"q": random(B, 1, D), "k": random(B, N, L, H), "v": random(B, N, L, H, seed=1)}
         rule = DecomposeDecoderMaskedMultiHeadAttention()
-        holds(rule, "DecoderMaskedMultiHeadAttention", inputs, attributes=HEADS, worker=worker)
+        holds(rule, "DecoderMaskedMultiHeadAttention", inputs, attributes=HEADS, device=device)
 
 
 class TestProjectedAttention:
@@ -184,15 +174,15 @@ class TestProjectedAttention:
         ],
         ids=["none", "which keys", "how many keys", "end and start", "which keys of each query"],
     )
-    def test_masks(self, causal: int, mask: Array | None, worker: Worker) -> None:
+    def test_masks(self, causal: int, mask: Array | None, device: Device) -> None:
         inputs = {**PROJECTED, "mask": mask}
         attributes = HEADS | {"unidirectional": causal}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, attributes=attributes, worker=worker)
+        holds(DecomposeProjectedAttention(), "Attention", inputs, attributes=attributes, device=device)
 
-    def test_a_past(self, worker: Worker) -> None:
+    def test_a_past(self, device: Device) -> None:
         inputs = {**PROJECTED, "mask": integers([1] * 7, [0, 1, 1, 1, 0, 1, 1]), "past": random(2, B, N, 4, H)}
         attributes = HEADS | {"unidirectional": 1}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, ("y", "present"), attributes, worker=worker)
+        holds(DecomposeProjectedAttention(), "Attention", inputs, ("y", "present"), attributes, device=device)
 
     def test_a_bias_of_the_scores(self) -> None:
         inputs = {**PROJECTED, "mask": None, "past": None, "bias": random(B, N, S, S)}
@@ -210,7 +200,7 @@ class TestProjectedAttention:
 
     @pytest.mark.parametrize("dtype", ["uint8", "int8"])
     @pytest.mark.parametrize("by_column", [False, True])
-    def test_quantized(self, dtype: str, by_column: bool, worker: Worker) -> None:
+    def test_quantized(self, dtype: str, by_column: bool, device: Device) -> None:
         generator = np.random.default_rng(0)
         size = (3 * D,) if by_column else ()
         inputs = {
@@ -230,7 +220,7 @@ class TestProjectedAttention:
             inputs,
             ("y", "present"),
             HEADS | {"unidirectional": 1},
-            worker=worker,
+            device=device,
             also=integer_products.RULES,
         )
         assert made.count("MatMulInteger") == 1
@@ -241,14 +231,14 @@ class TestRotaryEmbedding:
     @pytest.mark.parametrize(
         "x", [random(B, S, 2 * H), random(B, N, S, H), random(B, S, 4 * H)], ids=["flat", "heads", "partial"]
     )
-    def test_rotates(self, interleaved: int, x: Array, worker: Worker) -> None:
+    def test_rotates(self, interleaved: int, x: Array, device: Device) -> None:
         caches = {"cos": random(10, H // 2), "sin": random(10, H // 2, seed=1)}
         attributes = {"interleaved": interleaved}
         if x.shape[-1] == 4 * H:
             attributes |= {"num_heads": 2, "rotary_embedding_dim": H}
         for positions in (np.array([[0, 1, 2], [4, 5, 6]]), np.array([4])):
             inputs = {"x": x, "positions": positions, **caches}
-            holds(DecomposeRotaryEmbedding(), "RotaryEmbedding", inputs, attributes=attributes, worker=worker)
+            holds(DecomposeRotaryEmbedding(), "RotaryEmbedding", inputs, attributes=attributes, device=device)
 
     def test_a_scale(self) -> None:
         inputs = {"x": random(B, S, D), "p": np.array([0]), "cos": random(10, 2), "sin": random(10, 2)}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.contrib.channels_last import MoveChannels
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,10 +34,10 @@ class TestNhwcConv:
     X, W, B = normal(2, 4, 6, 5), normal(6, 2, 3, 2), normal(6)
     HOW: dict[str, Any] = {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 1], "dilations": [1, 2]}
 
-    def test_channels_last_weights(self, worker: Worker) -> None:
+    def test_channels_last_weights(self, device: Device) -> None:
         y = last(convolved(self.X, self.W, self.B, **self.HOW, kernel_shape=[3, 2]))
         source = contrib("NhwcConv", [last(self.X), last(self.W), self.B], y, **self.HOW, kernel_shape=[3, 2])
-        assert legalized(RULE, source, [y], worker=worker) == ["Transpose", "Transpose", "Conv", "Transpose"]
+        assert legalized(RULE, source, [y], device=device) == ["Transpose", "Transpose", "Conv", "Transpose"]
 
     def test_without_a_bias(self) -> None:
         y = last(convolved(self.X, self.W, group=2))
@@ -53,12 +53,12 @@ class TestNhwcConv:
 class TestNhwcFusedConv:
     X, W, B = normal(1, 3, 5, 5), normal(4, 3, 3, 3), normal(4)
 
-    def test_a_sum_and_an_activation(self, worker: Worker) -> None:
+    def test_a_sum_and_an_activation(self, device: Device) -> None:
         plain = convolved(self.X, self.W, self.B)
         other = normal(*plain.shape, seed=7)
         y = last(np.maximum(plain + other, 0))
         source = contrib("NhwcFusedConv", [last(self.X), self.W, self.B, last(other)], y, activation="Relu")
-        assert "Relu" in legalized(RULE, source, [y], worker=worker)
+        assert "Relu" in legalized(RULE, source, [y], device=device)
 
     def test_parameters_of_the_activation(self) -> None:
         y = last(np.clip(convolved(self.X, self.W), -0.5, 1.5))
@@ -71,11 +71,11 @@ class TestNhwcFusedConv:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_pooling(dtype: type, worker: Worker) -> None:
+def test_pooling(dtype: type, device: Device) -> None:
     x = np.random.default_rng(0).integers(0, 100, (1, 7, 6, 3)).astype(dtype)
     how = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
     y = last(case("MaxPool", [np.ascontiguousarray(np.moveaxis(x, -1, 1))], how, opset=17).expected()[0])
-    legalized(RULE, contrib("NhwcMaxPool", [x], y, **how), [y], worker=worker)
+    legalized(RULE, contrib("NhwcMaxPool", [x], y, **how), [y], device=device)
 
 
 @given(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.contrib.elementary import SpellOut
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -46,10 +46,10 @@ def contrib(operator: str, *inputs: Array, constants: tuple[int, ...] = (), **at
     ],
 )
 def test_each_operator(
-    operator: str, inputs: list[Array], constants: tuple[int, ...], attributes: dict[str, Any], worker: Worker
+    operator: str, inputs: list[Array], constants: tuple[int, ...], attributes: dict[str, Any], device: Device
 ) -> None:
     source = contrib(operator, *inputs, constants=constants, **attributes)
-    legalized(RULE, source, source.expected(), worker=worker if operator != "Range" else None, rtol=1e-4, atol=1e-5)
+    legalized(RULE, source, source.expected(), device=device if operator != "Range" else None, rtol=1e-4, atol=1e-5)
 
 
 def test_half_precision_is_rounded_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.contrib.fused import (
     DecomposeBiasSoftmax,
@@ -29,6 +26,7 @@ from passes.legalize.contrib.normalization import (
     DecomposeSkipNormalization,
 )
 from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits, unpack
+from tests.passes.device import Device
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
 from tests.passes.legalize.one_node import case, declare, legalized
 from tests.passes.rewriting import Array, apply, operators, run
@@ -36,14 +34,6 @@ from tests.passes.rewriting import Array, apply, operators, run
 B, S, D = 2, 3, 8
 X = {"x": random(B, S, D)}
 OPSETS = [13, 17, 20]
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One worker for all tests of the module."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 class TestFusedMatMul:
@@ -59,10 +49,10 @@ class TestFusedMatMul:
         ],
     )
     def test_transposes(
-        self, a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], worker: Worker
+        self, a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], device: Device
     ) -> None:
         made = holds(
-            DecomposeFusedMatMul(), "FusedMatMul", {"a": random(*a), "b": random(*b)}, ("y",), attributes, worker=worker
+            DecomposeFusedMatMul(), "FusedMatMul", {"a": random(*a), "b": random(*b)}, ("y",), attributes, device=device
         )
         assert made.count("MatMul") == 1
         assert ("Mul" in made) == ("alpha" in attributes)
@@ -95,11 +85,11 @@ class TestFusedActivation:
             ("Softsign", {}),
         ],
     )
-    def test_gemm(self, activation: str, parameters: dict[str, float], worker: Worker) -> None:
+    def test_gemm(self, activation: str, parameters: dict[str, float], device: Device) -> None:
         own = {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}
         attributes = own | {"activation": activation} | {f"activation_{name}": x for name, x in parameters.items()}
         inputs = {"a": random(4, 3), "b": random(5, 4), "c": random(5)}
-        made = holds(DecomposeFusedActivation(), "FusedGemm", inputs, attributes=attributes, worker=worker)
+        made = holds(DecomposeFusedActivation(), "FusedGemm", inputs, attributes=attributes, device=device)
         assert made == ["Gemm", activation]
 
     def test_an_unknown_activation(self) -> None:
@@ -117,13 +107,13 @@ class TestFusedActivation:
         [("Relu", []), ("Clip", [-0.3, 0.4]), ("LeakyRelu", [0.2]), ("HardSigmoid", [0.3, 0.4])],
     )
     @pytest.mark.parametrize("summed", [False, True])
-    def test_conv(self, activation: str, parameters: list[float], summed: bool, worker: Worker) -> None:
+    def test_conv(self, activation: str, parameters: list[float], summed: bool, device: Device) -> None:
         attributes: dict[str, Any] = {"activation": activation, "pads": [1, 1, 1, 1], "strides": [2, 2]}
         if parameters:
             attributes["activation_params"] = parameters
         inputs = {"x": random(1, 3, 5, 5), "w": random(4, 3, 3, 3), "b": None if summed else random(4)}
         inputs |= {"z": random(1, 4, 3, 3)} if summed else {}
-        made = holds(DecomposeFusedActivation(), "FusedConv", inputs, attributes=attributes, worker=worker)
+        made = holds(DecomposeFusedActivation(), "FusedConv", inputs, attributes=attributes, device=device)
         assert made == ["Conv", *(["Add"] if summed else []), activation]
 
 
@@ -133,9 +123,9 @@ class TestGelu:
         ("op_type", "biased"),
         [("Gelu", False), ("BiasGelu", True), ("FastGelu", False), ("FastGelu", True), ("QuickGelu", False)],
     )
-    def test_forms(self, op_type: str, biased: bool, opset: int, worker: Worker) -> None:
+    def test_forms(self, op_type: str, biased: bool, opset: int, device: Device) -> None:
         inputs = X | ({"bias": random(D)} if biased else {})
-        made = holds(DecomposeContribGelu(), op_type, inputs, opset=opset, worker=worker)
+        made = holds(DecomposeContribGelu(), op_type, inputs, opset=opset, device=device)
         assert ("Gelu" in made) == (opset >= 20 and op_type != "QuickGelu")
 
     def test_the_factor_of_quick_gelu(self) -> None:
@@ -186,7 +176,7 @@ class TestNormalization:
     @pytest.mark.parametrize("opset", OPSETS)
     @pytest.mark.parametrize("shape", [(B, S, D), (1, S, D), (S, D)], ids=str)
     @pytest.mark.parametrize("biased", [False, True])
-    def test_skip(self, shape: tuple[int, ...], opset: int, biased: bool, worker: Worker) -> None:
+    def test_skip(self, shape: tuple[int, ...], opset: int, biased: bool, device: Device) -> None:
         inputs = {**X, "skip": random(*shape, seed=2), **self.WEIGHTS, "bias": random(D, seed=3) if biased else None}
         if biased:
             inputs["shift"] = None
@@ -198,16 +188,16 @@ class TestNormalization:
             outputs,
             {"epsilon": 1e-3},
             opset=opset,
-            worker=worker,
+            device=device,
         )
         assert ("LayerNormalization" in made) == (opset >= 17)
 
     @pytest.mark.parametrize("biased", [False, True])
-    def test_skip_simplified(self, biased: bool, worker: Worker) -> None:
+    def test_skip_simplified(self, biased: bool, device: Device) -> None:
         inputs = {**X, "skip": random(B, S, D, seed=2), "scale": random(D), "bias": random(D) if biased else None}
         outputs = ("y", "", "", "total") if biased else ("y",)
         rule = DecomposeSkipNormalization()
-        holds(rule, "SkipSimplifiedLayerNormalization", inputs, outputs, worker=worker)
+        holds(rule, "SkipSimplifiedLayerNormalization", inputs, outputs, device=device)
 
     def test_the_mean_output(self) -> None:
         inputs = {**X, "skip": random(B, S, D), **self.WEIGHTS}
@@ -234,7 +224,7 @@ class TestNormalization:
         assert DecomposeSkipNormalization().run(model, Context()).rewrites
 
     @pytest.mark.parametrize(("axis", "shape"), [(-1, (D,)), (1, (S, D))])
-    def test_simplified(self, axis: int, shape: tuple[int, ...], worker: Worker) -> None:
+    def test_simplified(self, axis: int, shape: tuple[int, ...], device: Device) -> None:
         holds(
             DecomposeSimplifiedLayerNormalization(),
             "SimplifiedLayerNormalization",
@@ -242,12 +232,12 @@ class TestNormalization:
             ("y", "inverse"),
             {"axis": axis, "epsilon": 1e-3},
             domain="",
-            worker=worker,
+            device=device,
         )
 
     @pytest.mark.parametrize("opset", OPSETS)
     @pytest.mark.parametrize("form", ["plain", "masked", "without segments"])
-    def test_embed(self, form: str, opset: int, worker: Worker) -> None:
+    def test_embed(self, form: str, opset: int, device: Device) -> None:
         generator = np.random.default_rng(0)
         segments = form != "without segments"
         inputs = {
@@ -267,14 +257,14 @@ class TestNormalization:
             ("y", "count", "total"),
             opset=opset,
             dtypes={"count": onnx.TensorProto.INT32},
-            worker=worker,
+            device=device,
         )
 
 
 class TestQEmbedLayerNormalization:
     @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
     @pytest.mark.parametrize("more", [False, True])
-    def test_tables_of_8_bits(self, dtype: type, more: bool, worker: Worker) -> None:
+    def test_tables_of_8_bits(self, dtype: type, more: bool, device: Device) -> None:
         numbers = np.random.default_rng(0)
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
         tables = {"words": (20, D), "positions": (5, D), "segments": (2, D), "gamma": (D,), "beta": (D,)}
@@ -299,7 +289,7 @@ class TestQEmbedLayerNormalization:
             inputs,
             ("y", "count"),
             dtypes={"count": onnx.TensorProto.INT32},
-            worker=worker,
+            device=device,
         )
 
 
@@ -308,21 +298,21 @@ class TestBiasSoftmax:
 
     @pytest.mark.parametrize(("axis", "shape"), [(3, (2, 1, 1, 5)), (-1, (4, 5)), (2, (2, 1, 4, 5)), (1, (5,))])
     @pytest.mark.parametrize("opset", [11, 17])
-    def test_over_several_axes(self, axis: int, shape: tuple[int, ...], opset: int, worker: Worker) -> None:
+    def test_over_several_axes(self, axis: int, shape: tuple[int, ...], opset: int, device: Device) -> None:
         x, bias = random(2, 3, 4, 5), random(*shape, seed=1)
         total = (x + bias).reshape(int(np.prod(x.shape[:axis])), -1)
         weights = np.exp(total - total.max(axis=1, keepdims=True))
         y = (weights / weights.sum(axis=1, keepdims=True)).reshape(x.shape)
         attributes = {"axis": axis, "is_inner_broadcast": int(len(shape) == 4)}
         source = case("BiasSoftmax", [x, bias], attributes, domain="com.microsoft", opset=opset)
-        legalized(DecomposeBiasSoftmax(), declare(source, [y]), [y], worker=worker)
+        legalized(DecomposeBiasSoftmax(), declare(source, [y]), [y], device=device)
 
 
 class TestMatMulNBits:
     @pytest.mark.parametrize("bits", [2, 4, 8])
     @pytest.mark.parametrize("columns", [32, 40])
     @pytest.mark.parametrize("zeros", ["middle", "packed", "float"])
-    def test_unpacks(self, bits: int, columns: int, zeros: str, worker: Worker) -> None:
+    def test_unpacks(self, bits: int, columns: int, zeros: str, device: Device) -> None:
         if bits == 8 and zeros == "float":
             zeros = "packed"  # ONNX Runtime takes no others there
         inputs, attributes = self.product(bits, columns, zeros)
@@ -332,7 +322,7 @@ class TestMatMulNBits:
             inputs,
             attributes=attributes,
             constants=("w", "zeros"),
-            worker=worker,
+            device=device,
             tolerance=1e-3,
         )
         assert ("DequantizeLinear" in made) == (zeros != "float")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.contrib.group_norm import DecomposeGroupNorm
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,16 +33,16 @@ class TestGroupNorm:
     X, GAMMA, BETA = 3 * normal(2, 4, 5, 6) + 1, normal(6), normal(6, seed=1)
 
     @pytest.mark.parametrize("silu", [False, True])
-    def test_channels_last(self, silu: bool, worker: Worker) -> None:
+    def test_channels_last(self, silu: bool, device: Device) -> None:
         y = group_norm(self.X, self.GAMMA, self.BETA, 3, epsilon=1e-3, silu=silu)
         source = one("GroupNorm", [self.X, self.GAMMA, self.BETA], [y], groups=3, activation=int(silu), epsilon=1e-3)
-        assert "Sigmoid" in legalized(RULE, source, [y], worker=worker) or not silu
+        assert "Sigmoid" in legalized(RULE, source, [y], device=device) or not silu
 
-    def test_channels_first(self, worker: Worker) -> None:
+    def test_channels_first(self, device: Device) -> None:
         y = np.moveaxis(group_norm(self.X, self.GAMMA, self.BETA, 2), -1, 1)
         inputs = [np.ascontiguousarray(np.moveaxis(self.X, -1, 1)), self.GAMMA, self.BETA]
         source = one("GroupNorm", inputs, [y], groups=2, activation=0, channels_last=0)
-        legalized(RULE, source, [y], worker=worker)
+        legalized(RULE, source, [y], device=device)
 
     def test_half_precision_is_rounded_once(self) -> None:
         x = self.X.astype(np.float16)
@@ -55,7 +55,7 @@ class TestSkipGroupNorm:
     X, SKIP, GAMMA, BETA, BIAS = normal(2, 3, 2, 4), normal(2, 3, 2, 4, seed=1), *(normal(4, seed=i) for i in range(3))
 
     @pytest.mark.parametrize("shape", [(2, 3, 2, 4), (2, 1, 1, 4), (2, 4)])
-    def test_sum_output(self, shape: tuple[int, ...], worker: Worker) -> None:
+    def test_sum_output(self, shape: tuple[int, ...], device: Device) -> None:
         skip = normal(*shape)
         total = self.X + skip.reshape(2, 1, 1, 4) if len(shape) == 2 else self.X + skip
         total = total + self.BIAS
@@ -63,7 +63,7 @@ class TestSkipGroupNorm:
         source = one(
             "SkipGroupNorm", [self.X, self.GAMMA, self.BETA, skip, self.BIAS], expected, groups=2, activation=1
         )
-        legalized(RULE, source, expected, worker=worker)
+        legalized(RULE, source, expected, device=device)
 
     def test_without_a_bias(self) -> None:
         expected = [group_norm(self.X + self.SKIP, self.GAMMA, self.BETA, 4)]

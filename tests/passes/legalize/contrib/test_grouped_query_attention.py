@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.contrib.grouped_query_attention import DecomposeGroupQueryAttention
+from tests.passes.device import Device
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
 from tests.passes.rewriting import Array, run
 
@@ -23,14 +21,6 @@ N, K, H = 4, 2, 16
 OUTPUTS = ("y", "present_key", "present_value")
 CACHES = {"cos": random(16, H // 2), "sin": random(16, H // 2, seed=1)}
 OPERATOR = "GroupQueryAttention"
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One worker for all tests of the module."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def step(
@@ -52,7 +42,7 @@ def step(
     return inputs | {name: more.get(name) for name in names[: last + 1]}
 
 
-def check(inputs: dict[str, Array | None], worker: Worker | None = None, **attributes: Any) -> list[str]:
+def check(inputs: dict[str, Array | None], device: Device | None = None, **attributes: Any) -> list[str]:
     heads = {"num_heads": N, "kv_num_heads": K}
     return holds(
         DecomposeGroupQueryAttention(),
@@ -60,7 +50,7 @@ def check(inputs: dict[str, Array | None], worker: Worker | None = None, **attri
         inputs,
         OUTPUTS,
         heads | attributes,
-        worker=worker,
+        device=device,
         constants=("total",),
     )
 
@@ -79,15 +69,15 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_steps(name: str, packed: bool, worker: Worker) -> None:
-    made = check(step(*STEPS[name], packed=packed), worker)
+def test_steps(name: str, packed: bool, device: Device) -> None:
+    made = check(step(*STEPS[name], packed=packed), device)
     assert "Expand" not in made  # keys that several heads share are not copied
     assert made.count("Split") == 0
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_rotated(name: str, worker: Worker) -> None:
-    check(step(*STEPS[name], **CACHES), worker, do_rotary=1, rotary_interleaved=int("one" in name))
+def test_rotated(name: str, device: Device) -> None:
+    check(step(*STEPS[name], **CACHES), device, do_rotary=1, rotary_interleaved=int("one" in name))
 
 
 @pytest.mark.parametrize("name", ["a prompt", "a padded prompt", "one token into a buffer"])
@@ -101,18 +91,18 @@ def test_rotated(name: str, worker: Worker) -> None:
     ],
     ids=lambda each: next(iter(each)),
 )
-def test_attributes(name: str, attributes: dict[str, Any], worker: Worker) -> None:
-    check(step(*STEPS[name]), worker, **attributes)
+def test_attributes(name: str, attributes: dict[str, Any], device: Device) -> None:
+    check(step(*STEPS[name]), device, **attributes)
 
 
-def test_a_sink_for_each_head(worker: Worker) -> None:
-    check(step(3, 3, [3, 3], sink=random(N)), worker)
+def test_a_sink_for_each_head(device: Device) -> None:
+    check(step(3, 3, [3, 3], sink=random(N)), device)
 
 
 @pytest.mark.parametrize("name", ["a prompt", "one token into a buffer"])
-def test_a_bias(name: str, worker: Worker) -> None:
+def test_a_bias(name: str, device: Device) -> None:
     length, total, ends, past = STEPS[name]
-    check(step(length, total, ends, past, bias=random(1, N, length, total)), worker)
+    check(step(length, total, ends, past, bias=random(1, N, length, total)), device)
 
 
 @pytest.mark.parametrize(

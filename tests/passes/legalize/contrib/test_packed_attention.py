@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.contrib.packed_attention import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -53,18 +53,18 @@ class TestPackedMultiHeadAttention:
     Q, K, V = normal(6, 8), normal(6, 8, seed=1), normal(6, 4, seed=2)
     BIAS = normal(20, seed=3)
 
-    def test_with_a_bias(self, worker: Worker) -> None:
+    def test_with_a_bias(self, device: Device) -> None:
         parts = [x + b for x, b in zip((self.Q, self.K, self.V), np.split(self.BIAS, [8, 16]), strict=True)]
         y = attention(*parts, heads=2, lengths=LENGTHS)
         source = packed("PackedMultiHeadAttention", [self.Q, self.K, self.V, self.BIAS], y, LENGTHS, num_heads=2)
-        legalized(UNPACK, source, [y], worker=worker)
+        legalized(UNPACK, source, [y], device=device)
 
-    def test_packed_queries_keys_and_values(self, worker: Worker) -> None:
+    def test_packed_queries_keys_and_values(self, device: Device) -> None:
         x = normal(6, 2, 3, 4)
         q, k, v = (x[:, :, i].reshape(6, 8) for i in range(3))
         y = attention(q, k, v, heads=2, lengths=LENGTHS, scale=0.3)
         source = packed("PackedMultiHeadAttention", [x, None, None, None], y, LENGTHS, num_heads=2, scale=0.3)
-        legalized(UNPACK, source, [y], worker=worker)
+        legalized(UNPACK, source, [y], device=device)
 
     def test_a_bias_of_the_scores(self) -> None:
         inputs = [self.Q, self.K, self.V, None, offsets(LENGTHS, 3), ends(LENGTHS), normal(1, 2, 3, 3)]
@@ -79,21 +79,21 @@ class TestPackedMultiHeadAttention:
 
 class TestPackedAttention:
     @pytest.mark.parametrize("widths", [None, [8, 8, 4]])
-    def test_a_projection(self, widths: list[int] | None, worker: Worker) -> None:
+    def test_a_projection(self, widths: list[int] | None, device: Device) -> None:
         ends_ = np.cumsum(widths or [8, 8, 8])
         x, weights, bias = normal(6, 5), normal(5, int(ends_[-1])), normal(int(ends_[-1]), seed=1)
         y = attention(*np.split(x @ weights + bias, ends_[:-1], axis=1), heads=2, lengths=LENGTHS)
         how: dict[str, Any] = {"num_heads": 2} | ({"qkv_hidden_sizes": widths} if widths else {})
-        legalized(UNPACK, packed("PackedAttention", [x, weights, bias], y, LENGTHS, **how), [y], worker=worker)
+        legalized(UNPACK, packed("PackedAttention", [x, weights, bias], y, LENGTHS, **how), [y], device=device)
 
 
 class TestRestorePadding:
-    def test_padding_is_zero(self, worker: Worker) -> None:
+    def test_padding_is_zero(self, device: Device) -> None:
         x, places = normal(6, 4), offsets(LENGTHS, 4)
         y = np.zeros((12, 4), np.float32)
         y[places.ravel()[:6]] = x
         source = declare(case("RestorePadding", [x, places], domain="com.microsoft", opset=17), [y.reshape(3, 4, 4)])
-        legalized(RESTORE, source, [y.reshape(3, 4, 4)], worker=worker)
+        legalized(RESTORE, source, [y.reshape(3, 4, 4)], device=device)
 
 
 @given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4), heads=st.integers(1, 3), size=st.integers(1, 4))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.contrib.relative_bias import RULES, buckets
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,9 +38,9 @@ def positions(table: Array, queries: int, keys: int, farthest: int, both_ways: b
 
 class TestRelativePositionBias:
     @pytest.mark.parametrize("both_ways", [False, True])
-    def test_t5(self, both_ways: bool, worker: Worker) -> None:
+    def test_t5(self, both_ways: bool, device: Device) -> None:
         source, y = positions(normal(32, 3), 40, 40, 128, both_ways)
-        assert legalized(POSITIONS, source, [y], worker=worker, rtol=0, atol=0) == ["Reshape", "Gather"]
+        assert legalized(POSITIONS, source, [y], device=device, rtol=0, atol=0) == ["Reshape", "Gather"]
 
     def test_lengths_from_the_shape_of_the_output(self) -> None:
         source, y = positions(normal(8, 2), 5, 5, 20, True)
@@ -92,10 +92,10 @@ def gated(
 
 class TestGatedRelativePositionBias:
     @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-    def test_wavlm(self, dtype: type, worker: Worker) -> None:
+    def test_wavlm(self, dtype: type, device: Device) -> None:
         shapes = [(2, 5, 12), (12,), (1, 3, 5, 5), (4, 8), (8,), (1, 3, 1, 1)]
         source, y = gated(*(normal(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)), heads=3)  # type: ignore[arg-type]
-        legalized(GATED, source, [y], worker=worker if dtype is np.float32 else None, rtol=1e-3, atol=2e-3)
+        legalized(GATED, source, [y], device=device if dtype is np.float32 else None, rtol=1e-3, atol=2e-3)
 
     def test_packed_tokens(self) -> None:
         inputs = [normal(7, 12), normal(12), normal(1, 3, 5, 5), normal(4, 8), normal(8), normal(1, 3, 1, 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -13,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.control_flow.functions import ExpandFunctions
-from tests.passes.legalize.contrib_nodes import by_migraphx, random
+from tests.passes.device import Device
+from tests.passes.legalize.contrib_nodes import random
 from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
 
 
@@ -32,14 +30,6 @@ class Once(ExpandFunctions):
         """Those given."""
         found: frozenset[tuple[str, str]] = self._names  # type: ignore[attr-defined]
         return found
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One worker for all tests of the module."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 class TestOperators:
@@ -70,7 +60,7 @@ class TestExpands:
         apply(Once("Elu"), m)
         assert {value.dtype for value in m.graph.initializers.values()} == {ir.DataType.DOUBLE}
 
-    def test_a_body_that_is_built_for_the_node(self, worker: Worker) -> None:
+    def test_a_body_that_is_built_for_the_node(self, device: Device) -> None:
         x, scale = random(2, 3, 4), random(4)
         m = model("(float[2,3,4] x, float[4] s) => (float[2,3,4] y) { y = RMSNormalization(x, s) }", opset=23)
         apply(ExpandFunctions(), m, inputs={"x": x, "s": scale})
@@ -78,7 +68,7 @@ class TestExpands:
         assert not {"Shape", "Size", "ConstantOfShape"}.intersection(operators(m))  # known shapes are computed
         proto = ir.to_proto(m)
         np.testing.assert_allclose(
-            by_migraphx(proto, worker, {"x": x, "s": scale})[0], run(proto, {"x": x, "s": scale})["y"], 1e-5, 1e-5
+            device.run(proto, {"x": x, "s": scale})[0], run(proto, {"x": x, "s": scale})["y"], 1e-5, 1e-5
         )
 
     def test_shapes_that_are_open_stay_arithmetic(self) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.bitwise import BitwiseByArithmetic, ShiftByArithmetic
-from tests.passes.dtypes import T, chain, on_migraphx, on_onnx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 INTEGERS = {
@@ -40,13 +40,13 @@ def numbers(name: str, shape: tuple[int, ...], seed: int = 0) -> Array:
 
 class TestBitwise:
     @pytest.mark.parametrize(("op_type", "count"), [("BitwiseNot", 1), ("BitwiseOr", 2), ("BitwiseXor", 2)])
-    def test_all_dtypes(self, op_type: str, count: int, worker: Worker) -> None:
+    def test_all_dtypes(self, op_type: str, count: int, device: Device) -> None:
         for name in INTEGERS:
             arrays = [numbers(name, (4, 5), seed) for seed in range(count)]
             m, inputs = single(op_type, arrays, [INTEGERS[name]], opset=18)
             expected = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(BitwiseByArithmetic(), m)
-            same(on_migraphx(proto, inputs, worker), expected)
+            same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
     def test_operators(self) -> None:
@@ -85,7 +85,7 @@ class TestBitwise:
 
 class TestShifts:
     @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
-    def test_all_amounts(self, direction: str, worker: Worker) -> None:
+    def test_all_amounts(self, direction: str, device: Device) -> None:
         for name in UNSIGNED:
             bits = np.iinfo(name).bits
             x = np.repeat(numbers(name, (6, 1)), bits, 1)
@@ -93,11 +93,11 @@ class TestShifts:
             m, inputs = single("BitShift", [x, amount], [INTEGERS[name]], opset=11, direction=direction)
             expected = on_onnx(ir.to_proto(m), inputs)
             proto = rewritten(ShiftByArithmetic(), m)
-            same(on_migraphx(proto, inputs, worker), expected)
+            same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
     @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
-    def test_shift_by_all_bits(self, direction: str, worker: Worker) -> None:
+    def test_shift_by_all_bits(self, direction: str, device: Device) -> None:
         for name in UNSIGNED:
             info = np.iinfo(name)
             amount = np.array([info.bits, info.bits + 1, info.max // 2 + 1, info.max], name)
@@ -105,7 +105,7 @@ class TestShifts:
                 "BitShift", [numbers(name, (4,)), amount], [INTEGERS[name]], opset=11, direction=direction
             )
             proto = rewritten(ShiftByArithmetic(), m)
-            same(on_migraphx(proto, inputs, worker), [np.zeros(4, name)])
+            same(device.run(proto, inputs), [np.zeros(4, name)])
 
     @settings(max_examples=40, deadline=None)
     @given(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.cumulative import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
 (RULE,) = RULES
@@ -23,9 +23,9 @@ def running(operator: str, x: np.ndarray, axis: int, *, exclusive: int = 0, reve
 
 
 @pytest.mark.parametrize("operator", OPSETS)
-def test_all_forms(operator: str, worker: Worker) -> None:
+def test_all_forms(operator: str, device: Device) -> None:
     for exclusive, reverse, axis in product((0, 1), (0, 1), (0, 1, -1)):
-        legalized(RULE, running(operator, normal(2, 5, 3), axis, exclusive=exclusive, reverse=reverse), worker=worker)
+        legalized(RULE, running(operator, normal(2, 5, 3), axis, exclusive=exclusive, reverse=reverse), device=device)
 
 
 def test_rounds_are_the_logarithm_of_the_length() -> None:
@@ -35,9 +35,9 @@ def test_rounds_are_the_logarithm_of_the_length() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64, np.float16])
-def test_dtypes(dtype: type, worker: Worker) -> None:
+def test_dtypes(dtype: type, device: Device) -> None:
     legalized(
-        RULE, running("CumProd", normal(7, dtype=dtype), 0), worker=worker, atol=1e-3 if dtype == np.float16 else 0
+        RULE, running("CumProd", normal(7, dtype=dtype), 0), device=device, atol=1e-3 if dtype == np.float16 else 0
     )
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.einsum import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 (RULE,) = RULES
@@ -48,9 +48,9 @@ def einsum(equation: str, shapes: list[tuple[int, ...]], dtype: type = np.float3
     return declare(case("Einsum", arrays, {"equation": equation}, opset=17), [expected]), [expected]
 
 
-def test_all_forms(worker: Worker) -> None:
+def test_all_forms(device: Device) -> None:
     for equation, shapes in EQUATIONS:
-        legalized(RULE, *einsum(equation, shapes), worker=worker)
+        legalized(RULE, *einsum(equation, shapes), device=device)
 
 
 def test_a_product_of_matrices_is_one() -> None:
@@ -60,12 +60,12 @@ def test_a_product_of_matrices_is_one() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.float64, np.float16])
-def test_dtypes(dtype: type, worker: Worker) -> None:
+def test_dtypes(dtype: type, device: Device) -> None:
     tolerance = 1e-2 if dtype == np.float16 else 1e-6
     source, expected = einsum("ij,jk->ik", [(2, 3), (3, 4)], dtype)
     if dtype == np.float16:
-        worker = None  # MIGraphX cuts off what ONNX Runtime rounds
-    legalized(RULE, source, expected, worker=worker, atol=tolerance)
+        device = None  # MIGraphX cuts off what ONNX Runtime rounds
+    legalized(RULE, source, expected, device=device, atol=tolerance)
 
 
 @pytest.mark.parametrize(

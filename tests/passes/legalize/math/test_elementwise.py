@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.math.elementwise import RULES
-from tests.passes.legalize.one_node import agree, case, legalized, normal, on_migraphx, skipped
+from tests.passes.device import Device
+from tests.passes.legalize.one_node import agree, case, legalized, normal, skipped
 
 CLIP, MOD = RULES
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
@@ -19,22 +19,22 @@ INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int6
 
 class TestClip:
     @pytest.mark.parametrize("limits", [(-1, 2), (-1, None), (None, 2), (2, -1)])
-    def test_limits(self, limits: tuple[int | None, int | None], worker: Worker) -> None:
+    def test_limits(self, limits: tuple[int | None, int | None], device: Device) -> None:
         given = [None if limit is None else np.array(limit, np.float32) for limit in limits]
-        legalized(CLIP, case("Clip", [normal(3, 4) * 3, *given]), worker=worker)
+        legalized(CLIP, case("Clip", [normal(3, 4) * 3, *given]), device=device)
         if limits == (2, -1):
             return  # ONNX Runtime takes no such attributes
         named = {name: float(limit) for name, limit in zip(("min", "max"), limits, strict=True) if limit is not None}
         for opset in (6, 10):
-            legalized(CLIP, case("Clip", [normal(3, 4) * 3], named, opset=opset), worker=worker)
+            legalized(CLIP, case("Clip", [normal(3, 4) * 3], named, opset=opset), device=device)
 
     def test_no_limits(self) -> None:
         assert legalized(CLIP, case("Clip", [normal(3)])) == ["Identity"]
 
     @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float16, np.float64])
-    def test_dtypes(self, dtype: type, worker: Worker) -> None:
+    def test_dtypes(self, dtype: type, device: Device) -> None:
         limits = [np.array(2, dtype), np.array(5, dtype)]
-        assert legalized(CLIP, case("Clip", [normal(9, dtype=dtype), *limits]), worker=worker) == ["Max", "Min"]
+        assert legalized(CLIP, case("Clip", [normal(9, dtype=dtype), *limits]), device=device) == ["Max", "Min"]
 
     def test_large_integers(self) -> None:
         limits = [np.array(-(2**39) - 1), np.array(2**61 + 1)]
@@ -43,24 +43,24 @@ class TestClip:
 
 class TestMod:
     @pytest.mark.parametrize("dtype", INTEGERS)
-    def test_integers(self, dtype: type, worker: Worker) -> None:
+    def test_integers(self, dtype: type, device: Device) -> None:
         x, y = normal(4, 5, dtype=dtype) * dtype(5), normal(5, dtype=dtype, seed=1)
         y[y == 0] = 3
         for attributes in ({}, {"fmod": 1}):
-            legalized(MOD, case("Mod", [x, y], attributes, opset=13), worker=worker)
+            legalized(MOD, case("Mod", [x, y], attributes, opset=13), device=device)
 
-    def test_large_integers(self, worker: Worker) -> None:
+    def test_large_integers(self, device: Device) -> None:
         x, y = np.array([2**53 + 1, -(2**53) - 1, 2**62 + 3]), np.array([10, 10, -7])
-        legalized(MOD, case("Mod", [x, y]), worker=worker)
+        legalized(MOD, case("Mod", [x, y]), device=device)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-    def test_floats(self, dtype: type, worker: Worker) -> None:
+    def test_floats(self, dtype: type, device: Device) -> None:
         x = np.array([5.5, -5.5, 5.5, -5.5, 4, -3, 3, np.inf, 1, np.nan], dtype)
         y = np.array([2, 2, -2, -2, 2, np.inf, -np.inf, 2, 0, 2], dtype)
         source = case("Mod", [x, y], opset=28)
         model = source.model
         assert MOD.run(model, Context()).rewrites
-        (actual,) = on_migraphx(ir.to_proto(model), source.feeds, worker)
+        (actual,) = device.run(ir.to_proto(model), source.feeds)
         with np.errstate(invalid="ignore"):
             agree(actual, np.mod(x, y), 1e-6, 0)
 

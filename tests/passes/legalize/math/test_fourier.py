@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.fourier import MultiplyDft, MultiplyStft, Transform
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import declared, left, legal
 from tests.passes.rewriting import Array, operators
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def signal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
@@ -31,40 +20,40 @@ def signal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("inverse", [0, 1])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_transforms(worker: Worker, parts: int, inverse: int, dtype: str) -> None:
+def test_transforms(device: Device, parts: int, inverse: int, dtype: str) -> None:
     x = signal(2, 5, parts, dtype=dtype)
     y = declared("y", signal(2, 5, 2, dtype=dtype))
-    result = legal(MultiplyDft(), worker, f"y = DFT<inverse = {inverse}>(x)", {"x": x}, y, opset=20)
+    result = legal(MultiplyDft(), device, f"y = DFT<inverse = {inverse}>(x)", {"x": x}, y, opset=20)
     assert operators(result.model) == ["Reshape", "MatMul", "Reshape"]
 
 
-def test_half_spectra_and_back(worker: Worker) -> None:
+def test_half_spectra_and_back(device: Device) -> None:
     y = "float[2,4,2] y"
-    legal(MultiplyDft(), worker, "y = DFT<onesided = 1>(x)", {"x": signal(2, 7, 1)}, y, opset=20)
+    legal(MultiplyDft(), device, "y = DFT<onesided = 1>(x)", {"x": signal(2, 7, 1)}, y, opset=20)
     nodes = "y = DFT<onesided = 1, inverse = 1>(x)"
-    legal(MultiplyDft(), worker, nodes, {"x": signal(2, 4, 2)}, "float[2,6,1] y", opset=20)
+    legal(MultiplyDft(), device, nodes, {"x": signal(2, 4, 2)}, "float[2,6,1] y", opset=20)
     nodes = "y = DFT<onesided = 1, inverse = 1>(x, n)"
-    legal(MultiplyDft(), worker, nodes, {"x": signal(2, 4, 2)}, "float[2,7,1] y", opset=20, n=np.array(7))
+    legal(MultiplyDft(), device, nodes, {"x": signal(2, 4, 2)}, "float[2,7,1] y", opset=20, n=np.array(7))
 
 
 @pytest.mark.parametrize(("opset", "nodes"), [(17, "y = DFT(x)"), (20, "y = DFT(x, , a)")])
-def test_the_axis_by_opset(worker: Worker, opset: int, nodes: str) -> None:
+def test_the_axis_by_opset(device: Device, opset: int, nodes: str) -> None:
     constants = {} if opset == 17 else {"a": np.array(-3)}
     x = signal(2, 4, 3, 2)
-    result = legal(MultiplyDft(), worker, nodes, {"x": x}, "float[2,4,3,2] y", opset=opset, **constants)
+    result = legal(MultiplyDft(), device, nodes, {"x": x}, "float[2,4,3,2] y", opset=opset, **constants)
     assert operators(result.model) == ["Transpose", "Reshape", "MatMul", "Reshape", "Transpose"]
 
 
 @pytest.mark.parametrize("length", [3, 5, 8])
-def test_signals_are_cut_or_padded(worker: Worker, length: int) -> None:
+def test_signals_are_cut_or_padded(device: Device, length: int) -> None:
     y = f"float[2,{length},2] y"
-    result = legal(MultiplyDft(), worker, "y = DFT(x, n)", {"x": signal(2, 5, 1)}, y, n=np.array(length))
+    result = legal(MultiplyDft(), device, "y = DFT(x, n)", {"x": signal(2, 5, 1)}, y, n=np.array(length))
     assert ("Slice" in operators(result.model)) == (length < 5)
 
 
-def test_a_length_that_the_output_tells(worker: Worker) -> None:
+def test_a_length_that_the_output_tells(device: Device) -> None:
     inputs = {"x": signal(2, 5, 1), "n": np.array(6)}
-    legal(MultiplyDft(), worker, "y = DFT(x, n)", inputs, "float[2,6,2] y")
+    legal(MultiplyDft(), device, "y = DFT(x, n)", inputs, "float[2,6,2] y")
 
 
 @pytest.mark.parametrize("length", [1, 16, 241, 1000])
@@ -100,23 +89,23 @@ STEP = np.array(3)
 
 
 @pytest.mark.parametrize("onesided", [0, 1])
-def test_frames_with_a_constant_window(worker: Worker, onesided: int) -> None:
+def test_frames_with_a_constant_window(device: Device, onesided: int) -> None:
     y = f"float[2,5,{4 if onesided else 6},2] y"
     nodes, window = f"y = STFT<onesided = {onesided}>(x, step, w)", signal(6, seed=1)
-    result = legal(MultiplyStft(), worker, nodes, {"x": signal(2, 20, 1)}, y, step=STEP, w=window)
+    result = legal(MultiplyStft(), device, nodes, {"x": signal(2, 20, 1)}, y, step=STEP, w=window)
     assert operators(result.model) == ["Reshape", "Gather", "Reshape", "MatMul", "Reshape"]
 
 
-def test_frames_with_a_computed_window(worker: Worker) -> None:
+def test_frames_with_a_computed_window(device: Device) -> None:
     nodes, inputs = "y = STFT(x, step, w, n)", {"x": signal(2, 20, 1), "w": signal(6, seed=1)}
-    result = legal(MultiplyStft(), worker, nodes, inputs, "float[2,5,4,2] y", step=STEP, n=np.array(6))
+    result = legal(MultiplyStft(), device, nodes, inputs, "float[2,5,4,2] y", step=STEP, n=np.array(6))
     assert "Mul" in operators(result.model)
 
 
-def test_frames_without_a_window(worker: Worker) -> None:
+def test_frames_without_a_window(device: Device) -> None:
     nodes = "y = STFT<onesided = 0>(x, step, , n)"
     x = signal(2, 20, 2)
-    legal(MultiplyStft(), worker, nodes, {"x": x}, "float[2,5,6,2] y", step=STEP, n=np.array(6))
+    legal(MultiplyStft(), device, nodes, {"x": x}, "float[2,5,6,2] y", step=STEP, n=np.array(6))
 
 
 def test_unsupported_frames() -> None:
@@ -132,7 +121,7 @@ def test_unsupported_frames() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_transform(worker: Worker, data: st.DataObject) -> None:
+def test_any_transform(device: Device, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
     axis = data.draw(st.integers(0, len(sizes) - 1))
     inverse, onesided = data.draw(st.booleans()), data.draw(st.booleans())
@@ -152,8 +141,8 @@ def test_any_transform(worker: Worker, data: st.DataObject) -> None:
     y = declared("y", signal(*shape, dtype=dtype))
     if data.draw(st.booleans()):
         constants["a"] = np.array(written)
-        legal(MultiplyDft(), worker, f"y = DFT<{attributes}>(x, n, a)", {"x": x}, y, opset=20, **constants)
+        legal(MultiplyDft(), device, f"y = DFT<{attributes}>(x, n, a)", {"x": x}, y, opset=20, **constants)
     else:
         legal(
-            MultiplyDft(), worker, f"y = DFT<axis = {written}, {attributes}>(x, n)", {"x": x}, y, opset=17, **constants
+            MultiplyDft(), device, f"y = DFT<axis = {written}, {attributes}>(x, n)", {"x": x}, y, opset=17, **constants
         )

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.math.integer_products import ExactIntegerProduct, digits_of
-from tests.passes.dtypes import T, on_migraphx, on_onnx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 RULE = ExactIntegerProduct()
@@ -27,7 +27,7 @@ def integers(name: str, shape: tuple[int, ...], seed: int = 0) -> Array:
 
 class TestMatMulInteger:
     @pytest.mark.parametrize("name", DTYPES)
-    def test_zero_points(self, name: str, worker: Worker) -> None:
+    def test_zero_points(self, name: str, device: Device) -> None:
         a, b = integers("uint8", (2, 4, 6)), integers(name, (6, 5), 1)
         for a_zero, b_zero in ((None, None), ((), ()), ((), (5,)), ((1,), None)):
             arrays: list[Array | None] = [a, b, None, None]
@@ -38,37 +38,37 @@ class TestMatMulInteger:
             m, inputs = single("MatMulInteger", arrays, [T.INT32], opset=10)
             expected = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(RULE, m)
-            same(on_migraphx(proto, inputs, worker), expected)
+            same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
-    def test_one_zero_point_a_row(self, worker: Worker) -> None:
+    def test_one_zero_point_a_row(self, device: Device) -> None:
         a, b = integers("uint8", (4, 6)), integers("int8", (6, 5), 1)
         zero = integers("uint8", (4,), 2)
         m, inputs = single("MatMulInteger", [a, b, zero], [T.INT32])
         expected = (a.astype(np.int32) - zero[:, None].astype(np.int32)) @ b.astype(np.int32)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), [expected])
+        same(device.run(rewritten(RULE, m), inputs), [expected])
         a, zero = integers("uint8", (2, 4, 6)), integers("uint8", (2, 4, 1), 2)
         m, inputs = single("MatMulInteger", [a, b, zero], [T.INT32])
         expected = (a.astype(np.int32) - zero.astype(np.int32)) @ b.astype(np.int32)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), [expected])
+        same(device.run(rewritten(RULE, m), inputs), [expected])
 
     @pytest.mark.parametrize("length", [258, 259, 2122, 2123, 9400, 21932])
-    def test_long_sums_of_the_largest_products(self, length: int, worker: Worker) -> None:
+    def test_long_sums_of_the_largest_products(self, length: int, device: Device) -> None:
         a = np.full((1, length), 255, np.uint8)
         b = np.full((length, 2), 255, np.uint8)
         a[0, ::7], b[::5, 1] = 254, 1
         m, inputs = single("MatMulInteger", [a, b], [T.INT32])
         expected = [a.astype(np.int32) @ b.astype(np.int32)]
         proto = rewritten(RULE, m)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
         pieces = {258: 1, 259: 2, 2122: 2, 2123: 3, 9400: 5, 21932: 9}[length]
         assert operators(m).count("MatMul") == pieces
 
-    def test_negative_differences_in_digits(self, worker: Worker) -> None:
+    def test_negative_differences_in_digits(self, device: Device) -> None:
         a, b = integers("uint8", (3, 600)), integers("int8", (600, 3), 1)
         m, inputs = single("MatMulInteger", [a, b, np.array(255, np.uint8), np.array(-128, np.int8)], [T.INT32])
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), expected)
+        same(device.run(rewritten(RULE, m), inputs), expected)
 
     def test_longer_sums_are_unchanged(self) -> None:
         assert digits_of(65793) == 1
@@ -96,7 +96,7 @@ class TestConvInteger:
             {"group": 2, "pads": [1, 1, 1, 1]},
         ],
     )
-    def test_attributes(self, attributes: dict[str, Any], worker: Worker) -> None:
+    def test_attributes(self, attributes: dict[str, Any], device: Device) -> None:
         group = attributes.get("group", 1)
         x, w = integers("uint8", (2, 4, 6, 5)), integers("uint8", (6, 4 // group, 3, 2), 1)
         for several in (False, True):
@@ -106,36 +106,36 @@ class TestConvInteger:
             proto = rewritten(RULE, m)
             same(on_ort(proto, inputs), expected)
             if "auto_pad" not in attributes:
-                same(on_migraphx(proto, inputs, worker), expected)
+                same(device.run(proto, inputs), expected)
 
-    def test_many_channels(self, worker: Worker) -> None:
+    def test_many_channels(self, device: Device) -> None:
         x, w = integers("uint8", (1, 300, 4)), integers("uint8", (2, 300, 2), 1)
         m, inputs = single("ConvInteger", [x, w, np.array(255, np.uint8)], [T.INT32], opset=10)
         expected = on_ort(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), expected)
+        same(device.run(rewritten(RULE, m), inputs), expected)
 
 
 class TestQLinear:
     @pytest.mark.parametrize("name", DTYPES)
-    def test_matmul(self, name: str, worker: Worker) -> None:
+    def test_matmul(self, name: str, device: Device) -> None:
         a, b = integers(name, (2, 3, 8)), integers("int8", (2, 8, 5), 1)
         arrays = [a, f32(0.02), integers(name, (), 4), b, f32(0.03), integers("int8", (), 5), f32(0.9)]
         m, inputs = single("QLinearMatMul", [*arrays, integers(name, (), 6)], [DTYPES[name]])
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(RULE, m)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
-    def test_matmul_by_columns(self, worker: Worker) -> None:
+    def test_matmul_by_columns(self, device: Device) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 5), 1)
         scale = np.linspace(0.01, 0.05, 5).astype(np.float32)
         zeros = integers("int8", (5,), 3)
         arrays = [a, f32(0.02), np.array(100, np.uint8), b, scale, zeros, f32(0.9), np.array(120, np.uint8)]
         m, inputs = single("QLinearMatMul", arrays, [T.UINT8])
         expected = on_ort(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), expected)
+        same(device.run(rewritten(RULE, m), inputs), expected)
 
-    def test_matmul_by_rows(self, worker: Worker) -> None:
+    def test_matmul_by_rows(self, device: Device) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 5), 1)
         scale = np.linspace(0.01, 0.05, 3).astype(np.float32)
         zeros = integers("uint8", (3,), 3)
@@ -144,11 +144,11 @@ class TestQLinear:
         total = (a.astype(int) - zeros[:, None].astype(int)) @ (b.astype(int) - 3)
         real = total.astype(np.float32) * (scale[:, None] * f32(0.02) / f32(0.9))
         expected = np.clip(np.rint(real) + 120, 0, 255).astype(np.uint8)
-        same(on_migraphx(rewritten(RULE, m), inputs, worker), [expected])
+        same(device.run(rewritten(RULE, m), inputs), [expected])
 
     @pytest.mark.parametrize("several", [False, True])
     @pytest.mark.parametrize("bias", [False, True])
-    def test_conv(self, several: bool, bias: bool, worker: Worker) -> None:
+    def test_conv(self, several: bool, bias: bool, device: Device) -> None:
         x, w = integers("uint8", (1, 3, 6, 6)), integers("int8", (4, 3, 3, 3), 1)
         scale = np.linspace(0.01, 0.05, 4).astype(np.float32) if several else f32(0.02)
         zeros = np.zeros(4, np.int8) if several else np.array(5, np.int8)
@@ -158,7 +158,7 @@ class TestQLinear:
         m, inputs = single("QLinearConv", arrays, [T.UINT8], opset=10, pads=[1, 1, 1, 1])
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(RULE, m)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
     def test_output_scales_per_axis_are_unchanged(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.linear_algebra import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 ELIMINATE, GEMM = RULES
@@ -25,10 +25,10 @@ def inverse(matrix: np.ndarray) -> tuple[Case, list[np.ndarray]]:
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (2, 4, 4), (2, 2, 5, 5)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_against_lapack(shape: tuple[int, ...], dtype: type, worker: Worker) -> None:
+def test_against_lapack(shape: tuple[int, ...], dtype: type, device: Device) -> None:
     matrix = normal(*shape, dtype=dtype)
-    legalized(ELIMINATE, *determinant(matrix), worker=worker, rtol=1e-3, atol=1e-4)
-    legalized(ELIMINATE, *inverse(matrix), worker=worker, rtol=1e-3, atol=1e-4)
+    legalized(ELIMINATE, *determinant(matrix), device=device, rtol=1e-3, atol=1e-4)
+    legalized(ELIMINATE, *inverse(matrix), device=device, rtol=1e-3, atol=1e-4)
 
 
 def test_against_onnx_runtime() -> None:
@@ -36,15 +36,15 @@ def test_against_onnx_runtime() -> None:
     legalized(ELIMINATE, inverse(normal(2, 3, 3))[0], rtol=1e-3, atol=1e-4)
 
 
-def test_zeros_on_the_diagonal(worker: Worker) -> None:
+def test_zeros_on_the_diagonal(device: Device) -> None:
     matrix = np.array([[0, 1, 0, 0], [0, 0, 2, 0], [3, 0, 0, 1], [0, 0, 0, 4]], np.float32)
-    legalized(ELIMINATE, *determinant(matrix), worker=worker)
-    legalized(ELIMINATE, *inverse(matrix), worker=worker)
+    legalized(ELIMINATE, *determinant(matrix), device=device)
+    legalized(ELIMINATE, *inverse(matrix), device=device)
 
 
-def test_singular_matrices(worker: Worker) -> None:
+def test_singular_matrices(device: Device) -> None:
     for matrix in (np.zeros((3, 3), np.float32), np.ones((4, 4), np.float32)):
-        legalized(ELIMINATE, *determinant(matrix), worker=worker)
+        legalized(ELIMINATE, *determinant(matrix), device=device)
 
 
 def test_two_rows_need_no_elimination() -> None:
@@ -58,11 +58,11 @@ def test_skips() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
-def test_integer_gemm(dtype: type, worker: Worker) -> None:
+def test_integer_gemm(dtype: type, device: Device) -> None:
     a, b, c = normal(2, 3, dtype=dtype), normal(4, 3, dtype=dtype, seed=1), normal(4, dtype=dtype, seed=2)
     for inputs, total in (([a, b, c], 0.5 * (a @ b.T) + 0.25 * c), ([a, b], 0.5 * (a @ b.T))):
         source = case("Gemm", inputs, {"alpha": 0.5, "beta": 0.25, "transB": 1}, opset=13)
-        legalized(GEMM, source, [total.astype(dtype)], worker=worker)
+        legalized(GEMM, source, [total.astype(dtype)], device=device)
 
 
 def test_gemm_unchanged() -> None:

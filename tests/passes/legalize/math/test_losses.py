@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.math.losses import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
 (RULE,) = RULES
@@ -40,17 +40,17 @@ def loss(
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_all_forms(reduction: str, worker: Worker) -> None:
+def test_all_forms(reduction: str, device: Device) -> None:
     for weighted, (ignore, operator, space) in product(
         (False, True), [(None, SCE, ()), (-1, NLL, (4,)), (1, SCE, (2, 1, 3)), (10, NLL, ())]
     ):
         source = loss(operator, reduction, space=space, weighted=weighted, ignore=ignore)
-        legalized(RULE, source, worker=worker)
+        legalized(RULE, source, device=device)
 
 
 @pytest.mark.parametrize("space", [(), (2, 2)])
-def test_logarithms_of_probabilities(space: tuple[int, ...], worker: Worker) -> None:
-    legalized(RULE, loss(SCE, space=space, outputs=2), worker=worker)
+def test_logarithms_of_probabilities(space: tuple[int, ...], device: Device) -> None:
+    legalized(RULE, loss(SCE, space=space, outputs=2), device=device)
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -58,15 +58,15 @@ def test_large_scores_do_not_overflow() -> None:
     legalized(RULE, case(SCE, [scores, np.array([0, 0])], opset=13, outputs=2))
 
 
-def test_an_ignored_score_may_be_infinite(worker: Worker) -> None:
+def test_an_ignored_score_may_be_infinite(device: Device) -> None:
     scores = np.array([[0.5, -np.inf], [0.5, 0.25]], np.float32)
     source = case(NLL, [scores, np.array([1, 1])], {"ignore_index": 1, "reduction": "none"}, opset=13)
-    legalized(RULE, source, [np.zeros(2, np.float32)], worker=worker)
+    legalized(RULE, source, [np.zeros(2, np.float32)], device=device)
 
 
-def test_dtypes_and_opsets(worker: Worker) -> None:
-    legalized(RULE, loss(SCE, labels=np.int32, space=(2,), outputs=2, opset=12), worker=worker)
-    legalized(RULE, loss(NLL, dtype=np.float64, weighted=True, opset=22), worker=worker)
+def test_dtypes_and_opsets(device: Device) -> None:
+    legalized(RULE, loss(SCE, labels=np.int32, space=(2,), outputs=2, opset=12), device=device)
+    legalized(RULE, loss(NLL, dtype=np.float64, weighted=True, opset=22), device=device)
     legalized(RULE, loss(SCE, dtype=np.float16), atol=2e-3, rtol=2e-3)
 
 

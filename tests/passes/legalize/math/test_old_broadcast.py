@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.math.old_broadcast import RULES
-from tests.passes.legalize.one_node import Case, agree, case, normal, on_migraphx, skipped
+from tests.passes.device import Device
+from tests.passes.legalize.one_node import Case, agree, case, normal, skipped
 from tests.passes.rewriting import run
 
 (RULE,) = RULES
 NUMPY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 
-def tiled(source: Case, expected: np.ndarray, worker: Worker | None = None) -> None:
+def tiled(source: Case, expected: np.ndarray, device: Device | None = None) -> None:
     """Neither ONNX Runtime nor ONNX's reference supports opset 6; without broadcasting it is equivalent to 13."""
     model = source.model
     assert RULE.run(model, Context()).rewrites
@@ -31,8 +31,8 @@ def tiled(source: Case, expected: np.ndarray, worker: Worker | None = None) -> N
     newer.CopyFrom(after)
     newer.opset_import[0].version = 13
     agree(next(iter(run(newer, source.feeds).values())), expected, 1e-6, 1e-6)
-    if worker is not None:
-        agree(on_migraphx(after, source.feeds, worker)[0], expected, 1e-6, 1e-6)
+    if device is not None:
+        agree(device.run(after, source.feeds)[0], expected, 1e-6, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_operators(operator: str, shape: tuple[int, ...], axis: int | None, resh
     tiled(case(operator, [x, y], attributes, opset=6), NUMPY[operator](x, y.reshape(reshaped)))
 
 
-def test_on_migraphx(worker: Worker) -> None:
+def test_on_migraphx(device: Device) -> None:
     x, y = normal(2, 3, dtype=np.float64), normal(2, 1, dtype=np.float64)
-    tiled(case("Add", [x, y], {"broadcast": 1, "axis": 0}, opset=6), x + y, worker)
+    tiled(case("Add", [x, y], {"broadcast": 1, "axis": 0}, opset=6), x + y, device)
     for shape in ((2, 3), (2, 3, 4), (2, 3, 4, 5)):
         x, slope = normal(*shape), normal(3, seed=1)
         expected = np.where(x < 0, x * slope.reshape(3, *(1 for _ in shape[2:])), x)
-        tiled(case("PRelu", [x, slope], opset=6), expected, worker)
+        tiled(case("PRelu", [x, slope], opset=6), expected, device)
 
 
 def test_unchanged() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.math.reductions import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import case, legalized, normal, skipped
 
 FOLD, STABILIZE = RULES
@@ -73,10 +73,10 @@ class TestEmptyReductions:
 
 
 class TestLogSumExp:
-    def test_overflow(self, worker: Worker) -> None:
+    def test_overflow(self, device: Device) -> None:
         x = np.array([[1000, 999], [-1000, -1001], [-np.inf, 3]], np.float32)
         source = case("ReduceLogSumExp", [x, np.array([1])], {"keepdims": 0}, constants=[1])
-        found = legalized(STABILIZE, source, worker=worker)
+        found = legalized(STABILIZE, source, device=device)
         assert found == ["ReduceMax", "Max", "Min", "Sub", "Exp", "ReduceSum", "Log", "Add", "Squeeze"]
 
     def test_of_infinities(self) -> None:

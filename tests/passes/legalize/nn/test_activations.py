@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.nn.activations import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import case, legalized, normal, skipped
 
 FLATTEN, STABILIZE = RULES
@@ -16,8 +16,8 @@ LARGE = np.array([-1e4, -90, -20, -1e-3, 0, 1e-3, 20, 90, 1e4, np.inf, -np.inf],
 
 
 @pytest.mark.parametrize("opset", [7, 22])
-def test_softplus_of_large_numbers(opset: int, worker: Worker) -> None:
-    found = legalized(STABILIZE, case("Softplus", [LARGE], opset=opset), worker=worker)
+def test_softplus_of_large_numbers(opset: int, device: Device) -> None:
+    found = legalized(STABILIZE, case("Softplus", [LARGE], opset=opset), device=device)
     assert found == ["Relu", "Abs", "Neg", "Exp", "Add", "Log", "Add"]
 
 
@@ -28,8 +28,8 @@ def test_softplus_of_other_dtypes() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_log_softmax_of_large_numbers(axis: int, worker: Worker) -> None:
-    legalized(STABILIZE, case("LogSoftmax", [normal(2, 3) * 1000], {"axis": axis}), worker=worker)
+def test_log_softmax_of_large_numbers(axis: int, device: Device) -> None:
+    legalized(STABILIZE, case("LogSoftmax", [normal(2, 3) * 1000], {"axis": axis}), device=device)
 
 
 def test_log_softmax_over_the_last_axis_of_an_old_opset() -> None:
@@ -39,10 +39,10 @@ def test_log_softmax_over_the_last_axis_of_an_old_opset() -> None:
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
-def test_flat_rows(operator: str, worker: Worker) -> None:
+def test_flat_rows(operator: str, device: Device) -> None:
     for axis in (None, 0, 1, 2, -1, -2):
         attributes = {} if axis is None else {"axis": axis}
-        found = legalized(FLATTEN, case(operator, [normal(2, 3, 4)], attributes, opset=11), worker=worker)
+        found = legalized(FLATTEN, case(operator, [normal(2, 3, 4)], attributes, opset=11), device=device)
         assert found == ["Reshape", operator, "Reshape"]
 
 

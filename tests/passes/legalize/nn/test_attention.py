@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.attention import DecomposeAttention
-from tests.passes.legalize.contrib_nodes import by_migraphx, random
+from tests.passes.device import Device
+from tests.passes.legalize.contrib_nodes import random
 from tests.passes.rewriting import Array, model, operators, reasons, run
 
 NAMES = ("q", "k", "v", "mask", "past_key", "past_value", "lengths")
@@ -27,14 +26,6 @@ B, N, K, S, T, H = 2, 4, 2, 3, 5, 8
 HEADS = {"q": random(B, N, S, H), "k": random(B, K, T, H, seed=1), "v": random(B, K, T, 6, seed=2)}
 FLAT = {"q": random(B, S, N * H), "k": random(B, T, K * H, seed=1), "v": random(B, T, K * 6, seed=2)}
 PAST = {"past_key": random(B, K, 4, H, seed=3), "past_value": random(B, K, 4, 6, seed=4)}
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One worker for all tests of the module."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def attention(inputs: Mapping[str, Array], attributes: Mapping[str, Any], outputs: int, opset: int) -> onnx.ModelProto:
@@ -56,7 +47,7 @@ def attention(inputs: Mapping[str, Array], attributes: Mapping[str, Any], output
 
 def check(
     inputs: Mapping[str, Array],
-    worker: Worker | None = None,
+    device: Device | None = None,
     *,
     outputs: int = 1,
     opset: int = 24,
@@ -76,8 +67,8 @@ def check(
     after = ir.to_proto(source)
     onnx.checker.check_model(after, full_check=True)
     found = [list(run(after, inputs).values())]
-    if worker is not None:
-        found.append(by_migraphx(after, worker, inputs))
+    if device is not None:
+        found.append(device.run(after, inputs))
     for arrays in found:
         for array, wanted in zip(arrays, expected, strict=True):
             assert array.dtype == wanted.dtype
@@ -98,28 +89,28 @@ def mask(*shape: int, dtype: str = "bool") -> Array:
 class TestForms:
     @pytest.mark.parametrize("causal", [0, 1])
     @pytest.mark.parametrize("flat", [False, True])
-    def test_inputs(self, causal: int, flat: bool, worker: Worker) -> None:
+    def test_inputs(self, causal: int, flat: bool, device: Device) -> None:
         heads = {"q_num_heads": N, "kv_num_heads": K} if flat else {}
-        made = check(FLAT if flat else HEADS, worker, is_causal=causal, **heads)
+        made = check(FLAT if flat else HEADS, device, is_causal=causal, **heads)
         assert made.count("MatMul") == 2
         assert made.count("Where") == causal  # a constant mask, and no row without a key
         assert not {"Expand", "Tile", "Concat"}.intersection(made)
 
-    def test_as_many_heads_of_keys(self, worker: Worker) -> None:
+    def test_as_many_heads_of_keys(self, device: Device) -> None:
         inputs = {"q": random(B, N, S, H), "k": random(B, N, T, H, seed=1), "v": random(B, N, T, H, seed=2)}
-        assert check(inputs, worker) == ["Mul", "Transpose", "MatMul", "Softmax", "MatMul"]
+        assert check(inputs, device) == ["Mul", "Transpose", "MatMul", "Softmax", "MatMul"]
         assert check(inputs, scale=1.0) == ["Transpose", "MatMul", "Softmax", "MatMul"]
 
     @pytest.mark.parametrize("causal", [0, 1])
-    def test_a_past(self, causal: int, worker: Worker) -> None:
-        check(HEADS | PAST, worker, outputs=3, is_causal=causal)
+    def test_a_past(self, causal: int, device: Device) -> None:
+        check(HEADS | PAST, device, outputs=3, is_causal=causal)
 
     @pytest.mark.parametrize("mode", [0, 1, 2, 3])
     @pytest.mark.parametrize("dtype", ["bool", "float32"])
-    def test_the_scores_as_output(self, mode: int, dtype: str, worker: Worker) -> None:
+    def test_the_scores_as_output(self, mode: int, dtype: str, device: Device) -> None:
         inputs = HEADS | PAST | {"mask": mask(B, 1, S, T + 4, dtype=dtype)}
         softcap = 2.0 if mode == 1 else 0.0
-        check(inputs, worker, outputs=4, qk_matmul_output_mode=mode, softcap=softcap)
+        check(inputs, device, outputs=4, qk_matmul_output_mode=mode, softcap=softcap)
 
     @pytest.mark.parametrize("precision", [1, 10, 11])
     def test_the_softmax_of_another_dtype(self, precision: int) -> None:
@@ -127,8 +118,8 @@ class TestForms:
         made = check(inputs, softmax_precision=precision, tolerance=4e-3)
         assert made.count("Cast") == (2 if precision != 10 else 0)
 
-    def test_softcap_and_scale(self, worker: Worker) -> None:
-        made = check(HEADS, worker, softcap=2.0, scale=0.7)
+    def test_softcap_and_scale(self, device: Device) -> None:
+        made = check(HEADS, device, softcap=2.0, scale=0.7)
         assert made.count("Tanh") == 1
 
 
@@ -137,26 +128,26 @@ class TestMasks:
     @pytest.mark.parametrize(
         "shape", [(T,), (S, T), (1, S, T), (N, S, T), (B, 1, S, T), (B, N, S, T), (S, T - 2)], ids=str
     )
-    def test_shapes(self, dtype: str, shape: tuple[int, ...], worker: Worker) -> None:
-        check(HEADS | {"mask": mask(*shape, dtype=dtype)}, worker, is_causal=int(len(shape) == 2))
+    def test_shapes(self, dtype: str, shape: tuple[int, ...], device: Device) -> None:
+        check(HEADS | {"mask": mask(*shape, dtype=dtype)}, device, is_causal=int(len(shape) == 2))
 
-    def test_fully_masked_queries_give_zeros(self, worker: Worker) -> None:
+    def test_fully_masked_queries_give_zeros(self, device: Device) -> None:
         allowed = mask(S, T)
         allowed[1] = False
-        check(HEADS | {"mask": allowed}, worker, outputs=4, qk_matmul_output_mode=3)
-        check(HEADS | {"mask": np.where(allowed, np.float32(0), np.float32(-np.inf))}, worker)
+        check(HEADS | {"mask": allowed}, device, outputs=4, qk_matmul_output_mode=3)
+        check(HEADS | {"mask": np.where(allowed, np.float32(0), np.float32(-np.inf))}, device)
 
     @pytest.mark.parametrize("causal", [0, 1])
-    def test_lengths(self, causal: int, worker: Worker) -> None:
+    def test_lengths(self, causal: int, device: Device) -> None:
         # the first sample has fewer keys than there are queries: some of these have none
-        check(HEADS | {"lengths": np.array([2, 5])}, worker, is_causal=causal)
+        check(HEADS | {"lengths": np.array([2, 5])}, device, is_causal=causal)
 
     @pytest.mark.parametrize("left", [-1, 0, 2])
     @pytest.mark.parametrize("right", [-1, 0, 1])
     @pytest.mark.parametrize("cache", ["none", "past", "lengths"])
-    def test_windows(self, left: int, right: int, cache: str, worker: Worker) -> None:
+    def test_windows(self, left: int, right: int, cache: str, device: Device) -> None:
         more = {"none": {}, "past": PAST, "lengths": {"lengths": np.array([3, 5])}}[cache]
-        used = worker if left == 2 else None
+        used = device if left == 2 else None
         check(HEADS | more, used, opset=25, left_window_size=left, right_window_size=right, is_causal=int(right < 0))
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.convolution import ConvTransposeAsConv, ExplicitConv, ExplicitConvTranspose
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
 
@@ -33,10 +33,10 @@ def transpose(weights: Array, x: Array, bias: bool = False, **a: Any) -> tuple[i
 class TestConv:
     @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
     @pytest.mark.parametrize("size", [(7,), (6, 7), (4, 5, 6)])
-    def test_auto_pad(self, worker: Worker, auto: str, size: tuple[int, ...]) -> None:
+    def test_auto_pad(self, device: Device, auto: str, size: tuple[int, ...]) -> None:
         rank = len(size)
         m, feeds = conv(floats(3, 2, *[2] * rank), floats(1, 2, *size), auto_pad=auto, strides=[2] * rank)
-        check(ExplicitConv(), m, feeds, worker)
+        check(ExplicitConv(), m, feeds, device)
         assert "auto_pad" not in m.graph[0].attributes
 
     def test_explicit_attributes_are_unchanged(self) -> None:
@@ -52,43 +52,43 @@ class TestConv:
 
 @EITHER
 class TestTranspose:
-    def test_output_padding_reduces_the_pads(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_output_padding_reduces_the_pads(self, device: Device, step: ExplicitConvTranspose) -> None:
         options = {"strides": [2, 3], "pads": [1, 0, 1, 2], "output_padding": [1, 2]}
         m, feeds = transpose(floats(3, 2, 3, 4), floats(1, 3, 4, 5), bias=True, **options)
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
         if step.name == "explicit-conv-transpose":
             assert operators(m) == ["ConvTranspose"]
             assert list(m.graph[0].attributes["pads"].as_ints()) == [1, 0, 0, 0]
 
-    def test_unreached_elements_have_the_bias(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_unreached_elements_have_the_bias(self, device: Device, step: ExplicitConvTranspose) -> None:
         m, feeds = transpose(floats(3, 2, 3, 3), floats(1, 3, 4, 5), bias=True, strides=[2, 2], output_padding=[1, 1])
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
         assert operators(m)[-3:] == ["Pad", "Reshape", "Add"]
 
     @pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
-    def test_output_shape(self, worker: Worker, step: ExplicitConvTranspose, auto: str) -> None:
+    def test_output_shape(self, device: Device, step: ExplicitConvTranspose, auto: str) -> None:
         m, feeds = transpose(
             floats(3, 2, 3, 2), floats(2, 3, 6, 7), auto_pad=auto, strides=[2, 3], output_shape=[12, 19]
         )
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
     @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-    def test_auto_pad(self, worker: Worker, step: ExplicitConvTranspose, auto: str) -> None:
+    def test_auto_pad(self, device: Device, step: ExplicitConvTranspose, auto: str) -> None:
         m, feeds = transpose(floats(3, 2, 3, 2), floats(2, 3, 6, 7), auto_pad=auto, strides=[2, 1])
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
     @pytest.mark.parametrize("size", [(5,), (3, 4, 2)])
-    def test_one_and_three_dimensions(self, worker: Worker, step: ExplicitConvTranspose, size: tuple[int, ...]) -> None:
+    def test_one_and_three_dimensions(self, device: Device, step: ExplicitConvTranspose, size: tuple[int, ...]) -> None:
         m, feeds = transpose(floats(2, 3, *[2] * len(size)), floats(1, 2, *size), strides=[2] * len(size))
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
-    def test_groups_and_dilations(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_groups_and_dilations(self, device: Device, step: ExplicitConvTranspose) -> None:
         m, feeds = transpose(floats(4, 3, 3, 2), floats(1, 4, 4, 4), group=2, dilations=[2, 1], strides=[1, 2])
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
-    def test_computed_weights(self, worker: Worker, step: ExplicitConvTranspose) -> None:
+    def test_computed_weights(self, device: Device, step: ExplicitConvTranspose) -> None:
         m, feeds = one("ConvTranspose", {"x": floats(1, 2, 3, 3), "w": floats(2, 2, 3, 3)}, opset=11, auto_pad="VALID")
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
     def test_where_onnx_runtime_deviates_from_the_standard(self, step: ExplicitConvTranspose) -> None:
         m, _ = transpose(floats(1, 1, 1), floats(1, 1, 4), auto_pad="SAME_UPPER", strides=[2])
@@ -129,11 +129,11 @@ def transposes(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 @EITHER
 @settings(max_examples=30, deadline=None)
 @given(drawn=transposes())
-def test_every_transpose(worker: Worker, step: ExplicitConvTranspose, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_transpose(device: Device, step: ExplicitConvTranspose, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     if not _disagreements(step, m):
-        check(step, m, feeds, worker, atol=1e-4)
+        check(step, m, feeds, device, atol=1e-4)
 
 
 def _disagreements(step: ExplicitConvTranspose, m: ir.Model) -> list[str]:

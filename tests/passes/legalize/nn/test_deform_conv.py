@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.deform_conv import GatherDeformConv
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, skipped
 from tests.passes.rewriting import Array, model
 
@@ -40,18 +40,18 @@ def deform(
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("mask", [False, True])
-def test_inputs(worker: Worker, bias: bool, mask: bool) -> None:
+def test_inputs(device: Device, bias: bool, mask: bool) -> None:
     drawn = deform([2, 4, 5, 4], 4, [3, 2], bias, mask, pads=[1, 0, 1, 1], group=2, offset_group=2)
     assert drawn is not None
-    check(GatherDeformConv(), *drawn, worker)
+    check(GatherDeformConv(), *drawn, device)
 
 
-def test_integer_offsets_equal_a_convolution(worker: Worker) -> None:
+def test_integer_offsets_equal_a_convolution(device: Device) -> None:
     drawn = deform([1, 2, 5, 5], 3, [2, 2])
     assert drawn is not None
     m, feeds = drawn
     feeds["offset"] = np.zeros_like(feeds["offset"])
-    check(GatherDeformConv(), m, feeds, worker)
+    check(GatherDeformConv(), m, feeds, device)
 
 
 def test_open_dimensions() -> None:
@@ -62,7 +62,7 @@ def test_open_dimensions() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_every_deform_conv(worker: Worker, data: st.DataObject) -> None:
+def test_every_deform_conv(device: Device, data: st.DataObject) -> None:
     def pair(low: int, high: int, count: int = 2) -> list[int]:
         return [data.draw(st.integers(low, high)) for _ in range(count)]
 
@@ -81,4 +81,4 @@ def test_every_deform_conv(worker: Worker, data: st.DataObject) -> None:
     )
     assume(drawn is not None)
     assert drawn is not None
-    check(GatherDeformConv(), *drawn, worker, atol=1e-4)
+    check(GatherDeformConv(), *drawn, device, atol=1e-4)

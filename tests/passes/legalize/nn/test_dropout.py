@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.nn.dropout import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 DROPOUT, FUSED_DROPOUT = RULES
@@ -16,17 +16,17 @@ DROPOUT, FUSED_DROPOUT = RULES
 
 class TestDropout:
     @pytest.mark.parametrize("opset", [12, 13, 22])
-    def test_inference(self, opset: int, worker: Worker) -> None:
-        found = legalized(DROPOUT, case("Dropout", [normal(3, 4)], opset=opset, outputs=2), worker=worker)
+    def test_inference(self, opset: int, device: Device) -> None:
+        found = legalized(DROPOUT, case("Dropout", [normal(3, 4)], opset=opset, outputs=2), device=device)
         assert set(found) == {"Identity"}
         inputs = [normal(3, 4), np.array(0.5, np.float32), np.array(False)]
         legalized(DROPOUT, case("Dropout", inputs, opset=opset, constants=[1, 2], outputs=2))
         legalized(DROPOUT, case("Dropout", inputs, opset=opset, constants=[2]))
 
     @pytest.mark.parametrize("opset", [7, 10])
-    def test_old_masks(self, opset: int, worker: Worker) -> None:
+    def test_old_masks(self, opset: int, device: Device) -> None:
         source = case("Dropout", [normal(3, 4)], {"ratio": 0.5}, opset=opset, outputs=2)
-        legalized(DROPOUT, declare(source, source.expected()), worker=worker)
+        legalized(DROPOUT, declare(source, source.expected()), device=device)
 
     def test_training_without_a_loss(self) -> None:
         inputs = [normal(3, 4), np.array(0, np.float32), np.array(True)]
@@ -52,10 +52,10 @@ class TestFusedDropout:
     def fused(self, operator: str, *inputs: Any, outputs: int = 1, constants: Any = ()) -> Case:
         return case(operator, inputs, domain="com.microsoft", opset=17, outputs=outputs, constants=constants)
 
-    def test_a_bias_and_a_residual(self, worker: Worker) -> None:
+    def test_a_bias_and_a_residual(self, device: Device) -> None:
         expected = [self.X + self.BIAS + self.RESIDUAL, np.ones((3, 4), bool)]
         source = declare(self.fused("BiasDropout", self.X, self.BIAS, self.RESIDUAL, outputs=2), expected)
-        assert legalized(FUSED_DROPOUT, source, expected, worker=worker) == ["Add", "Add", "Identity"]
+        assert legalized(FUSED_DROPOUT, source, expected, device=device) == ["Add", "Add", "Identity"]
 
     def test_without_a_residual(self) -> None:
         ratio, training = np.array(0.5, np.float32), np.array(False)

@@ -12,11 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.grid_sample import GatherGridSample, MatMulAffineGrid
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
 
@@ -30,31 +29,31 @@ def grid_sample(shape: list[int], places: list[int], **a: Any) -> tuple[ir.Model
 
 
 class TestGridSample:
-    def test_linear(self, worker: Worker) -> None:
+    def test_linear(self, device: Device) -> None:
         m, feeds = grid_sample([2, 3, 4, 5], [2, 3])
-        check(GatherGridSample(), m, feeds, worker)
+        check(GatherGridSample(), m, feeds, device)
         assert operators(m).count("Gather") == 3
         assert operators(m).count("MatMul") == 1
 
     @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-    def test_cubic_that_stock_computes_wrongly(self, worker: Worker, padding: str) -> None:
+    def test_cubic_that_stock_computes_wrongly(self, device: Device, padding: str) -> None:
         m, feeds = grid_sample([2, 3, 4, 5], [2, 3], mode="cubic", padding_mode=padding)
-        check(GatherGridSample(), m, feeds, worker)
+        check(GatherGridSample(), m, feeds, device)
 
-    def test_nearest_has_no_weights(self, worker: Worker) -> None:
+    def test_nearest_has_no_weights(self, device: Device) -> None:
         m, feeds = grid_sample([1, 2, 4, 5], [2, 3], mode="nearest", padding_mode="border")
-        check(GatherGridSample(), m, feeds, worker)
+        check(GatherGridSample(), m, feeds, device)
         assert "MatMul" not in operators(m)
 
     @pytest.mark.parametrize("mode", ["nearest", "linear"])
-    def test_volumes(self, worker: Worker, mode: str) -> None:
+    def test_volumes(self, device: Device, mode: str) -> None:
         m, feeds = grid_sample([2, 2, 3, 4, 5], [2, 1, 3], mode=mode, align_corners=1)
-        check(GatherGridSample(), m, feeds, worker)
+        check(GatherGridSample(), m, feeds, device)
 
     @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-    def test_names_of_opset_16(self, worker: Worker, mode: str) -> None:
+    def test_names_of_opset_16(self, device: Device, mode: str) -> None:
         m, feeds = grid_sample([1, 2, 4, 5], [2, 3], mode=mode, opset=16)
-        check(GatherGridSample(), m, feeds, worker)
+        check(GatherGridSample(), m, feeds, device)
 
     def test_open_dimensions(self) -> None:
         text = "(float[N,1,2,2] x, float[N,2,2,2] g) => (float[N,1,2,2] y) { y = GridSample (x, g) }"
@@ -79,20 +78,20 @@ def samples(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 
 @settings(max_examples=30, deadline=None)
 @given(samples())
-def test_every_grid_sample(worker: Worker, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_grid_sample(device: Device, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     one_pixel = any(size == 1 for size in feeds["x"].shape[2:])
     attributes = m.graph[0].attributes
     mirrored = attributes["padding_mode"].as_string() == "reflection" and attributes["align_corners"].as_int() == 1
     assume(not (one_pixel and mirrored))  # ONNX Runtime divides by zero
     assume(not refused(m, feeds))
-    check(GatherGridSample(), m, feeds, worker, atol=1e-4)
+    check(GatherGridSample(), m, feeds, device, atol=1e-4)
 
 
 class TestAffineGrid:
     @pytest.mark.parametrize("size", [[2, 1, 3, 4], [2, 1, 2, 3, 4], [1, 1, 1, 2]])
     @pytest.mark.parametrize("corners", [0, 1])
-    def test_all(self, worker: Worker, size: list[int], corners: int) -> None:
+    def test_all(self, device: Device, size: list[int], corners: int) -> None:
         rank = len(size) - 2
         theta = floats(size[0], rank, rank + 1)
         inputs: dict[str, Array | None] = {"theta": theta, "size": np.array(size)}
@@ -103,10 +102,8 @@ class TestAffineGrid:
         assert operators(m) == ["Transpose", "MatMul", "Reshape"]
         proto = ir.to_proto(m)
         onnx.checker.check_model(proto, full_check=True)
-        program = worker.parse_onnx_buffer(proto.SerializeToString())
-        program.compile("ref")
-        (actual,) = program.run({"theta": Tensor.of(theta)})
-        np.testing.assert_allclose(actual.numpy(), expected, 1e-4, 1e-5)
+        (actual,) = device.run(proto, {"theta": theta})
+        np.testing.assert_allclose(actual, expected, 1e-4, 1e-5)
         assert not MatMulAffineGrid().run(m, Context()).rewrites
 
     def test_size_that_is_not_constant(self) -> None:

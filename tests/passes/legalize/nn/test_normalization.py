@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.nn.normalization import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
 BATCH, LAYER, LOCAL = RULES
@@ -35,25 +35,25 @@ class TestBatchNormalization:
             legalized(BATCH, batch(*shape, opset=opset, epsilon=0.1))
 
     @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4), (2, 3, 4, 5)])
-    def test_training(self, shape: tuple[int, ...], worker: Worker) -> None:
+    def test_training(self, shape: tuple[int, ...], device: Device) -> None:
         source = batch(*shape, outputs=3, training_mode=1, momentum=0.8)
-        found = legalized(BATCH, source, worker=worker)
+        found = legalized(BATCH, source, device=device)
         assert found.count("ReduceMean") == 2
 
-    def test_training_without_statistics(self, worker: Worker) -> None:
+    def test_training_without_statistics(self, device: Device) -> None:
         full = batch(2, 3, 4, outputs=3, training_mode=1)
-        found = legalized(BATCH, batch(2, 3, 4, training_mode=1), [full.expected()[0]], worker=worker)
+        found = legalized(BATCH, batch(2, 3, 4, training_mode=1), [full.expected()[0]], device=device)
         assert "Mul" in found and found.count("Reshape") == 2  # nothing is spent on the statistics
 
-    def test_mixed_dtypes(self, worker: Worker) -> None:
+    def test_mixed_dtypes(self, device: Device) -> None:
         for dtypes in ((np.float16, np.float16, np.float32), (np.float16, np.float32, np.float32)):
-            legalized(BATCH, batch(2, 3, 4, dtypes=dtypes), worker=worker, atol=1e-3, rtol=1e-3)
+            legalized(BATCH, batch(2, 3, 4, dtypes=dtypes), device=device, atol=1e-3, rtol=1e-3)
 
-    def test_a_statistic_for_every_place(self, worker: Worker) -> None:
+    def test_a_statistic_for_every_place(self, device: Device) -> None:
         x, scale, bias, mean = normal(2, 3, 4), *(normal(3, 4, seed=seed) for seed in (1, 2, 3))
         inputs = [x, scale, bias, mean, abs(normal(3, 4, seed=4)) + 1]
         source = case("BatchNormalization", inputs, {"spatial": 0}, opset=7)
-        legalized(BATCH, source, worker=worker)
+        legalized(BATCH, source, device=device)
 
     def test_skips(self) -> None:
         reason = "it is a training form of an opset before 14: run convert-opset first"
@@ -62,36 +62,36 @@ class TestBatchNormalization:
 
 class TestLayerNormalization:
     @pytest.mark.parametrize("axis", [0, 1, -1])
-    def test_axes_and_statistics(self, axis: int, worker: Worker) -> None:
+    def test_axes_and_statistics(self, axis: int, device: Device) -> None:
         scale = normal(*(2, 3, 4)[axis:], seed=1)
         source = case("LayerNormalization", [normal(2, 3, 4), scale, scale], {"axis": axis}, outputs=3, opset=17)
-        legalized(LAYER, source, worker=worker)
+        legalized(LAYER, source, device=device)
 
-    def test_scales_are_broadcast(self, worker: Worker) -> None:
+    def test_scales_are_broadcast(self, device: Device) -> None:
         for size in (1, 4):
             scale = normal(size, seed=1)
             source = case("LayerNormalization", [normal(2, 3, 4), scale, scale], {"axis": 1}, opset=17)
-            legalized(LAYER, source, worker=worker)
+            legalized(LAYER, source, device=device)
 
     def test_omitted_outputs(self) -> None:
         inputs = [normal(2, 4), normal(4, seed=1)]
         legalized(LAYER, case("LayerNormalization", inputs, {"epsilon": 0.1}, outputs=["y", "", "s"], opset=17))
 
-    def test_double(self, worker: Worker) -> None:
+    def test_double(self, device: Device) -> None:
         scale = normal(4, dtype=np.float64)
-        legalized(LAYER, case("LayerNormalization", [normal(2, 4, dtype=np.float64), scale]), worker=worker)
+        legalized(LAYER, case("LayerNormalization", [normal(2, 4, dtype=np.float64), scale]), device=device)
 
-    def test_root_mean_square(self, worker: Worker) -> None:
+    def test_root_mean_square(self, device: Device) -> None:
         for axis in (0, 1, -1):
             inputs = [normal(2, 3, 4), normal(*(2, 3, 4)[axis:], seed=1)]
             source = case("RMSNormalization", inputs, {"axis": axis, "epsilon": 0.01}, opset=23)
-            assert "Sub" not in legalized(LAYER, source, worker=worker)
+            assert "Sub" not in legalized(LAYER, source, device=device)
 
-    def test_root_mean_square_of_the_dtype_of_the_scale(self, worker: Worker) -> None:
+    def test_root_mean_square_of_the_dtype_of_the_scale(self, device: Device) -> None:
         x, scale = normal(2, 4, dtype=np.float16), normal(4, seed=1)
         wide = x.astype(np.float32)
         expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale
-        legalized(LAYER, case("RMSNormalization", [x, scale], opset=23), [expected], worker=worker)
+        legalized(LAYER, case("RMSNormalization", [x, scale], opset=23), [expected], device=device)
 
 
 def local_response(x: np.ndarray, size: int, alpha: float, beta: float, bias: float) -> np.ndarray:
@@ -111,9 +111,9 @@ class TestLocalResponseNormalization:
         x = normal(*shape)
         legalized(LOCAL, case("LRN", [x], attributes), [local_response(x, **attributes)])
 
-    def test_on_the_runtimes(self, worker: Worker) -> None:
+    def test_on_the_runtimes(self, device: Device) -> None:
         attributes = {"size": 3, "alpha": 0.5, "beta": 0.7, "bias": 1.5}
-        found = legalized(LOCAL, case("LRN", [normal(2, 5, 3, 3)], attributes), worker=worker)
+        found = legalized(LOCAL, case("LRN", [normal(2, 5, 3, 3)], attributes), device=device)
         assert found.count("MatMul") == 1
         legalized(LOCAL, case("LRN", [normal(2, 5, 3, 3)], {"size": 3}))
 

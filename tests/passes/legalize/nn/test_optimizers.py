@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.nn.optimizers import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 (OPTIMIZER,) = RULES
@@ -41,7 +41,7 @@ def expected(source: Case) -> list[np.ndarray]:
 class TestOptimizers:
     @pytest.mark.parametrize("tensors", [1, 2])
     @pytest.mark.parametrize("count", [0, 3])
-    def test_forms(self, tensors: int, count: int, worker: Worker) -> None:
+    def test_forms(self, tensors: int, count: int, device: Device) -> None:
         every = {"norm_coefficient": 0.01, "epsilon": 1e-5}
         for operator, attributes in (
             ("Adagrad", {**every, "decay_factor": 0.1}),
@@ -50,7 +50,7 @@ class TestOptimizers:
             ("Momentum", {**MOMENTUM, "mode": "nesterov"}),
         ):
             source = step(operator, attributes, tensors=tensors, count=count)
-            legalized(OPTIMIZER, source, expected(source), worker=worker)
+            legalized(OPTIMIZER, source, expected(source), device=device)
 
     @pytest.mark.parametrize("operator", ["Adagrad", "Adam"])
     def test_defaults(self, operator: str) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE, NodeRewrite
 from passes.legalize.nn.pooling import ExplicitPooling, GatherMaxPool, MatMulPooling, ReduceGlobalPooling
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators, reasons
 
@@ -24,22 +24,22 @@ def pool(operator: str, x: Array, *, opset: int = 22, outputs: int = 1, **a: Any
 
 class TestExplicit:
     @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
-    def test_ceil_mode_becomes_padding(self, worker: Worker, operator: str) -> None:
+    def test_ceil_mode_becomes_padding(self, device: Device, operator: str) -> None:
         m, feeds = pool(operator, floats(1, 2, 6, 7), kernel_shape=[3, 3], strides=[2, 3], ceil_mode=1)
-        check(ExplicitPooling(), m, feeds, worker)
+        check(ExplicitPooling(), m, feeds, device)
         assert operators(m) == [operator]
         assert list(m.graph[0].attributes["pads"].as_ints()) == [0, 0, 1, 2]
 
-    def test_no_window_begins_in_the_padding_behind(self, worker: Worker) -> None:
+    def test_no_window_begins_in_the_padding_behind(self, device: Device) -> None:
         a = {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [0, 0, 2, 2], "ceil_mode": 1}
         m, feeds = pool("MaxPool", floats(1, 1, 3, 4), **a)
-        check(ExplicitPooling(), m, feeds, worker)
+        check(ExplicitPooling(), m, feeds, device)
 
     @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
     @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
-    def test_auto_pad(self, worker: Worker, operator: str, auto: str) -> None:
+    def test_auto_pad(self, device: Device, operator: str, auto: str) -> None:
         m, feeds = pool(operator, floats(1, 2, 6, 7), kernel_shape=[3, 2], strides=[2, 2], auto_pad=auto)
-        check(ExplicitPooling(), m, feeds, worker)
+        check(ExplicitPooling(), m, feeds, device)
 
     def test_explicit_attributes_are_unchanged(self) -> None:
         m, _ = pool("MaxPool", floats(1, 1, 4, 4), kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 0, 0])
@@ -58,16 +58,16 @@ class TestExplicit:
 
 class TestMatMul:
     @pytest.mark.parametrize("include", [0, 1])
-    def test_average(self, worker: Worker, include: int) -> None:
+    def test_average(self, device: Device, include: int) -> None:
         a = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1], "dilations": [1, 2], "ceil_mode": 1}
         m, feeds = pool("AveragePool", floats(1, 2, 6, 7), count_include_pad=include, **a)
-        check(MatMulPooling(), m, feeds, worker)
+        check(MatMulPooling(), m, feeds, device)
         assert operators(m) == ["MatMul", "MatMul"]
 
     @pytest.mark.parametrize("order", [1, 2, 3])
-    def test_powers(self, worker: Worker, order: int) -> None:
+    def test_powers(self, device: Device, order: int) -> None:
         m, feeds = pool("LpPool", floats(1, 2, 5, 4, 3), kernel_shape=[2, 2, 2], strides=[1, 2, 1], p=order)
-        check(MatMulPooling(), m, feeds, worker)
+        check(MatMulPooling(), m, feeds, device)
         assert operators(m).count("MatMul") == 3
 
     def test_maxima_are_no_sums(self) -> None:
@@ -78,24 +78,24 @@ class TestMatMul:
 class TestMax:
     @pytest.mark.parametrize("order", [0, 1])
     @pytest.mark.parametrize("size", [(7,), (5, 6), (4, 3, 5)])
-    def test_indices(self, worker: Worker, order: int, size: tuple[int, ...]) -> None:
+    def test_indices(self, device: Device, order: int, size: tuple[int, ...]) -> None:
         rank = len(size)
         a = {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * 2 * rank, "storage_order": order}
         m, feeds = pool("MaxPool", floats(2, 2, *size), outputs=2, **a)
-        check(GatherMaxPool(), m, feeds, worker)
+        check(GatherMaxPool(), m, feeds, device)
         assert "ArgMax" in operators(m)
 
-    def test_the_first_of_equals(self, worker: Worker) -> None:
+    def test_the_first_of_equals(self, device: Device) -> None:
         m, feeds = pool(
             "MaxPool", np.zeros((1, 1, 4, 4), np.float32), outputs=2, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
         )
-        check(GatherMaxPool(), m, feeds, worker)
+        check(GatherMaxPool(), m, feeds, device)
 
     @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float64, np.float16])
-    def test_dtypes(self, worker: Worker, dtype: type) -> None:
+    def test_dtypes(self, device: Device, dtype: type) -> None:
         x = (floats(1, 2, 5, 5) * 30).astype(dtype)
         m, feeds = pool("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 1, 1, 0], dilations=[1, 2])
-        check(GatherMaxPool(), m, feeds, worker)
+        check(GatherMaxPool(), m, feeds, device)
         assert "ArgMax" not in operators(m)
 
     def test_windows_of_padding_only(self) -> None:
@@ -107,9 +107,9 @@ class TestMax:
 class TestGlobal:
     @pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
     @pytest.mark.parametrize("size", [(4,), (3, 4), (2, 3, 4)])
-    def test_all(self, worker: Worker, operator: str, size: tuple[int, ...]) -> None:
+    def test_all(self, device: Device, operator: str, size: tuple[int, ...]) -> None:
         m, feeds = pool(operator, floats(2, 3, *size), opset=18)
-        check(ReduceGlobalPooling(), m, feeds, worker)
+        check(ReduceGlobalPooling(), m, feeds, device)
 
     def test_open_dimensions_do_not_matter(self) -> None:
         m = model("(float[N,3,H,W] x) => (float[N,3,1,1] y) { y = GlobalMaxPool (x) }")
@@ -164,10 +164,10 @@ REASONS = ("ONNX Runtime", "its output is empty", "nothing but padding", "as lar
 @pytest.mark.parametrize("step", [ExplicitPooling(), MatMulPooling(), GatherMaxPool()], ids=lambda step: step.name)
 @settings(max_examples=25, deadline=None)
 @given(drawn=pools())
-def test_every_pool(worker: Worker, step: NodeRewrite[Any], drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_pool(device: Device, step: NodeRewrite[Any], drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     tried = step.run(ir.from_proto(ir.to_proto(m)), Context())
     if tried.rewrites:
-        check(step, m, feeds, worker, atol=1e-4)
+        check(step, m, feeds, device, atol=1e-4)
     assert all(any(known in reason for known in REASONS) for reason in reasons(tried))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.nn.recurrent import RULES
+from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
 (RULE,) = RULES
@@ -61,7 +61,7 @@ def recurrent(
 
 @pytest.mark.parametrize("operator", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-def test_all_forms(operator: str, direction: str, worker: Worker) -> None:
+def test_all_forms(operator: str, direction: str, device: Device) -> None:
     forms: list[dict[str, Any]] = [
         {"bias": False},
         {"lengths": [3, 1], "states": True},
@@ -73,11 +73,11 @@ def test_all_forms(operator: str, direction: str, worker: Worker) -> None:
     if operator == "LSTM":
         forms += [{"peepholes": True, "clip": 0.2}, {"input_forget": 1, "peepholes": True}]
     for form in forms:
-        legalized(RULE, recurrent(operator, direction=direction, **form), worker=worker)
+        legalized(RULE, recurrent(operator, direction=direction, **form), device=device)
 
 
 @pytest.mark.parametrize("operator", GATES)
-def test_activations(operator: str, worker: Worker) -> None:
+def test_activations(operator: str, device: Device) -> None:
     count = FUNCTIONS[operator]
     for name in ("Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"):
         # with gates that are not bounded, states grow until ONNX Runtime's Softplus overflows
@@ -94,18 +94,18 @@ def test_activations(operator: str, worker: Worker) -> None:
     for name, alpha in alphas.items():
         betas = {"activation_beta": [0.4] * count} if name in ("HardSigmoid", "Affine", "ScaledTanh") else {}
         source = recurrent(operator, activations=[name] * count, activation_alpha=[alpha] * count, **betas)
-        legalized(RULE, source, worker=worker)
+        legalized(RULE, source, device=device)
 
 
-def test_each_direction_has_its_own(worker: Worker) -> None:
+def test_each_direction_has_its_own(device: Device) -> None:
     names = ["Sigmoid", "Tanh", "LeakyRelu", "hardsigmoid", "ELU", "tanh"]
     attributes = {"activations": names, "activation_alpha": [0.1, 0.2, 0.3], "activation_beta": [0.4]}
-    legalized(RULE, recurrent("LSTM", direction="bidirectional", **attributes), worker=worker)
+    legalized(RULE, recurrent("LSTM", direction="bidirectional", **attributes), device=device)
 
 
 @pytest.mark.parametrize("operator", GATES)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
-def test_batch_first(operator: str, direction: str, worker: Worker) -> None:
+def test_batch_first(operator: str, direction: str, device: Device) -> None:
     plain = recurrent(operator, direction=direction, lengths=[4, 2], states=True)
     y, *states = plain.expected()
     expected = [y.transpose(2, 0, 1, 3), *(state.transpose(1, 0, 2) for state in states)]
@@ -114,7 +114,7 @@ def test_batch_first(operator: str, direction: str, worker: Worker) -> None:
     inputs = [arrays.get(name) for name in plain.proto.graph.node[0].input]
     attributes = {"hidden_size": HIDDEN, "direction": direction, "layout": 1}
     source = case(operator, inputs, attributes, opset=14, constants=[1, 2, 3, 4], outputs=len(expected))
-    legalized(RULE, source, expected, worker=worker)
+    legalized(RULE, source, expected, device=device)
 
 
 @pytest.mark.parametrize("outputs", [["y"], ["", "h"], ["", "", "c"]])

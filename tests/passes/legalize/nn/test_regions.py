@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.regions import MatMulRoiAlign, WhereMaxRoiPool
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, skipped
 from tests.passes.rewriting import Array, model
 
@@ -31,17 +31,17 @@ def align(
 class TestRoiAlign:
     @pytest.mark.parametrize("mode", ["avg", "max"])
     @pytest.mark.parametrize("frame", ["half_pixel", "output_half_pixel"])
-    def test_modes_that_stock_computes_wrongly(self, worker: Worker, mode: str, frame: str) -> None:
+    def test_modes_that_stock_computes_wrongly(self, device: Device, mode: str, frame: str) -> None:
         a = {"mode": mode, "coordinate_transformation_mode": frame, "sampling_ratio": 2, "spatial_scale": 0.8}
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), worker)
+        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
 
     @pytest.mark.parametrize("mode", ["avg", "max"])
-    def test_samples_as_many_as_a_region_has_pixels(self, worker: Worker, mode: str) -> None:
+    def test_samples_as_many_as_a_region_has_pixels(self, device: Device, mode: str) -> None:
         a = {"mode": mode, "sampling_ratio": 0, "constant": True}
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), worker)
+        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
 
-    def test_opset_10(self, worker: Worker) -> None:
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, opset=10, sampling_ratio=2), worker)
+    def test_opset_10(self, device: Device) -> None:
+        check(MatMulRoiAlign(), *align(ROIS, BATCH, opset=10, sampling_ratio=2), device)
 
     def test_unknown_sample_counts(self) -> None:
         (reason,) = skipped(MatMulRoiAlign(), align(ROIS, BATCH)[0])
@@ -63,7 +63,7 @@ def regions(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, Array]:
 
 @settings(max_examples=25, deadline=None)
 @given(regions(), st.data())
-def test_every_roi_align(worker: Worker, drawn: tuple[tuple[int, ...], Array, Array], data: st.DataObject) -> None:
+def test_every_roi_align(device: Device, drawn: tuple[tuple[int, ...], Array, Array], data: st.DataObject) -> None:
     shape, rois, batch = drawn
     constant = data.draw(st.booleans())
     m, feeds = align(
@@ -78,7 +78,7 @@ def test_every_roi_align(worker: Worker, drawn: tuple[tuple[int, ...], Array, Ar
         mode=data.draw(st.sampled_from(["avg", "max"])),
         coordinate_transformation_mode=data.draw(st.sampled_from(["half_pixel", "output_half_pixel"])),
     )
-    check(MatMulRoiAlign(), m, feeds, worker, atol=1e-4)
+    check(MatMulRoiAlign(), m, feeds, device, atol=1e-4)
 
 
 def max_pool(rois: Array, batch: Array, shape: tuple[int, ...], **a: Any) -> tuple[ir.Model, dict[str, Array]]:
@@ -86,16 +86,16 @@ def max_pool(rois: Array, batch: Array, shape: tuple[int, ...], **a: Any) -> tup
     return one("MaxRoiPool", {"x": floats(*shape), "rois": numbered}, opset=11, **a)
 
 
-def test_max_roi_pool(worker: Worker) -> None:
+def test_max_roi_pool(device: Device) -> None:
     m, feeds = max_pool(np.abs(ROIS), BATCH, (2, 3, 6, 7), pooled_shape=[2, 3], spatial_scale=0.8)
-    check(WhereMaxRoiPool(), m, feeds, worker)
+    check(WhereMaxRoiPool(), m, feeds, device)
 
 
 @settings(max_examples=20, deadline=None)
 @given(regions(), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1.0, 0.5]))
 def test_every_max_roi_pool(
-    worker: Worker, drawn: tuple[tuple[int, ...], Array, Array], height: int, width: int, scale: float
+    device: Device, drawn: tuple[tuple[int, ...], Array, Array], height: int, width: int, scale: float
 ) -> None:
     shape, rois, batch = drawn
     m, feeds = max_pool(rois, batch, shape, pooled_shape=[height, width], spatial_scale=scale)
-    check(WhereMaxRoiPool(), m, feeds, worker)
+    check(WhereMaxRoiPool(), m, feeds, device)

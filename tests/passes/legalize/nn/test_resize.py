@@ -10,12 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.resize import RULES, GatherResize, MatMulResize
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.on_migraphx import migraphx
 from tests.passes.rewriting import Array, model, operators, run
 
 LATE = ("x", "roi", "scales", "sizes")
@@ -38,41 +37,41 @@ def resize(
 
 class TestNearest:
     @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-    def test_rounding(self, worker: Worker, rounding: str) -> None:
+    def test_rounding(self, device: Device, rounding: str) -> None:
         m, feeds = resize(floats(1, 2, 4, 6), scales=[1, 1, 0.5, 1.5], mode="nearest", nearest_mode=rounding)
-        check(GatherResize(), m, feeds, worker)
+        check(GatherResize(), m, feeds, device)
         assert operators(m) == ["Gather", "Gather"]
 
-    def test_only_the_axes_that_change(self, worker: Worker) -> None:
+    def test_only_the_axes_that_change(self, device: Device) -> None:
         m, feeds = resize(floats(1, 2, 4, 6), sizes=[9], axes=[-1], mode="nearest")
-        check(GatherResize(), m, feeds, worker)
+        check(GatherResize(), m, feeds, device)
         assert operators(m) == ["Gather"]
 
-    def test_unchanged_axes(self, worker: Worker) -> None:
+    def test_unchanged_axes(self, device: Device) -> None:
         m, feeds = resize(floats(1, 2, 4, 6), sizes=[1, 2, 4, 6], mode="nearest")
-        check(GatherResize(), m, feeds, worker)
+        check(GatherResize(), m, feeds, device)
         assert operators(m) == ["Identity"]
 
     @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
-    def test_aspect_ratio(self, worker: Worker, policy: str) -> None:
+    def test_aspect_ratio(self, device: Device, policy: str) -> None:
         m, feeds = resize(
             floats(1, 1, 4, 6), sizes=[7, 8], axes=[2, 3], keep_aspect_ratio_policy=policy, mode="nearest"
         )
-        check(GatherResize(), m, feeds, worker)
+        check(GatherResize(), m, feeds, device)
 
-    def test_extrapolation(self, worker: Worker) -> None:
+    def test_extrapolation(self, device: Device) -> None:
         roi = [0, 0, -0.4, 0.6, 1, 1, 0.6, 1.7]
         settings_ = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 10.0}
         m, feeds = resize(floats(1, 1, 4, 6), sizes=[1, 1, 3, 5], roi=roi, mode="nearest", **settings_)
-        check(GatherResize(), m, feeds, worker)
+        check(GatherResize(), m, feeds, device)
         assert operators(m) == ["Gather", "Gather", "Where"]
 
     @pytest.mark.parametrize("dtype", [np.uint8, np.int32])
-    def test_integers(self, worker: Worker, dtype: type) -> None:
+    def test_integers(self, device: Device, dtype: type) -> None:
         m, feeds = resize((floats(1, 1, 4, 6) * 30).astype(dtype), sizes=[1, 1, 9, 5], mode="nearest")
-        check(GatherResize(), m, feeds, worker, atol=0)
+        check(GatherResize(), m, feeds, device, atol=0)
 
-    def test_after_a_transpose_that_stock_computes_wrongly(self, worker: Worker) -> None:
+    def test_after_a_transpose_that_stock_computes_wrongly(self, device: Device) -> None:
         m = model(
             "(float[1,4,6,2] x) => (float[1,2,8,12] y) { t = Transpose <perm=[0,3,1,2]> (x)  y = Resize (t, , s) }",
             s=np.array([1, 1, 2, 2], np.float32),
@@ -80,45 +79,45 @@ class TestNearest:
         expected = run(ir.to_proto(m))["y"]
         GatherResize().run(m, Context())
         assert operators(m) == ["Transpose", "Gather", "Gather"]
-        np.testing.assert_array_equal(migraphx(ir.to_proto(m), worker=worker)[0], expected)
+        np.testing.assert_array_equal(device.run(ir.to_proto(m))[0], expected)
 
 
 class TestInterpolation:
     @pytest.mark.parametrize("mode", ["linear", "cubic"])
     @pytest.mark.parametrize("antialias", [0, 1])
-    def test_modes(self, worker: Worker, mode: str, antialias: int) -> None:
+    def test_modes(self, device: Device, mode: str, antialias: int) -> None:
         m, feeds = resize(floats(1, 2, 7, 5), scales=[1, 1, 0.6, 1.7], mode=mode, antialias=antialias)
-        check(MatMulResize(), m, feeds, worker)
+        check(MatMulResize(), m, feeds, device)
         assert operators(m) == ["MatMul", "MatMul"]
 
-    def test_cubic_coefficient_and_excluded_outside(self, worker: Worker) -> None:
+    def test_cubic_coefficient_and_excluded_outside(self, device: Device) -> None:
         m, feeds = resize(floats(1, 2, 4, 5), sizes=[1, 2, 9, 3], mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
-        check(MatMulResize(), m, feeds, worker)
+        check(MatMulResize(), m, feeds, device)
 
-    def test_axes_that_are_not_the_last(self, worker: Worker) -> None:
+    def test_axes_that_are_not_the_last(self, device: Device) -> None:
         m, feeds = resize(floats(1, 4, 5, 3), scales=[1, 2, 0.8, 1], mode="linear")
-        check(MatMulResize(), m, feeds, worker)
+        check(MatMulResize(), m, feeds, device)
 
-    def test_three_axes(self, worker: Worker) -> None:
+    def test_three_axes(self, device: Device) -> None:
         m, feeds = resize(floats(1, 1, 3, 4, 5), scales=[1, 1, 2, 1.5, 0.8], mode="linear")
-        check(MatMulResize(), m, feeds, worker)
+        check(MatMulResize(), m, feeds, device)
 
-    def test_float16_is_computed_in_float32(self, worker: Worker) -> None:
+    def test_float16_is_computed_in_float32(self, device: Device) -> None:
         m, feeds = resize(floats(1, 1, 4, 4).astype(np.float16), sizes=[1, 1, 8, 8], mode="linear")
-        check(MatMulResize(), m, feeds, worker, rtol=2e-3)  # MIGraphX takes some casts away: a step of float16
+        check(MatMulResize(), m, feeds, device, rtol=2e-3)  # MIGraphX takes some casts away: a step of float16
         assert operators(m) == ["Cast", "MatMul", "MatMul", "Cast"]
 
-    def test_integers_are_truncated(self, worker: Worker) -> None:
+    def test_integers_are_truncated(self, device: Device) -> None:
         m, feeds = resize((floats(1, 1, 4, 4) * 90).astype(np.int32), sizes=[1, 1, 8, 8], mode="linear")
-        check(MatMulResize(), m, feeds, worker, atol=0)
+        check(MatMulResize(), m, feeds, device, atol=0)
 
-    def test_antialias_of_bytes_is_rounded_after_each_axis(self, worker: Worker) -> None:
+    def test_antialias_of_bytes_is_rounded_after_each_axis(self, device: Device) -> None:
         x = np.random.default_rng(1).integers(0, 256, (1, 1, 9, 9)).astype(np.uint8)
         m, feeds = resize(x, sizes=[1, 1, 4, 5], mode="linear", antialias=1)
-        check(MatMulResize(), m, feeds, worker, atol=0)
+        check(MatMulResize(), m, feeds, device, atol=0)
 
     @pytest.mark.parametrize("opset", [7, 9])
-    def test_upsample(self, worker: Worker, opset: int) -> None:
+    def test_upsample(self, device: Device, opset: int) -> None:
         scales = np.array([1, 1, 2, 1.5], np.float32)
         for mode, step in (("nearest", GatherResize()), ("linear", MatMulResize())):
             if opset == 7:
@@ -126,14 +125,14 @@ class TestInterpolation:
             else:
                 inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 4), "scales": scales}
                 m, feeds = one("Upsample", inputs, opset=9, constants=("scales",), mode=mode)
-            check(step, m, feeds, worker)
+            check(step, m, feeds, device)
 
     @pytest.mark.parametrize("scale", [0.6, 1.5])
-    def test_opset_10(self, worker: Worker, scale: float) -> None:
+    def test_opset_10(self, device: Device, scale: float) -> None:
         scales = np.array([1, 1, scale, 2], np.float32)
         for mode, step in (("nearest", GatherResize()), ("linear", MatMulResize())):
             m, feeds = one("Resize", {"x": floats(1, 1, 5, 3), "s": scales}, opset=10, constants=("s",), mode=mode)
-            check(step, m, feeds, worker)
+            check(step, m, feeds, device)
 
 
 class TestSkips:
@@ -203,11 +202,11 @@ def resizes(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 
 @settings(max_examples=60, deadline=None)
 @given(resizes())
-def test_every_resize(worker: Worker, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_resize(device: Device, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     step = GatherResize() if m.graph[0].attributes["mode"].as_string() == "nearest" else MatMulResize()
     if run(ir.to_proto(m), feeds)["y0"].size == 0:
         assert skipped(step, m) == ["its output is empty"]
         return
-    check(step, m, feeds, worker, atol=1e-4)
+    check(step, m, feeds, device, atol=1e-4)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.empty import ConstantForEmpty, DropEmptyOperands, EvaluateEmpty
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
 from tests.passes.rewriting import operators
 
 
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
-
-
 @pytest.mark.parametrize("dtype", SOME)
-def test_empty_tensors_become_constants(worker: Worker, dtype: str) -> None:
+def test_empty_tensors_become_constants(device: Device, dtype: str) -> None:
     x = numbers((2, 3), dtype)
     inputs = {"x": x}
     nodes = "y = Slice(x, n, n)"
-    result = legal(ConstantForEmpty(), worker, nodes, inputs, declared("y", x[:0]), n=np.array([1]))
+    result = legal(ConstantForEmpty(), device, nodes, inputs, declared("y", x[:0]), n=np.array([1]))
     assert operators(result.model) == ["Identity"]  # an output of the graph has to be made by a node
 
 
@@ -54,11 +43,11 @@ def test_tensors_with_elements_are_unchanged() -> None:
         ("y = MatMul(f, e)", "float[2,3] y"),
     ],
 )
-def test_nodes_of_empty_inputs_are_evaluated(worker: Worker, node: str, output: str) -> None:
+def test_nodes_of_empty_inputs_are_evaluated(device: Device, node: str, output: str) -> None:
     constants = {"one": np.array([1]), "axes": np.array([0]), "c": numbers((2, 3)), "last": np.array([1])}
     nodes = f"e = Slice(x, one, one) f = Slice(x2, one, one, last) {node}"
     inputs = {"x": numbers((2, 3)), "x2": numbers((2, 3))}
-    result = legal(EvaluateEmpty(), worker, nodes, inputs, output, **constants)
+    result = legal(EvaluateEmpty(), device, nodes, inputs, output, **constants)
     assert [each for each in operators(result.model) if each not in ("Slice", "Identity")] == []
 
 
@@ -77,16 +66,16 @@ def test_constants_and_tensors_with_elements_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_empty_operands_are_dropped(worker: Worker, dtype: str) -> None:
+def test_empty_operands_are_dropped(device: Device, dtype: str) -> None:
     x, e = numbers((2, 3), dtype), numbers((2, 0), dtype)
     inputs = {"x": x}
-    result = legal(DropEmptyOperands(), worker, "y = Concat<axis = -1>(x, e)", inputs, declared("y", x), e=e)
+    result = legal(DropEmptyOperands(), device, "y = Concat<axis = -1>(x, e)", inputs, declared("y", x), e=e)
     assert operators(result.model) == ["Identity"]
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_any_concatenation(worker: Worker, data: st.DataObject) -> None:
+def test_any_concatenation(device: Device, data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 3))
     axis = data.draw(st.integers(-rank, rank - 1))
     shape = [data.draw(st.integers(1, 3)) for _ in range(rank)]
@@ -98,4 +87,4 @@ def test_any_concatenation(worker: Worker, data: st.DataObject) -> None:
     constants = {name: array for name, array in arrays.items() if not array.size}
     nodes = f"y = Concat<axis = {axis}>({', '.join(arrays)})"
     y = declared("y", np.concatenate(list(arrays.values()), axis))
-    legal(DropEmptyOperands(), worker, nodes, inputs, y, matches=bool(constants), **constants)
+    legal(DropEmptyOperands(), device, nodes, inputs, y, matches=bool(constants), **constants)

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.gathering import GatherCompress, GatherReverseSequence
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
 from tests.passes.rewriting import operators
 
 
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
-
-
 @pytest.mark.parametrize("dtype", SOME)
-def test_compress_along_an_axis(worker: Worker, dtype: str) -> None:
+def test_compress_along_an_axis(device: Device, dtype: str) -> None:
     x, condition = numbers((2, 3, 2), dtype), np.array([True, False, True])
     y = declared("y", x[:, condition])
-    result = legal(GatherCompress(), worker, "y = Compress<axis = -2>(x, c)", {"x": x}, y, c=condition)
+    result = legal(GatherCompress(), device, "y = Compress<axis = -2>(x, c)", {"x": x}, y, c=condition)
     assert operators(result.model) == ["Gather"]
 
 
-def test_compress_of_all_elements(worker: Worker) -> None:
+def test_compress_of_all_elements(device: Device) -> None:
     result = legal(
         GatherCompress(),
-        worker,
+        device,
         "y = Compress(x, c)",
         {"x": numbers((2, 3))},
         "float[2] y",
@@ -45,10 +34,10 @@ def test_compress_of_all_elements(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("axis", ["", "<axis = 1>"])
-def test_empty_selection(worker: Worker, axis: str) -> None:
+def test_empty_selection(device: Device, axis: str) -> None:
     y = "float[2,0] y" if axis else "float[0] y"
     result = legal(
-        GatherCompress(), worker, f"y = Compress{axis}(x, c)", {"x": numbers((2, 3))}, y, c=np.zeros(2, bool)
+        GatherCompress(), device, f"y = Compress{axis}(x, c)", {"x": numbers((2, 3))}, y, c=np.zeros(2, bool)
     )
     assert operators(result.model) == ["Identity"]
 
@@ -59,16 +48,16 @@ def test_a_condition_that_is_computed() -> None:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_sequences_of_computed_lengths(worker: Worker, dtype: str) -> None:
+def test_sequences_of_computed_lengths(device: Device, dtype: str) -> None:
     x, lengths = numbers((2, 4, 3), dtype), np.array([3, 1])
     nodes = "y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, n)"
-    result = legal(GatherReverseSequence(), worker, nodes, {"x": x, "n": lengths}, declared("y", x))
+    result = legal(GatherReverseSequence(), device, nodes, {"x": x, "n": lengths}, declared("y", x))
     assert operators(result.model).count("Gather") == 1
 
 
-def test_default_axes(worker: Worker) -> None:
+def test_default_axes(device: Device) -> None:
     x, lengths = numbers((4, 3)), np.array([0, 4, 2])
-    legal(GatherReverseSequence(), worker, "y = ReverseSequence(x, n)", {"x": x}, "float[4,3] y", opset=10, n=lengths)
+    legal(GatherReverseSequence(), device, "y = ReverseSequence(x, n)", {"x": x}, "float[4,3] y", opset=10, n=lengths)
 
 
 def test_open_dimensions() -> None:
@@ -80,18 +69,18 @@ def test_open_dimensions() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_any_sequences(worker: Worker, data: st.DataObject) -> None:
+def test_any_sequences(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
     time = data.draw(st.sampled_from([0, 1]))
     lengths = np.array([data.draw(st.integers(0, shape[time])) for _ in range(shape[1 - time])])
     x = numbers(shape, data.draw(st.sampled_from(DTYPES)))
     nodes = f"y = ReverseSequence<batch_axis = {1 - time}, time_axis = {time}>(x, n)"
-    legal(GatherReverseSequence(), worker, nodes, {"x": x, "n": lengths}, declared("y", x))
+    legal(GatherReverseSequence(), device, nodes, {"x": x, "n": lengths}, declared("y", x))
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_any_selection(worker: Worker, data: st.DataObject) -> None:
+def test_any_selection(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     axis = data.draw(st.integers(-len(shape), len(shape) - 1) | st.none())
     x = numbers(shape, data.draw(st.sampled_from(DTYPES)))
@@ -99,4 +88,4 @@ def test_any_selection(worker: Worker, data: st.DataObject) -> None:
     condition = np.array(data.draw(st.lists(st.booleans(), min_size=1, max_size=size)))
     y = declared("y", np.compress(condition, x, axis))
     written = "" if axis is None else f"<axis = {axis}>"
-    legal(GatherCompress(), worker, f"y = Compress{written}(x, c)", {"x": x}, y, c=condition)
+    legal(GatherCompress(), device, f"y = Compress{written}(x, c)", {"x": x}, y, c=condition)

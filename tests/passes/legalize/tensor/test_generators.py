@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.generators import ConstantEye, CountRange, EvaluateWindow
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import declared, left, legal, numbers
 from tests.passes.rewriting import Array, operators
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def scalars(start: float, limit: float, delta: float, dtype: str = "float32") -> dict[str, Array]:
@@ -29,15 +18,15 @@ def scalars(start: float, limit: float, delta: float, dtype: str = "float32") ->
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
-def test_ranges_that_are_computed(worker: Worker, dtype: str) -> None:
+def test_ranges_that_are_computed(device: Device, dtype: str) -> None:
     inputs = scalars(7, -2, -3, dtype)
-    result = legal(CountRange(), worker, "y = Range(s, l, d)", inputs, declared("y", np.zeros(3, dtype)))
+    result = legal(CountRange(), device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(3, dtype)))
     assert sorted(operators(result.model)) == ["Add", "Mul", "Reshape", "Reshape"]
 
 
 @pytest.mark.parametrize(("bounds", "count"), [((0, 5, 2), 3), ((5, 0, -1), 5), ((3, 3, 1), 0), ((3, 1, 1), 0)])
-def test_ranges_of_constants(worker: Worker, bounds: tuple[int, int, int], count: int) -> None:
-    result = legal(CountRange(), worker, "y = Range(s, l, d)", {}, f"float[{count}] y", **scalars(*bounds))
+def test_ranges_of_constants(device: Device, bounds: tuple[int, int, int], count: int) -> None:
+    result = legal(CountRange(), device, "y = Range(s, l, d)", {}, f"float[{count}] y", **scalars(*bounds))
     assert ("Identity" in operators(result.model)) == (count == 0)
 
 
@@ -51,20 +40,20 @@ def test_unknown_ranges() -> None:
 
 @pytest.mark.parametrize("periodic", [0, 1])
 @pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
-def test_windows(worker: Worker, operator: str, periodic: int) -> None:
+def test_windows(device: Device, operator: str, periodic: int) -> None:
     nodes = f"w = {operator}<periodic = {periodic}>(n) y = Mul(x, w)"
-    result = legal(EvaluateWindow(), worker, nodes, {"x": numbers((5,))}, "float[5] y", n=np.array(5))
+    result = legal(EvaluateWindow(), device, nodes, {"x": numbers((5,))}, "float[5] y", n=np.array(5))
     assert operators(result.model) == ["Mul"]
     nodes = f"y = {operator}<periodic = {periodic}, output_datatype = 11>(n)"
-    legal(EvaluateWindow(), worker, nodes, {"n": np.array(6, np.int32)}, "double[6] y")
+    legal(EvaluateWindow(), device, nodes, {"n": np.array(6, np.int32)}, "double[6] y")
 
 
 MEL = {"m": np.array(4), "n": np.array(16), "r": np.array(8000), "f": np.float32(0), "g": np.float32(4000)}
 
 
-def test_filter_banks(worker: Worker) -> None:
+def test_filter_banks(device: Device) -> None:
     nodes = "w = MelWeightMatrix(m, n, r, f, g) y = MatMul(x, w)"
-    result = legal(EvaluateWindow(), worker, nodes, {"x": numbers((2, 9))}, "float[2,4] y", **MEL)
+    result = legal(EvaluateWindow(), device, nodes, {"x": numbers((2, 9))}, "float[2,4] y", **MEL)
     assert operators(result.model) == ["MatMul"]
 
 
@@ -79,9 +68,9 @@ def test_unknown_sizes() -> None:
 
 @pytest.mark.parametrize("k", [0, 1, -2, 9, -9])
 @pytest.mark.parametrize(("dtype", "name"), [("", "float"), (", dtype = 7", "int64"), (", dtype = 11", "double")])
-def test_eyes(worker: Worker, dtype: str, name: str, k: int) -> None:
+def test_eyes(device: Device, dtype: str, name: str, k: int) -> None:
     nodes, y = f"y = EyeLike<k = {k}{dtype}>(x)", f"{name}[3,4] y"
-    result = legal(ConstantEye(), worker, nodes, {"x": numbers((3, 4))}, y)
+    result = legal(ConstantEye(), device, nodes, {"x": numbers((3, 4))}, y)
     assert operators(result.model) == ["Identity"]
 
 
@@ -92,7 +81,7 @@ def test_an_eye_of_open_dimensions() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_any_range(worker: Worker, data: st.DataObject) -> None:
+def test_any_range(device: Device, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(["float32", "float64", "int16", "int32", "int64"]))
     step = st.integers(-4, 4) if dtype.startswith("int") else st.integers(-16, 16).map(lambda each: each / 4)
     start, limit, delta = data.draw(step), data.draw(step), data.draw(step.filter(bool))
@@ -100,4 +89,4 @@ def test_any_range(worker: Worker, data: st.DataObject) -> None:
     inputs, constants = scalars(start, limit, delta, dtype), {}
     if data.draw(st.booleans()) or count == 0:
         inputs, constants = {}, inputs
-    legal(CountRange(), worker, "y = Range(s, l, d)", inputs, declared("y", np.zeros(count, dtype)), **constants)
+    legal(CountRange(), device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(count, dtype)), **constants)

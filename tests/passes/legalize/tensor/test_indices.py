@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.indices import CountFromStart
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
 from tests.passes.rewriting import Array, operators
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def indices(shape: tuple[int, ...], size: int, seed: int = 0) -> Array:
@@ -31,35 +20,35 @@ def indices(shape: tuple[int, ...], size: int, seed: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_gather_elements(worker: Worker, dtype: str) -> None:
+def test_gather_elements(device: Device, dtype: str) -> None:
     x, i = numbers((3, 4), dtype), indices((2, 3), 4)
     y = declared("y", x[:2, :3])
     nodes = "y = GatherElements<axis = -1>(x, i)"
-    result = legal(CountFromStart(), worker, nodes, {"x": x}, y, i=i)
+    result = legal(CountFromStart(), device, nodes, {"x": x}, y, i=i)
     assert operators(result.model) == ["GatherElements"]
-    result = legal(CountFromStart(), worker, nodes, {"x": x, "i": i}, y)
+    result = legal(CountFromStart(), device, nodes, {"x": x, "i": i}, y)
     assert operators(result.model) == ["Mod", "GatherElements"]
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "int8"])
-def test_scatter_nd(worker: Worker, dtype: str, reduction: str) -> None:
+def test_scatter_nd(device: Device, dtype: str, reduction: str) -> None:
     x, u = numbers((3, 4, 2), dtype), numbers((2, 2), dtype, seed=1) // 9
     i = np.array([[-1, 0], [1, -4]])
     nodes = f'y = ScatterND<reduction = "{reduction}">(x, i, u)'
-    legal(CountFromStart(), worker, nodes, {"x": x, "u": u}, declared("y", x), i=i)
-    result = legal(CountFromStart(), worker, nodes, {"x": x, "i": i, "u": u}, declared("y", x))
+    legal(CountFromStart(), device, nodes, {"x": x, "u": u}, declared("y", x), i=i)
+    result = legal(CountFromStart(), device, nodes, {"x": x, "i": i, "u": u}, declared("y", x))
     assert operators(result.model) == ["Mod", "ScatterND"]
 
 
-def test_scatter_nd_of_bools(worker: Worker) -> None:
+def test_scatter_nd_of_bools(device: Device) -> None:
     x, u, i = numbers((3, 4), "bool"), numbers((2, 4), "bool", seed=1), np.array([[-1], [-3]])
-    legal(CountFromStart(), worker, "y = ScatterND(x, i, u)", {"x": x, "u": u}, declared("y", x), i=i)
+    legal(CountFromStart(), device, "y = ScatterND(x, i, u)", {"x": x, "u": u}, declared("y", x), i=i)
 
 
-def test_32_bit_indices(worker: Worker) -> None:
+def test_32_bit_indices(device: Device) -> None:
     x, i = numbers((3, 4)), indices((3, 4), 4).astype(np.int32)
-    legal(CountFromStart(), worker, "y = GatherElements<axis = 1>(x, i)", {"x": x, "i": i}, declared("y", x))
+    legal(CountFromStart(), device, "y = GatherElements<axis = 1>(x, i)", {"x": x, "i": i}, declared("y", x))
 
 
 def test_unchanged() -> None:
@@ -74,7 +63,7 @@ def test_unchanged() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_gather_elements(worker: Worker, data: st.DataObject) -> None:
+def test_any_gather_elements(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
     sizes = [data.draw(st.integers(1, size)) for size in shape]
@@ -83,5 +72,5 @@ def test_any_gather_elements(worker: Worker, data: st.DataObject) -> None:
     i = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-shape[axis], shape[axis], sizes)
     y = declared("y", np.zeros(sizes, x.dtype))
     nodes = f"y = GatherElements<axis = {axis}>(x, i)"
-    legal(CountFromStart(), worker, nodes, {"x": x}, y, matches=False, i=i)
-    legal(CountFromStart(), worker, nodes, {"x": x, "i": i}, y)
+    legal(CountFromStart(), device, nodes, {"x": x}, y, matches=False, i=i)
+    legal(CountFromStart(), device, nodes, {"x": x, "i": i}, y)

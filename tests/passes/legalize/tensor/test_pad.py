@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.graphs import Scope
 from passes.core.rewrite import UNKNOWN_SHAPE, NodeContext
 from passes.legalize.tensor.pad import ConcatPad, GatherPad, SeparatePad
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
 
@@ -36,55 +36,55 @@ def pad(
 
 
 class TestConstant:
-    def test_every_axis(self, worker: Worker) -> None:
+    def test_every_axis(self, device: Device) -> None:
         m, feeds = pad(floats(2, 3, 4), [1, 0, 2, 0, 1, 1], value=np.array(3.5, np.float32))
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
         assert [each for each in operators(m) if each != "Expand"] == ["Concat"] * 3
 
-    def test_negative_pads_crop(self, worker: Worker) -> None:
+    def test_negative_pads_crop(self, device: Device) -> None:
         m, feeds = pad(floats(4, 5), [-1, 2, 1, -2])
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
         assert operators(m)[0] == "Slice"
 
-    def test_fully_cropped_input(self, worker: Worker) -> None:
+    def test_fully_cropped_input(self, device: Device) -> None:
         m, feeds = pad(floats(1, 3), [-1, 0, 3, 1], value=np.array(2, np.float32))
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
 
-    def test_no_match(self, worker: Worker) -> None:
+    def test_no_match(self, device: Device) -> None:
         m, feeds = pad(floats(2, 3), [0, 0, 0, 0])
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
         assert operators(m) == ["Identity"]
 
-    def test_a_value_that_is_computed(self, worker: Worker) -> None:
+    def test_a_value_that_is_computed(self, device: Device) -> None:
         m, feeds = pad(floats(2, 3), [1, 1, 0, 2], value=np.array(7, np.float32), constant=False)
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
 
-    def test_axes(self, worker: Worker) -> None:
+    def test_axes(self, device: Device) -> None:
         m, feeds = pad(floats(2, 3, 4), [1, 0, 2, 1], axes=[-1, 0])
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
 
     @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_, np.float64, np.float16])
-    def test_dtypes(self, worker: Worker, dtype: type) -> None:
+    def test_dtypes(self, device: Device, dtype: type) -> None:
         m, feeds = pad((floats(2, 3) * 9).astype(dtype), [1, 0, 0, 1], value=np.array(1, dtype))
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
 
     @pytest.mark.parametrize("opset", [7, 10])
-    def test_pads_as_attributes(self, worker: Worker, opset: int) -> None:
+    def test_pads_as_attributes(self, device: Device, opset: int) -> None:
         m, feeds = one("Pad", {"x": floats(3, 4)}, opset=opset, pads=[1, -1, 0, 2], value=2.5)
-        check(ConcatPad(), m, feeds, worker)
+        check(ConcatPad(), m, feeds, device)
 
 
 class TestRepeating:
     @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-    def test_modes(self, worker: Worker, mode: str) -> None:
+    def test_modes(self, device: Device, mode: str) -> None:
         m, feeds = pad(floats(2, 3, 5), [1, 0, 2, 0, 2, 3], mode=mode)
-        check(GatherPad(), m, feeds, worker)
+        check(GatherPad(), m, feeds, device)
         assert operators(m) == ["Gather", "Gather", "Gather"]
 
     @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-    def test_crops_first(self, worker: Worker, mode: str) -> None:
+    def test_crops_first(self, device: Device, mode: str) -> None:
         m, feeds = pad(floats(5, 6), [-1, 2, 1, -2], mode=mode)
-        check(GatherPad(), m, feeds, worker)
+        check(GatherPad(), m, feeds, device)
         assert operators(m) == ["Slice", "Gather", "Gather"]
 
 
@@ -122,29 +122,29 @@ def cluster(last: str, pads: list[int], value: float, **constants: Array) -> tup
 
 class TestClusters:
     @pytest.mark.parametrize("value", [0.0, 5.0])
-    def test_convolution_with_pads_of_its_own(self, worker: Worker, value: float) -> None:
+    def test_convolution_with_pads_of_its_own(self, device: Device, value: float) -> None:
         conv = "y = Conv <pads=[1,0,1,0]> (p, w)"
         m, feeds = cluster(conv, [0, 0, 1, 0, 0, 0, 0, 2], value, w=floats(3, 2, 2, 2))
-        check(SeparatePad(), m, feeds, worker)
+        check(SeparatePad(), m, feeds, device)
         assert operators(m)[-1] == "Conv"
         assert "Pad" not in operators(m)
 
-    def test_channels(self, worker: Worker) -> None:
+    def test_channels(self, device: Device) -> None:
         m, feeds = cluster("y = Conv (p, w)", [0, 1, 0, 0, 0, 0, 0, 0], 2.0, w=floats(3, 3, 2, 2))
-        check(SeparatePad(), m, feeds, worker)
+        check(SeparatePad(), m, feeds, device)
 
-    def test_zeros_before_the_maximum_of_negative_numbers(self, worker: Worker) -> None:
+    def test_zeros_before_the_maximum_of_negative_numbers(self, device: Device) -> None:
         m, feeds = cluster("y = MaxPool <kernel_shape=[2,2]> (p)", [0, 0, 1, 1, 0, 0, 1, 1], 0.0)
-        check(SeparatePad(), m, feeds, worker)
+        check(SeparatePad(), m, feeds, device)
 
-    def test_transposed_convolution(self, worker: Worker) -> None:
+    def test_transposed_convolution(self, device: Device) -> None:
         m, feeds = cluster("y = ConvTranspose (p, w)", [0, 0, 1, 1, 0, 0, 1, 1], 2.0, w=floats(2, 3, 2, 2))
-        check(SeparatePad(), m, feeds, worker)
+        check(SeparatePad(), m, feeds, device)
 
-    def test_power_mean(self, worker: Worker) -> None:
+    def test_power_mean(self, device: Device) -> None:
         lp = "y = LpPool <kernel_shape=[2,2], strides=[1,1], pads=[0,0,0,0]> (p)"
         m, feeds = cluster(lp, [0, 0, 1, 0, 0, 0, 1, 0], 2.0)
-        check(SeparatePad(), m, feeds, worker)
+        check(SeparatePad(), m, feeds, device)
 
     def test_other_uses_keep_the_pad(self) -> None:
         m = model(
@@ -192,14 +192,14 @@ def pads(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 
 @settings(max_examples=40, deadline=None)
 @given(pads())
-def test_every_pad(worker: Worker, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_pad(device: Device, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     step = ConcatPad() if m.graph[0].attributes["mode"].as_string() == "constant" else GatherPad()
     reasons = skipped(step, m) if 0 in _shape(m) else []
     assert reasons in ([], ["its output is empty"])
     if not reasons:
-        check(step, m, feeds, worker)
+        check(step, m, feeds, device)
 
 
 def _shape(m: ir.Model) -> list[int]:

@@ -12,12 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.convolution import ExplicitConvTranspose
 from passes.legalize.tensor.rearranging import ConvTransposeCol2Im, ScatterMaxUnpool, TransposeBlocks
+from tests.passes.device import Device
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 from tests.passes.rewriting import Array, model, operators
 
@@ -25,18 +24,18 @@ from tests.passes.rewriting import Array, model, operators
 class TestBlocks:
     @pytest.mark.parametrize("mode", ["DCR", "CRD"])
     @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-    def test_depth_to_space(self, worker: Worker, mode: str, dtype: type) -> None:
+    def test_depth_to_space(self, device: Device, mode: str, dtype: type) -> None:
         x = (floats(2, 12, 2, 3) * 9).astype(dtype)
         m, feeds = one("DepthToSpace", {"x": x}, opset=13, blocksize=2, mode=mode)
-        check(TransposeBlocks(), m, feeds, worker)
+        check(TransposeBlocks(), m, feeds, device)
         assert operators(m) == ["Reshape", "Transpose", "Reshape"]
 
-    def test_space_to_depth(self, worker: Worker) -> None:
+    def test_space_to_depth(self, device: Device) -> None:
         m, feeds = one("SpaceToDepth", {"x": floats(2, 3, 4, 6)}, opset=13, blocksize=2)
-        check(TransposeBlocks(), m, feeds, worker)
+        check(TransposeBlocks(), m, feeds, device)
 
     @pytest.mark.parametrize("mode", ["DCR", "CRD"])
-    def test_space_to_depth_undoes_depth_to_space(self, worker: Worker, mode: str) -> None:
+    def test_space_to_depth_undoes_depth_to_space(self, device: Device, mode: str) -> None:
         x = floats(2, 12, 2, 3)
         text = f"""<ir_version: 10, opset_import: ["": 28]> g (float[2,12,2,3] x) => (float[2,12,2,3] y) {{
             d = DepthToSpace <blocksize=2, mode="{mode}"> (x)
@@ -44,9 +43,7 @@ class TestBlocks:
         }}"""
         m = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
         assert len(TransposeBlocks().run(m, Context()).rewrites) == 2
-        program = worker.parse_onnx_buffer(ir.to_proto(m).SerializeToString())
-        program.compile("ref")
-        np.testing.assert_array_equal(program.run({"x": Tensor.of(x)})[0].numpy(), x)
+        np.testing.assert_array_equal(device.run(ir.to_proto(m), {"x": x})[0], x)
 
     def test_open_dimensions(self) -> None:
         m = model("(float[N,4,2,2] x) => (float[N,1,4,4] y) { y = DepthToSpace <blocksize=2> (x) }")
@@ -92,28 +89,26 @@ class TestCol2Im:
             {"strides": [2, 2], "pads": [1, 1, 0, 0]},
         ],
     )
-    def test_planes(self, worker: Worker, options: dict[str, Any]) -> None:
+    def test_planes(self, device: Device, options: dict[str, Any]) -> None:
         drawn = columns([6, 7], [2, 3], batch=2, **options)
         assert drawn is not None
-        check(ConvTransposeCol2Im(), *drawn, worker, then=settle)
+        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
         assert "ConvTranspose" in operators(drawn[0])
 
-    def test_volumes(self, worker: Worker) -> None:
+    def test_volumes(self, device: Device) -> None:
         drawn = columns([3, 4, 5], [1, 2, 2], strides=[1, 2, 2])
         assert drawn is not None
-        check(ConvTransposeCol2Im(), *drawn, worker, then=settle)
+        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
 
     @pytest.mark.parametrize("rank", [1, 3])
-    def test_dilations_where_onnx_runtime_deviates(self, worker: Worker, rank: int) -> None:
+    def test_dilations_where_onnx_runtime_deviates(self, device: Device, rank: int) -> None:
         drawn = columns([4, 5, 6][:rank], [2, 1, 2][:rank], dilations=[2, 1, 3][:rank])
         assert drawn is not None
         m, feeds = drawn
         (expected,) = ReferenceEvaluator(ir.to_proto(m)).run(None, feeds)
         assert ConvTransposeCol2Im().run(m, Context()).rewrites
         settle(m)
-        program = worker.parse_onnx_buffer(ir.to_proto(m).SerializeToString())
-        program.compile("ref")
-        np.testing.assert_allclose(program.run({"x": Tensor.of(feeds["x"])})[0].numpy(), expected, 1e-5, 1e-6)
+        np.testing.assert_allclose(device.run(ir.to_proto(m), {"x": feeds["x"]})[0], expected, 1e-5, 1e-6)
 
     def test_shapes_that_are_not_constant(self) -> None:
         m, _ = one("Col2Im", {"x": floats(1, 4, 4), "i": np.array([3, 3]), "b": np.array([2, 2])}, opset=18)
@@ -126,7 +121,7 @@ class TestCol2Im:
 
     @settings(max_examples=20, deadline=None)
     @given(st.data())
-    def test_every_col2im(self, worker: Worker, data: st.DataObject) -> None:
+    def test_every_col2im(self, device: Device, data: st.DataObject) -> None:
         def some(low: int, high: int, count: int) -> list[int]:
             return [data.draw(st.integers(low, high)) for _ in range(count)]
 
@@ -138,21 +133,21 @@ class TestCol2Im:
         assume(drawn is not None)
         assert drawn is not None
         assume(not refused(*drawn))
-        check(ConvTransposeCol2Im(), *drawn, worker, then=settle)
+        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
 
 
 class TestMaxUnpool:
     @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 0, 1]])
-    def test_shape_from_the_windows(self, worker: Worker, pads: list[int]) -> None:
+    def test_shape_from_the_windows(self, device: Device, pads: list[int]) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 3), "i": _indices(18, 1 * 2 * 5 * 5)}
         m, feeds = one("MaxUnpool", inputs, opset=11, kernel_shape=[2, 2], strides=[2, 2], pads=pads)
-        check(ScatterMaxUnpool(), m, feeds, worker)
+        check(ScatterMaxUnpool(), m, feeds, device)
         assert "ScatterElements" in operators(m)
 
-    def test_given_shape(self, worker: Worker) -> None:
+    def test_given_shape(self, device: Device) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 3), "i": _indices(18, 98), "s": np.array([1, 2, 7, 7])}
         m, feeds = one("MaxUnpool", inputs, opset=11, constants=("s",), kernel_shape=[2, 2], strides=[2, 2])
-        check(ScatterMaxUnpool(), m, feeds, worker)
+        check(ScatterMaxUnpool(), m, feeds, device)
 
     def test_shape_that_is_not_constant(self) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 1, 2, 2), "i": _indices(4, 16), "s": np.array([1, 1, 4, 4])}

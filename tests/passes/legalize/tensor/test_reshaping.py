@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import SOME, declared, left, legal, numbers
 from tests.passes.rewriting import Array, operators
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def ints(*values: int) -> Array:
@@ -29,30 +18,30 @@ def ints(*values: int) -> Array:
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_axes_that_are_computed(worker: Worker, dtype: str) -> None:
+def test_axes_that_are_computed(device: Device, dtype: str) -> None:
     x = numbers((2, 1, 3), dtype)
     nodes = "y = Unsqueeze(x, a)"
-    result = legal(ReshapeByOutput(), worker, nodes, {"x": x, "a": ints(0, -1)}, declared("y", x[None, ..., None]))
+    result = legal(ReshapeByOutput(), device, nodes, {"x": x, "a": ints(0, -1)}, declared("y", x[None, ..., None]))
     assert operators(result.model) == ["Reshape"]
-    result = legal(ReshapeByOutput(), worker, "y = Squeeze(x, a)", {"x": x, "a": ints(1)}, declared("y", x[:, 0]))
+    result = legal(ReshapeByOutput(), device, "y = Squeeze(x, a)", {"x": x, "a": ints(1)}, declared("y", x[:, 0]))
     assert operators(result.model) == ["Reshape"]
 
 
 @pytest.mark.parametrize("shape", [(6, 1), (0, -1), (-1,), (3, 2)])
-def test_a_shape_that_is_computed(worker: Worker, shape: tuple[int, ...]) -> None:
+def test_a_shape_that_is_computed(device: Device, shape: tuple[int, ...]) -> None:
     x = numbers((2, 3))
     y = declared("y", x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]))
     inputs = {"x": x, "s": ints(*shape)}
-    assert operators(legal(ReshapeByOutput(), worker, "y = Reshape(x, s)", inputs, y).model) == ["Reshape"]
+    assert operators(legal(ReshapeByOutput(), device, "y = Reshape(x, s)", inputs, y).model) == ["Reshape"]
 
 
-def test_scalars(worker: Worker) -> None:
+def test_scalars(device: Device) -> None:
     one, scalar = numbers((1,)), numbers(())
-    result = legal(ReshapeByOutput(), worker, "y = Reshape(x, s)", {"x": one}, "float y", s=ints())
+    result = legal(ReshapeByOutput(), device, "y = Reshape(x, s)", {"x": one}, "float y", s=ints())
     assert operators(result.model) == ["Squeeze"]
-    result = legal(ReshapeByOutput(), worker, "y = Reshape(x, s)", {"x": scalar}, "float y", s=ints())
+    result = legal(ReshapeByOutput(), device, "y = Reshape(x, s)", {"x": scalar}, "float y", s=ints())
     assert operators(result.model) == ["Identity"]
-    result = legal(ReshapeByOutput(), worker, "y = Unsqueeze(x, a)", {"x": scalar}, "float[1,1] y", a=ints(0, 1))
+    result = legal(ReshapeByOutput(), device, "y = Unsqueeze(x, a)", {"x": scalar}, "float[1,1] y", a=ints(0, 1))
     assert operators(result.model) == ["Reshape"]
 
 
@@ -84,17 +73,17 @@ def test_unknown_shapes() -> None:
         ("y, z = TopK<largest = 0>(x, n)", ints(2), "float[2,2] y, int64[2,2] z"),
     ],
 )
-def test_operands_that_follow_from_the_output(worker: Worker, node: str, operand: Array, output: str) -> None:
+def test_operands_that_follow_from_the_output(device: Device, node: str, operand: Array, output: str) -> None:
     x = np.array([[3, 1, 2], [6, 5, 4]], np.float32)
-    result = legal(OperandByOutput(), worker, node, {"x": x, "n": operand}, output)
+    result = legal(OperandByOutput(), device, node, {"x": x, "n": operand}, output)
     assert operators(result.model) == [node.partition("= ")[2].partition("(")[0].partition("<")[0]]
 
 
 @pytest.mark.parametrize("value", ["", "<value = int64[1] {7}>", "<value = bool[1] {1}>"])
-def test_constant_of_shape(worker: Worker, value: str) -> None:
+def test_constant_of_shape(device: Device, value: str) -> None:
     dtype = "int64" if "int64" in value else "bool" if value else "float"
     nodes, inputs = f"y = ConstantOfShape{value}(n)", {"n": ints(2, 3)}
-    result = legal(OperandByOutput(), worker, nodes, inputs, f"{dtype}[2,3] y")
+    result = legal(OperandByOutput(), device, nodes, inputs, f"{dtype}[2,3] y")
     assert operators(result.model) == ["Expand"]
 
 
@@ -109,23 +98,23 @@ def test_constant_of_shape(worker: Worker, value: str) -> None:
         ("Size", "int64 y"),
     ],
 )
-def test_shapes_are_constants(worker: Worker, node: str, output: str) -> None:
-    result = legal(ConstantShape(), worker, f"y = {node}(x)", {"x": numbers((2, 3, 4))}, output)
+def test_shapes_are_constants(device: Device, node: str, output: str) -> None:
+    result = legal(ConstantShape(), device, f"y = {node}(x)", {"x": numbers((2, 3, 4))}, output)
     assert operators(result.model) == ["Identity"]
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_any_expansion_and_repetition(worker: Worker, data: st.DataObject) -> None:
+def test_any_expansion_and_repetition(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     repeats = [data.draw(st.integers(1, 3)) for _ in shape]
     x = numbers(shape, data.draw(st.sampled_from(["float32", "int32", "int64", "bool"])))
     if data.draw(st.booleans()):
         inputs = {"x": x, "n": ints(*repeats)}
-        legal(OperandByOutput(), worker, "y = Tile(x, n)", inputs, declared("y", np.tile(x, repeats)))
+        legal(OperandByOutput(), device, "y = Tile(x, n)", inputs, declared("y", np.tile(x, repeats)))
     wide = [
         each if size == 1 else data.draw(st.sampled_from([1, size])) for each, size in zip(repeats, shape, strict=True)
     ]
     wide = [*[2] * data.draw(st.integers(0, 1)), *wide]
     y = declared("y", np.broadcast_to(x, np.broadcast_shapes(shape, tuple(wide))))
-    legal(OperandByOutput(), worker, "y = Expand(x, n)", {"x": x, "n": ints(*wide)}, y)
+    legal(OperandByOutput(), device, "y = Expand(x, n)", {"x": x, "n": ints(*wide)}, y)

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.scattering import DropEmptyScatter, ScatterTensor
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
 from tests.passes.rewriting import operators
 
 
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
-
-
 @pytest.mark.parametrize("dtype", SOME)
-def test_write_positions(worker: Worker, dtype: str) -> None:
+def test_write_positions(device: Device, dtype: str) -> None:
     past, update = numbers((2, 4, 3), dtype), numbers((2, 2, 3), dtype, seed=1)
     inputs = {"p": past, "u": update, "w": np.array([2, 0])}
-    result = legal(ScatterTensor(), worker, "y = TensorScatter(p, u, w)", inputs, declared("y", past), opset=24)
+    result = legal(ScatterTensor(), device, "y = TensorScatter(p, u, w)", inputs, declared("y", past), opset=24)
     assert operators(result.model)[-1] == "ScatterElements"
 
 
-def test_writes_begin_at_the_start_by_default(worker: Worker) -> None:
+def test_writes_begin_at_the_start_by_default(device: Device) -> None:
     past, update = numbers((2, 3, 4)), numbers((2, 3, 2), seed=1)
     nodes = "y = TensorScatter<axis = 2>(p, u)"
-    legal(ScatterTensor(), worker, nodes, {"p": past, "u": update}, declared("y", past), opset=24)
+    legal(ScatterTensor(), device, nodes, {"p": past, "u": update}, declared("y", past), opset=24)
 
 
 def test_open_dimensions() -> None:
@@ -45,12 +34,12 @@ def test_open_dimensions() -> None:
 
 
 @pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
-def test_no_updates(worker: Worker, operator: str) -> None:
+def test_no_updates(device: Device, operator: str) -> None:
     x = numbers((3, 4))
     constants = {"i": np.zeros((0, 4), np.int64), "u": np.zeros((0, 4), np.float32)}
     if operator == "ScatterND":
         constants["i"] = np.zeros((0, 1), np.int64)
-    result = legal(DropEmptyScatter(), worker, f"y = {operator}(x, i, u)", {"x": x}, "float[3,4] y", **constants)
+    result = legal(DropEmptyScatter(), device, f"y = {operator}(x, i, u)", {"x": x}, "float[3,4] y", **constants)
     assert operators(result.model) == ["Identity"]
 
 
@@ -61,7 +50,7 @@ def test_something_to_write() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_cache(worker: Worker, data: st.DataObject) -> None:
+def test_any_cache(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
     axis = data.draw(st.integers(1, len(shape) - 1))
     size = data.draw(st.integers(1, shape[axis]))
@@ -75,4 +64,4 @@ def test_any_cache(worker: Worker, data: st.DataObject) -> None:
     inputs, constants = {"p": past, "u": update, "w": begin}, {}
     if data.draw(st.booleans()):
         constants["w"] = inputs.pop("w")
-    legal(ScatterTensor(), worker, nodes, inputs, declared("y", past), opset=24, **constants)
+    legal(ScatterTensor(), device, nodes, inputs, declared("y", past), opset=24, **constants)

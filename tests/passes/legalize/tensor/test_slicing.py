@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.slicing import GatherSlice, NormalizeSlice
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
 from tests.passes.rewriting import operators
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def ints(*values: int) -> np.ndarray:
@@ -32,10 +21,10 @@ LOWEST, HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @pytest.mark.parametrize("dtype", SOME)
-def test_slices_without_axes_are_of_the_first_axes(worker: Worker, dtype: str) -> None:
+def test_slices_without_axes_are_of_the_first_axes(device: Device, dtype: str) -> None:
     result = legal(
         NormalizeSlice(),
-        worker,
+        device,
         "y = Slice(x, starts, ends)",
         {"x": numbers((4, 3, 2), dtype)},
         f"{declared('y', numbers((2, 3, 2), dtype))}",
@@ -58,25 +47,25 @@ def test_slices_without_axes_are_of_the_first_axes(worker: Worker, dtype: str) -
         ((2, 2, 0, -1), ["Identity"]),
     ],
 )
-def test_bounds_are_clamped(worker: Worker, bounds: tuple[int, ...], made: list[str]) -> None:
+def test_bounds_are_clamped(device: Device, bounds: tuple[int, ...], made: list[str]) -> None:
     names = ("starts", "ends", "axes", "steps")
     constants = {name: ints(each) for name, each in zip(names, bounds, strict=True)}
     x = numbers((4, 3, 2))
     y = "float[a,b,c] y"
-    result = legal(NormalizeSlice(), worker, "y = Slice(x, starts, ends, axes, steps)", {"x": x}, y, **constants)
+    result = legal(NormalizeSlice(), device, "y = Slice(x, starts, ends, axes, steps)", {"x": x}, y, **constants)
     assert operators(result.model) == made
 
 
-def test_steps_without_axes(worker: Worker) -> None:
+def test_steps_without_axes(device: Device) -> None:
     constants = {"starts": ints(3, -1), "ends": ints(0, -9), "steps": ints(-2, -1)}
     nodes = "y = Slice(x, starts, ends, , steps)"
-    result = legal(NormalizeSlice(), worker, nodes, {"x": numbers((4, 3))}, "float[a,b] y", **constants)
+    result = legal(NormalizeSlice(), device, nodes, {"x": numbers((4, 3))}, "float[a,b] y", **constants)
     assert operators(result.model) == ["Gather", "Gather"]
 
 
-def test_attributes_of_old_opsets(worker: Worker) -> None:
+def test_attributes_of_old_opsets(device: Device) -> None:
     nodes = "y = Slice<starts = [-3], ends = [100]>(x)"
-    result = legal(NormalizeSlice(), worker, nodes, {"x": numbers((4, 3))}, "float[3,3] y", opset=9)
+    result = legal(NormalizeSlice(), device, nodes, {"x": numbers((4, 3))}, "float[3,3] y", opset=9)
     assert operators(result.model) == ["Slice"]
 
 
@@ -107,7 +96,7 @@ def test_unknown_values() -> None:
 
 @pytest.mark.parametrize(("start", "step"), [(1, None), (-2, None), (-9, 1), (3, -1), (99, -2)])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_bounds_that_are_computed(worker: Worker, start: int, step: int | None, dtype: str) -> None:
+def test_bounds_that_are_computed(device: Device, start: int, step: int | None, dtype: str) -> None:
     x = numbers((5, 4))
     stop = start + 2 if step is None or step == 1 else -99
     starts, ends = np.array([0, start], dtype), np.array([5, 4 if start == -2 else stop], dtype)
@@ -117,19 +106,19 @@ def test_bounds_that_are_computed(worker: Worker, start: int, step: int | None, 
     inputs = {"x": x, "s": starts, "e": ends}
     constants = {} if step is None else {"steps": np.array([1, step], dtype)}
     nodes = "y = Slice(x, s, e)" if step is None else "y = Slice(x, s, e, , steps)"
-    result = legal(GatherSlice(), worker, nodes, inputs, declared("y", expected), **constants)
+    result = legal(GatherSlice(), device, nodes, inputs, declared("y", expected), **constants)
     assert operators(result.model).count("Gather") == 1
 
 
-def test_steps_that_are_computed(worker: Worker) -> None:
+def test_steps_that_are_computed(device: Device) -> None:
     x = numbers((5, 4))
     inputs = {"x": x, "s": ints(-1, 0), "e": ints(-99, 4), "t": ints(-2, 2)}
-    legal(GatherSlice(), worker, "y = Slice(x, s, e, , t)", inputs, declared("y", x[::-2, ::2]))
+    legal(GatherSlice(), device, "y = Slice(x, s, e, , t)", inputs, declared("y", x[::-2, ::2]))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_slice(worker: Worker, data: st.DataObject) -> None:
+def test_any_slice(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
     axes = data.draw(st.lists(st.sampled_from(range(len(shape))), min_size=1, unique=True))
     bound = st.one_of(st.integers(-7, 7), st.sampled_from([LOWEST, HIGHEST]))
@@ -141,4 +130,4 @@ def test_any_slice(worker: Worker, data: st.DataObject) -> None:
     nodes = "y = Slice(x, starts, ends, axes, steps)"
     y = declared("y", x).replace(str(list(shape)).replace(" ", ""), f"[{','.join('abc'[: len(shape)])}]")
     constants = {"starts": starts, "ends": ends, "axes": written, "steps": steps}
-    legal(NormalizeSlice(), worker, nodes, {"x": x}, y, matches=False, **constants)
+    legal(NormalizeSlice(), device, nodes, {"x": x}, y, matches=False, **constants)

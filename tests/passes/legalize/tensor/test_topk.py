@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Context
 from passes.core.rewrite import NodeRewrite
 from passes.legalize.driver import Legalize
 from passes.legalize.tensor import topk
 from passes.legalize.tensor.topk import RankByComparison, SortRowByRow
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import declared, left, legal
-from tests.passes.on_migraphx import migraphx
 from tests.passes.rewriting import Array, model, operators, run
 
 RULES = pytest.mark.parametrize("rule", [RankByComparison(), SortRowByRow()], ids=lambda rule: rule.name)
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def few_values(shape: tuple[int, ...], dtype: str = "float32") -> Array:
@@ -40,12 +29,12 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def check(rule: NodeRewrite[topk._Rows], worker: Worker, x: Array, k: int, axis: int, **attributes: int) -> list[str]:
+def check(rule: NodeRewrite[topk._Rows], device: Device, x: Array, k: int, axis: int, **attributes: int) -> list[str]:
     shape = list(x.shape)
     shape[axis] = k
     outputs = f"{declared('y', np.empty(shape, x.dtype))}, {declared('i', np.empty(shape, np.int64))}"
     given = ", ".join(f"{name}={value}" for name, value in {"axis": axis, **attributes}.items())
-    result = legal(rule, worker, f"y, i = TopK<{given}>(x, k)", {"x": x}, outputs, k=ints(k))
+    result = legal(rule, device, f"y, i = TopK<{given}>(x, k)", {"x": x}, outputs, k=ints(k))
     return operators(result.model)
 
 
@@ -53,27 +42,27 @@ def check(rule: NodeRewrite[topk._Rows], worker: Worker, x: Array, k: int, axis:
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_any_axis_and_direction_with_ties(
-    worker: Worker, rule: NodeRewrite[topk._Rows], largest: int, axis: int
+    device: Device, rule: NodeRewrite[topk._Rows], largest: int, axis: int
 ) -> None:
-    check(rule, worker, few_values((3, 4, 5)), 2, axis, largest=largest)
+    check(rule, device, few_values((3, 4, 5)), 2, axis, largest=largest)
 
 
 @RULES
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "uint8"])
-def test_dtypes(worker: Worker, rule: NodeRewrite[topk._Rows], dtype: str) -> None:
-    check(rule, worker, few_values((3, 6), dtype), 4, -1)
+def test_dtypes(device: Device, rule: NodeRewrite[topk._Rows], dtype: str) -> None:
+    check(rule, device, few_values((3, 6), dtype), 4, -1)
 
 
 @RULES
-def test_all_elements_and_old_opsets(worker: Worker, rule: NodeRewrite[topk._Rows]) -> None:
+def test_all_elements_and_old_opsets(device: Device, rule: NodeRewrite[topk._Rows]) -> None:
     x = few_values((4, 6))
-    check(rule, worker, x, 6, 1)
-    legal(rule, worker, "y, i = TopK(x, k)", {"x": x}, "float[4,2] y, int64[4,2] i", opset=11, k=ints(2))
+    check(rule, device, x, 6, 1)
+    legal(rule, device, "y, i = TopK(x, k)", {"x": x}, "float[4,2] y, int64[4,2] i", opset=11, k=ints(2))
 
 
-def test_opset_9(worker: Worker) -> None:
+def test_opset_9(device: Device) -> None:
     x, outputs = few_values((4, 6)), "float[4,2] y, int64[4,2] i"
-    legal(SortRowByRow(), worker, "y, i = TopK<k=2>(x)", {"x": x}, outputs, opset=9)
+    legal(SortRowByRow(), device, "y, i = TopK<k=2>(x)", {"x": x}, outputs, opset=9)
     (reason,) = left(RankByComparison(), "(float[4,6] x) => (y, i) { y, i = TopK<k=2>(x) }", opset=9)
     assert reason == "it needs opset 11, and the model has 9: convert-opset comes first"
 
@@ -107,7 +96,9 @@ def test_unchanged() -> None:
     ("shape", "expected"),
     [("[15,8]", {"TopK"}), ("[4,5,8]", {"ArgMax", "GatherElements"}), ("[20,100]", {"TopK", "Concat"})],
 )
-def test_legalization_makes_many_rows_safe(runtime: Runtime, worker: Worker, shape: str, expected: set[str]) -> None:
+def test_legalization_makes_many_rows_safe(runtime: Any, device: Device, shape: str, expected: set[str]) -> None:
+    from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+
     source = model(f"(float{shape} x) => (y, i) {{ y, i = TopK(x, k) }}", k=ints(3))
     before = ir.to_proto(source)
     result = Legalize().run(source, Context(target=ProbedRuntime(runtime)))
@@ -116,5 +107,5 @@ def test_legalization_makes_many_rows_safe(runtime: Runtime, worker: Worker, sha
     assert ("TopK" in found) == ("TopK" in expected)
     assert bool(result.rewrites) == (shape != "[15,8]")
     after = ir.to_proto(result.model)
-    for mine, theirs in zip(migraphx(after, worker=worker), run(before).values(), strict=True):
+    for mine, theirs in zip(device.run(after), run(before).values(), strict=True):
         np.testing.assert_array_equal(mine, theirs)

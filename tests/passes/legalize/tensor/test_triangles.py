@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.tensor.triangles import SelectTriangle
+from tests.passes.device import Device
 from tests.passes.legalize.indexing import declared, left, legal, numbers
 from tests.passes.rewriting import operators
 
 
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    """One process for all tests of this file."""
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
-def test_a_computed_diagonal(worker: Worker, dtype: str) -> None:
+def test_a_computed_diagonal(device: Device, dtype: str) -> None:
     x = numbers((2, 3, 4), dtype)
     inputs = {"x": x, "k": np.array(1)}
-    result = legal(SelectTriangle(), worker, "y = Trilu(x, k)", inputs, declared("y", x))
+    result = legal(SelectTriangle(), device, "y = Trilu(x, k)", inputs, declared("y", x))
     made = ["Not", "And"] if dtype == "bool" else ["Where"]
     assert operators(result.model) == ["Reshape", "Less", *made]
 
 
-def test_the_main_diagonal_by_default(worker: Worker) -> None:
-    result = legal(SelectTriangle(), worker, "y = Trilu<upper = 0>(x)", {"x": numbers((3, 4))}, "float[3,4] y")
+def test_the_main_diagonal_by_default(device: Device) -> None:
+    result = legal(SelectTriangle(), device, "y = Trilu<upper = 0>(x)", {"x": numbers((3, 4))}, "float[3,4] y")
     assert operators(result.model) == ["Greater", "Where"]
 
 
@@ -45,9 +34,9 @@ def test_open_dimensions() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_any_triangle(worker: Worker, data: st.DataObject) -> None:
+def test_any_triangle(device: Device, data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
     x = numbers(shape, data.draw(st.sampled_from(["float32", "float64", "int64", "bool"])))
     upper = data.draw(st.sampled_from([0, 1]))
     k = np.array(data.draw(st.integers(-6, 6)))
-    legal(SelectTriangle(), worker, f"y = Trilu<upper = {upper}>(x, k)", {"x": x, "k": k}, declared("y", x))
+    legal(SelectTriangle(), device, f"y = Trilu<upper = {upper}>(x, k)", {"x": x, "k": k}, declared("y", x))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.types.bit_cast import BitCastByArithmetic
-from tests.passes.dtypes import on_migraphx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 PAIRS = [
@@ -44,13 +44,13 @@ def floats(name: str, seed: int = 0) -> Array:
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_there_and_back(one: str, other: str, worker: Worker) -> None:
+def test_there_and_back(one: str, other: str, device: Device) -> None:
     x = floats(one)
     if other == "bfloat16":
         x = x[~np.isnan(x.view("bfloat16").astype(np.float64))]
     for given_array, target in ((x, other), (x.view(other), one)):
         m, inputs = single("BitCast", [given_array], [dtype(target)], opset=26, to=dtype(target).value)
-        (actual,) = on_migraphx(rewritten(BitCastByArithmetic(), m), inputs, worker)
+        (actual,) = device.run(rewritten(BitCastByArithmetic(), m), inputs)
         width = f"u{actual.dtype.itemsize}"
         assert actual.dtype == np.dtype(target)
         np.testing.assert_array_equal(actual.view(width), given_array.view(width))
@@ -59,31 +59,31 @@ def test_there_and_back(one: str, other: str, worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [("int8", "uint8"), ("uint16", "int16"), ("uint32", "int32"), ("int64", "uint64")]
 )
-def test_integers(one: str, other: str, worker: Worker) -> None:
+def test_integers(one: str, other: str, device: Device) -> None:
     info = np.iinfo(one)
     x = np.array([info.min, info.min + 1, 0, 1, info.max - 1, info.max], one)
     m, inputs = single("BitCast", [x], [dtype(other)], opset=26, to=dtype(other).value)
     proto = rewritten(BitCastByArithmetic(), m)
     assert operators(m) == ["Cast"]
-    same(on_migraphx(proto, inputs, worker), [x.view(other)])
+    same(device.run(proto, inputs), [x.view(other)])
     same(on_ort(proto, inputs), [x.view(other)])
 
 
-def test_bool(worker: Worker) -> None:
+def test_bool(device: Device) -> None:
     x = np.array([True, False])
     m, inputs = single("BitCast", [x], [dtype("uint8")], opset=26, to=dtype("uint8").value)
-    same(on_migraphx(rewritten(BitCastByArithmetic(), m), inputs, worker), [x.view(np.uint8)])
+    same(device.run(rewritten(BitCastByArithmetic(), m), inputs), [x.view(np.uint8)])
     m, inputs = single("BitCast", [x.view(np.uint8)], [dtype("bool")], opset=26, to=dtype("bool").value)
-    same(on_migraphx(rewritten(BitCastByArithmetic(), m), inputs, worker), [x])
+    same(device.run(rewritten(BitCastByArithmetic(), m), inputs), [x])
 
 
-def test_nan_is_quiet_and_without_a_sign(worker: Worker) -> None:
+def test_nan_is_quiet_and_without_a_sign(device: Device) -> None:
     patterns = np.array([0x7F800001, 0xFFC00000, 0x7FFFFFFF], np.uint32)
     m, inputs = single("BitCast", [patterns.view(np.float32)], [dtype("uint32")], opset=26, to=dtype("uint32").value)
     proto = rewritten(BitCastByArithmetic(), m)
-    same(on_migraphx(proto, inputs, worker), [np.full(3, 0x7FC00000, np.uint32)])
+    same(device.run(proto, inputs), [np.full(3, 0x7FC00000, np.uint32)])
     m, inputs = single("BitCast", [patterns], [dtype("float32")], opset=26, to=dtype("float32").value)
-    assert np.isnan(on_migraphx(rewritten(BitCastByArithmetic(), m), inputs, worker)[0]).all()
+    assert np.isnan(device.run(rewritten(BitCastByArithmetic(), m), inputs)[0]).all()
 
 
 def test_minus_zero_by_onnx_runtime() -> None:

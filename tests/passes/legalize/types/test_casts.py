@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Pass
 from passes.legalize.types import casts
-from tests.passes.dtypes import T, chain, on_migraphx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, chain, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -46,7 +46,7 @@ def cast(source: Array, target: str, **attributes: int) -> tuple[ir.Model, dict[
 
 class TestOverflow:
     @pytest.mark.parametrize("target", FLOATS)
-    def test_from_floats(self, target: str, worker: Worker) -> None:
+    def test_from_floats(self, target: str, device: Device) -> None:
         for source in FLOATS:
             if source == target:
                 continue
@@ -54,7 +54,7 @@ class TestOverflow:
             with np.errstate(over="ignore"):
                 expected = x.astype(target)
             m, inputs = cast(x, target)
-            (actual,) = on_migraphx(rewritten(casts.CastOverflowToInfinity(), m), inputs, worker)
+            (actual,) = device.run(rewritten(casts.CastOverflowToInfinity(), m), inputs)
             assert operators(m) == ["Cast", "Greater", "Where", "Less", "Where"]
             for kind in (np.isposinf, np.isneginf, np.isnan):
                 wide = (actual.astype(np.float64), expected.astype(np.float64))
@@ -63,7 +63,7 @@ class TestOverflow:
                 same([actual], [expected])
 
     @pytest.mark.parametrize("target", ["float16", "float32", "float64"])
-    def test_from_integers(self, target: str, worker: Worker) -> None:
+    def test_from_integers(self, target: str, device: Device) -> None:
         for source in INTEGERS:
             x = numbers(source)
             m, inputs = cast(x, target)
@@ -71,7 +71,7 @@ class TestOverflow:
             if not casts.CastOverflowToInfinity().applies(dtype(source), dtype(target)):
                 assert np.isfinite(expected).all()
                 continue
-            (actual,) = on_migraphx(rewritten(casts.CastOverflowToInfinity(), m), inputs, worker)
+            (actual,) = device.run(rewritten(casts.CastOverflowToInfinity(), m), inputs)
             same([actual], [expected], 1e-3)
             np.testing.assert_array_equal(np.isinf(actual), np.isinf(expected))
 
@@ -83,30 +83,30 @@ class TestOverflow:
 
 class TestBool:
     @pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32", "uint8", "int64"])
-    def test_all_but_zero_is_true(self, source: str, worker: Worker) -> None:
+    def test_all_but_zero_is_true(self, source: str, device: Device) -> None:
         x = numbers(source)
         m, inputs = cast(x, "bool")
         expected = on_ort(ir.to_proto(m), inputs)
         same(expected, [x != 0])
         proto = rewritten(casts.CastToBool(), m)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
         assert operators(m) == ["Equal", "Not"]
 
 
 class TestIntegers:
     @pytest.mark.parametrize("target", ["int8", "uint8", "int16", "uint16", "uint32"])
-    def test_low_bits(self, target: str, worker: Worker) -> None:
+    def test_low_bits(self, target: str, device: Device) -> None:
         x = np.array([-3.7, -1, -0.5, 0.5, 200.9, 255, 256, 300, -129, 65535, 65536, 70000, -70000], np.float32)
         m, inputs = cast(x, target)
         expected = on_ort(ir.to_proto(m), inputs)
         same(expected, [x.astype(np.int64).astype(target)])
         proto = rewritten(casts.CastThroughInt64(), m)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
     @pytest.mark.parametrize("target", ["int4", "uint4"])
     @pytest.mark.parametrize("source", ["float32", "float16", "int32", "int8"])
-    def test_four_bits(self, source: str, target: str, worker: Worker) -> None:
+    def test_four_bits(self, source: str, target: str, device: Device) -> None:
         x = np.arange(-40, 40).astype(source)
         if np.dtype(source).kind == "f":
             x = x / np.array(4, source)
@@ -114,7 +114,7 @@ class TestIntegers:
         whole = np.sign(x) * np.floor(np.abs(x) + 0.5)  # ONNX Runtime rounds halves away from zero
         expected = whole.astype(np.int32).astype(target)
         proto = rewritten(casts.CastByArithmetic(), m)
-        (actual,) = on_migraphx(proto, inputs, worker)
+        (actual,) = device.run(proto, inputs)
         np.testing.assert_array_equal(actual.astype(np.int32), expected.astype(np.int32))
         there = make_node("Cast", ["i0"], ["q"], to=dtype(target).value)
         back = make_node("Cast", ["q"], ["y"], to=T.INT32)
@@ -124,19 +124,19 @@ class TestIntegers:
 
 class TestEight:
     @pytest.mark.parametrize("saturate", [0, 1])
-    def test_the_one_that_migraphx_has(self, saturate: int, worker: Worker) -> None:
+    def test_the_one_that_migraphx_has(self, saturate: int, device: Device) -> None:
         for source in ("float32", "float16"):
             x = numbers(source)
             expected = eight(x, "float8_e4m3fnuz", bool(saturate))
             m, inputs = cast(x, "float8_e4m3fnuz", saturate=saturate)
-            (actual,) = on_migraphx(rewritten(casts.CastByArithmetic(), m), inputs, worker)
+            (actual,) = device.run(rewritten(casts.CastByArithmetic(), m), inputs)
             same([actual], [expected])
 
-    def test_back_through_float32(self, worker: Worker) -> None:
+    def test_back_through_float32(self, device: Device) -> None:
         x = np.arange(256, dtype=np.uint8).view("float8_e4m3fnuz")
         m, inputs = cast(x, "float16")
         proto = rewritten(casts.CastThroughFloat(), m)
-        same(on_migraphx(proto, inputs, worker), [x.astype(np.float16)])
+        same(device.run(proto, inputs), [x.astype(np.float16)])
         assert operators(m) == ["Cast", "Cast"]
 
 

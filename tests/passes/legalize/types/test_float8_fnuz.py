@@ -9,11 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.worker import Worker
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core.base import Context
 from passes.legalize.types.float8_fnuz import Float8ToFnuz
+from tests.passes.device import Device
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, reasons, run
 
@@ -47,7 +46,7 @@ def test_activations_and_saturation(zeros: str) -> None:
     apply(RULE, source(text, s=np.float32(0.1), z=Z), rtol=0, atol=0, inputs=x)
 
 
-def test_a_product_on_migraphx(worker: Worker) -> None:
+def test_a_product_on_the_device(device: Device) -> None:
     random = np.random.default_rng(0)
     text = """(float[3,12] x) => (float[3,5] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
         e = DequantizeLinear <axis = 1> (w, t) y = MatMul(d, e) }"""
@@ -62,9 +61,7 @@ def test_a_product_on_migraphx(worker: Worker) -> None:
     expected = run(ir.to_proto(model), x)["y"]
     apply(RULE, model, inputs=x)
     RemoveDead().run(model, Context())
-    program = worker.parse_onnx_buffer(ir.to_proto(model).SerializeToString())
-    program.compile("ref")
-    np.testing.assert_allclose(program.run({"x": Tensor.of(x["x"])})[0].numpy(), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(device.run(ir.to_proto(model), {"x": x["x"]})[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_skips() -> None:

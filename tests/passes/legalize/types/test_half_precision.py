@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.core.base import Context
 from passes.legalize.types.half_precision import RULES
-from tests.passes.legalize.one_node import agree, case, legalized, normal, on_migraphx, skipped
+from tests.passes.device import Device
+from tests.passes.legalize.one_node import agree, case, legalized, normal, skipped
 
 (RULE,) = RULES
 HALF = np.float16
@@ -26,9 +26,9 @@ def test_the_result_is_rounded_once() -> None:
     assert legalized(RULE, case("Softmax", [half(2, 3)]), rtol=0, atol=0) == ["Cast", "Softmax", "Cast"]
 
 
-def test_attributes_and_other_inputs_stay(worker: Worker) -> None:
+def test_attributes_and_other_inputs_stay(device: Device) -> None:
     source = case("Gemm", [half(2, 3), half(4, 3), half(4)], {"alpha": 0.5, "transB": 1})
-    assert legalized(RULE, source, worker=worker) == ["Cast", "Cast", "Cast", "Gemm", "Cast"]
+    assert legalized(RULE, source, device=device) == ["Cast", "Cast", "Cast", "Gemm", "Cast"]
     source = case("ReduceSum", [half(2, 3), np.array([1])], {"keepdims": 0}, constants=[1])
     assert legalized(RULE, source) == ["Cast", "ReduceSum", "Cast"]
 
@@ -44,7 +44,7 @@ def test_statistics_of_float32_stay_so() -> None:
     assert legalized(RULE, source) == ["Cast", "Cast", "LayerNormalization", "Cast"]
 
 
-def test_bfloat16(worker: Worker) -> None:
+def test_bfloat16(device: Device) -> None:
     x = normal(2, 3).astype(ml_dtypes.bfloat16)
     wide = x.astype(np.float32)
     celu = np.maximum(0, wide) + np.minimum(0, 2 * (np.exp(wide / 2) - 1))
@@ -52,7 +52,7 @@ def test_bfloat16(worker: Worker) -> None:
     model = source.model
     assert RULE.run(model, Context()).rewrites
     assert [node.op_type for node in model.graph] == ["Cast", "Celu", "Cast"]
-    (actual,) = on_migraphx(ir.to_proto(model), source.feeds, worker)
+    (actual,) = device.run(ir.to_proto(model), source.feeds)
     agree(actual, celu.astype(ml_dtypes.bfloat16), 2**-7, 0)
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.types.quantize_linear import DequantizeByArithmetic, QuantizeByArithmetic, StandardQuantization
-from tests.passes.dtypes import T, on_migraphx, on_onnx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 TARGETS = {"int8": T.INT8, "uint8": T.UINT8, "int16": T.INT16, "uint16": T.UINT16}
@@ -34,7 +34,7 @@ def scales(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Arr
 
 class TestQuantize:
     @pytest.mark.parametrize("name", TARGETS)
-    def test_granularities(self, name: str, worker: Worker) -> None:
+    def test_granularities(self, name: str, device: Device) -> None:
         x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32) * 40
         x.flat[:6] = [0.25, 0.75, -0.25, 1e9, -1e9, 0]  # ties, and out of range
         for shape, attributes in SHAPES.values():
@@ -44,7 +44,7 @@ class TestQuantize:
             m, inputs = single("QuantizeLinear", [x, scale, zero_points(name, shape)], [TARGETS[name]], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(QuantizeByArithmetic(), m)
-            same(on_migraphx(proto, inputs, worker), expected)
+            same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
     def test_constant_scales_take_no_operators(self) -> None:
@@ -55,40 +55,40 @@ class TestQuantize:
             rewritten(QuantizeByArithmetic(), m)
             assert operators(m) == ["Div", "Round", "Cast", "Add", "Max", "Min", "Cast"]
 
-    def test_halves_by_constant_scales(self, worker: Worker) -> None:
+    def test_halves_by_constant_scales(self, device: Device) -> None:
         for scale in (0.1, 0.3, 0.07, 1 / 3):  # which must not become factors
             x = (np.arange(-300, 300, dtype=np.float32) + np.float32(0.5)) * np.float32(scale)
             arrays = [x, np.array(scale, np.float32), np.array(3, np.int16)]
             m, inputs = single("QuantizeLinear", arrays, [T.INT16], constant=[1, 2])
             expected = on_ort(ir.to_proto(m), inputs)
-            same(on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker), expected)
+            same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
 
-    def test_half(self, worker: Worker) -> None:
+    def test_half(self, device: Device) -> None:
         x = (np.random.default_rng(1).standard_normal(500) * 9).astype(np.float16)
         m, inputs = single("QuantizeLinear", [x, np.array(0.07, np.float16), np.array(3, np.uint8)], [T.UINT8])
         expected = on_ort(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker), expected)
+        same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
 
-    def test_int32(self, worker: Worker) -> None:
+    def test_int32(self, device: Device) -> None:
         x = np.array([-9000, -3, -1, 0, 1, 3, 7, 2**20], np.int32)
         m, inputs = single("QuantizeLinear", [x, np.array(2, np.float32), np.array(3, np.int8)], [T.INT8], opset=13)
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker), expected)
+        same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
 
-    def test_without_a_zero_point(self, worker: Worker) -> None:
+    def test_without_a_zero_point(self, device: Device) -> None:
         x = np.linspace(-50, 200, 40, dtype=np.float32)
         for target, attributes in ((T.UINT8, {}), (T.INT16, {"output_dtype": T.INT16})):
             m, inputs = single("QuantizeLinear", [x, np.array(0.5, np.float32)], [target], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
-            same(on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker), expected)
+            same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
 
     @pytest.mark.parametrize(("name", "limits"), [("int4", (-8, 7)), ("uint4", (0, 15))])
-    def test_four_bits(self, name: str, limits: tuple[int, int], worker: Worker) -> None:
+    def test_four_bits(self, name: str, limits: tuple[int, int], device: Device) -> None:
         x = np.linspace(-20, 20, 81, dtype=np.float32)
         zero = np.array(2).astype(name)
         arrays = [x, np.array(0.5, np.float32), zero]
         m, inputs = single("QuantizeLinear", arrays, [ir.DataType.from_numpy(zero.dtype).value], constant=[2])
-        (actual,) = on_migraphx(rewritten(QuantizeByArithmetic(), m), inputs, worker)
+        (actual,) = device.run(rewritten(QuantizeByArithmetic(), m), inputs)
         np.testing.assert_array_equal(actual.astype(int), np.clip(np.rint(x / 0.5) + 2, *limits))
 
     def test_unknown_types_and_shapes(self) -> None:
@@ -101,35 +101,35 @@ class TestQuantize:
 
 class TestDequantize:
     @pytest.mark.parametrize("name", [*TARGETS, "int32"])
-    def test_granularities(self, name: str, worker: Worker) -> None:
+    def test_granularities(self, name: str, device: Device) -> None:
         x = zero_points(name, (2, 3, 6), 4)
         for shape, attributes in SHAPES.values():
             zero = np.zeros(shape, name) if name == "int32" else zero_points(name, shape)
             m, inputs = single("DequantizeLinear", [x, scales(shape), zero], [T.FLOAT], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(DequantizeByArithmetic(), m)
-            same(on_migraphx(proto, inputs, worker), expected, 1e-6)
+            same(device.run(proto, inputs), expected, 1e-6)
             same(on_ort(proto, inputs), expected)
 
-    def test_half(self, worker: Worker) -> None:
+    def test_half(self, device: Device) -> None:
         x = np.arange(-128, 128, dtype=np.int8)
         m, inputs = single("DequantizeLinear", [x, np.array(0.07, np.float16), np.array(3, np.int8)], [T.FLOAT16])
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(DequantizeByArithmetic(), m)
         same(on_ort(proto, inputs), expected)
-        same(on_migraphx(proto, inputs, worker), expected, 1e-3)
+        same(device.run(proto, inputs), expected, 1e-3)
 
-    def test_blocks_that_do_not_divide(self, worker: Worker) -> None:
+    def test_blocks_that_do_not_divide(self, device: Device) -> None:
         x = zero_points("uint8", (5, 4), 1)
         arrays = [x, scales((3, 4)), zero_points("uint8", (3, 4))]
         for constant in ([], [1, 2]):
             m, inputs = single("DequantizeLinear", arrays, [T.FLOAT], constant=constant, axis=0, block_size=2)
             expected = on_ort(ir.to_proto(m), inputs)
-            same(on_migraphx(rewritten(DequantizeByArithmetic(), m), inputs, worker), expected, 1e-6)
+            same(device.run(rewritten(DequantizeByArithmetic(), m), inputs), expected, 1e-6)
 
 
 class TestContrib:
-    def test_becomes_the_standard_operator(self, worker: Worker) -> None:
+    def test_becomes_the_standard_operator(self, device: Device) -> None:
         x = np.linspace(-3, 3, 30, dtype=np.float32)
         arrays = [x, np.array(1e-4, np.float32), np.array(7, np.uint16)]
         m, inputs = single("QuantizeLinear", arrays, [T.UINT16], domain="com.microsoft")
@@ -137,7 +137,7 @@ class TestContrib:
         proto = rewritten(StandardQuantization(), m)
         assert proto.graph.node[0].domain == ""
         same(on_ort(proto, inputs), expected)
-        same(on_migraphx(proto, inputs, worker), expected)
+        same(device.run(proto, inputs), expected)
 
     def test_before_the_standard_had_it(self) -> None:
         arrays = [np.zeros(3, np.uint16), np.array(1e-4, np.float32), np.array(7, np.uint16)]

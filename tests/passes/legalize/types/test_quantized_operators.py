@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
-from tests.passes.dtypes import T, on_migraphx, on_ort, rewritten, same, single, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators
 
 DTYPES = {"int8": T.INT8, "uint8": T.UINT8}
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], float, dict[str, Any]]] = {
 
 class TestContrib:
     @pytest.mark.parametrize("case", CASES)
-    def test_elementwise_and_pools(self, case: str, worker: Worker) -> None:
+    def test_elementwise_and_pools(self, case: str, device: Device) -> None:
         op_type, shapes, scale, attributes = CASES[case]
         for name in DTYPES:
             if op_type == "QLinearSoftmax" and name == "int8":
@@ -77,11 +77,11 @@ class TestContrib:
             expected = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(QuantizedOperator(), m)
             within_a_step(on_ort(proto, inputs), expected)
-            within_a_step(on_migraphx(proto, inputs, worker), expected)
+            within_a_step(device.run(proto, inputs), expected)
 
     @pytest.mark.parametrize("name", DTYPES)
     @pytest.mark.parametrize("scale", [1 / 256, 1 / 255, 0.0168, 0.13, 0.75, 1.5])
-    def test_steps_of_softmax(self, scale: float, name: str, worker: Worker) -> None:
+    def test_steps_of_softmax(self, scale: float, name: str, device: Device) -> None:
         arrays = [*quantized(name, (30, 5), 0.0193), f32(scale), np.array(np.iinfo(name).min, name)]
         m, inputs = single(
             "QLinearSoftmax", arrays, [DTYPES[name]], domain="com.microsoft", axis=-1, more={"opset": 13}
@@ -89,35 +89,35 @@ class TestContrib:
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(QuantizedOperator(), m)
         assert np.array_equal(on_ort(proto, inputs)[0], expected[0])
-        within_a_step(on_migraphx(proto, inputs, worker), expected)
+        within_a_step(device.run(proto, inputs), expected)
 
-    def test_concat(self, worker: Worker) -> None:
+    def test_concat(self, device: Device) -> None:
         arrays = [*output("uint8", 0.2), *quantized("uint8", (2, 3), 0.1, 1), *quantized("uint8", (2, 5), 0.3, 2)]
         m, inputs = single("QLinearConcat", arrays, [T.UINT8], domain="com.microsoft", axis=1)
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(QuantizedOperator(), m)
-        within_a_step(on_migraphx(proto, inputs, worker), expected)
+        within_a_step(device.run(proto, inputs), expected)
         assert operators(m) == ["DequantizeLinear", "DequantizeLinear", "Concat", "QuantizeLinear"]
 
-    def test_where(self, worker: Worker) -> None:
+    def test_where(self, device: Device) -> None:
         condition = np.array([[True], [False], [True]])
         x, y = quantized("uint8", (3, 4), 0.1, 1), quantized("uint8", (1, 4), 0.3, 2)
         m, inputs = single(
             "QLinearWhere", [condition, *x, *y, *output("uint8", 0.2)], [T.UINT8], domain="com.microsoft"
         )
         expected = on_ort(ir.to_proto(m), inputs)
-        within_a_step(on_migraphx(rewritten(QuantizedOperator(), m), inputs, worker), expected)
+        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), expected)
 
-    def test_without_zero_points(self, worker: Worker) -> None:
+    def test_without_zero_points(self, device: Device) -> None:
         x = integers("int8", (40,))
         m, inputs = single("QLinearSigmoid", [x, f32(0.1), None, f32(0.01)], [T.INT8], domain="com.microsoft")
         real = 1 / (1 + np.exp(-x.astype(np.float32) * 0.1))
         expected = np.clip(np.rint(real / 0.01), -128, 127).astype(np.int8)  # ONNX Runtime aborts on it
-        within_a_step(on_migraphx(rewritten(QuantizedOperator(), m), inputs, worker), [expected])
+        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), [expected])
 
     @pytest.mark.parametrize("real", [False, True])
     @pytest.mark.parametrize("several", [False, True])
-    def test_gemm(self, several: bool, real: bool, worker: Worker) -> None:
+    def test_gemm(self, several: bool, real: bool, device: Device) -> None:
         a, b = quantized("uint8", (6, 3), 0.05), [integers("int8", (4, 6), 1), f32(0.02), np.array(3, np.int8)]
         if several:
             b[1:] = [np.linspace(0.01, 0.04, 4).astype(np.float32), np.array([0, 1, -2, 3], np.int8)]
@@ -133,7 +133,7 @@ class TestContrib:
             alpha=1.5,
         )
         expected = on_ort(ir.to_proto(m), inputs)
-        found = on_migraphx(rewritten(QuantizedOperator(), m), inputs, worker)
+        found = device.run(rewritten(QuantizedOperator(), m), inputs)
         if real:
             same(found, expected, 1e-4)
         else:
@@ -142,7 +142,7 @@ class TestContrib:
 
 class TestStandard:
     @pytest.mark.parametrize("several", [False, True])
-    def test_conv_with_bias(self, several: bool, worker: Worker) -> None:
+    def test_conv_with_bias(self, several: bool, device: Device) -> None:
         w = [integers("int8", (4, 3, 3, 3), 1), f32(0.02), np.array(0, np.int8)]
         if several:
             w[1:] = [np.linspace(0.01, 0.04, 4).astype(np.float32), np.zeros(4, np.int8)]
@@ -151,19 +151,19 @@ class TestStandard:
         m, inputs = single("QLinearConv", arrays, [T.UINT8], pads=[1, 1, 0, 0], strides=[2, 1])
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(QuantizedOperator(), m)
-        within_a_step(on_migraphx(proto, inputs, worker), expected)
+        within_a_step(device.run(proto, inputs), expected)
         assert operators(m)[:2] == ["DequantizeLinear", "DequantizeLinear"]
 
-    def test_channels_last(self, worker: Worker) -> None:
+    def test_channels_last(self, device: Device) -> None:
         w = [integers("int8", (4, 3, 3, 3), 1), f32(0.02), np.array(0, np.int8)]
         arrays = [*quantized("uint8", (1, 6, 7, 3), 0.05), *w, *output("uint8", 0.7)]
         m, inputs = single("QLinearConv", arrays, [T.UINT8], domain="com.microsoft", channels_last=1)
         expected = on_ort(ir.to_proto(m), inputs)
-        within_a_step(on_migraphx(rewritten(QuantizedOperator(), m), inputs, worker), expected)
+        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), expected)
 
     @pytest.mark.parametrize("zero", [0, 3])
     @pytest.mark.parametrize("op_type", ["QLinearConv", "QLinearMatMul", "QGemm"])
-    def test_scales_along_an_axis_in_older_opsets(self, op_type: str, zero: int, worker: Worker) -> None:
+    def test_scales_along_an_axis_in_older_opsets(self, op_type: str, zero: int, device: Device) -> None:
         conv = op_type == "QLinearConv"
         shapes = ((1, 3, 6, 6), (4, 3, 3, 3)) if conv else ((5, 6), (6, 4))
         w = [integers("int8", shapes[1], 1), np.linspace(0.01, 0.04, 4).astype(np.float32), np.full(4, zero, np.int8)]
@@ -175,7 +175,7 @@ class TestStandard:
         expected = on_ort(ir.to_proto(m), inputs)
         proto = rewritten(QuantizedOperator(), m)
         within_a_step(on_ort(proto, inputs), expected)
-        within_a_step(on_migraphx(proto, inputs, worker), expected)
+        within_a_step(device.run(proto, inputs), expected)
         assert operators(m)[:2] == ["DequantizeLinear", "DequantizeLinear"]
 
     def test_several_zero_points_in_older_opsets(self) -> None:

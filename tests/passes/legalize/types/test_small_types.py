@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from onnx import NodeProto
 from onnx.helper import make_node
 
-from onnx_bridge.migraphx.worker import Worker
 from passes.legalize.types.small_types import CarrySmallTypes
-from tests.passes.dtypes import T, chain, on_migraphx, on_onnx, on_ort, rewritten, same, why_not
+from tests.passes.device import Device
+from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, why_not
 from tests.passes.rewriting import Array, operators
 
 FLOATS = {
@@ -59,7 +59,7 @@ def casts(small: str, *between: NodeProto, **attributes: Any) -> list[NodeProto]
 class TestCasts:
     @pytest.mark.parametrize("saturate", [1, 0])
     @pytest.mark.parametrize("small", FLOATS)
-    def test_floats(self, small: str, saturate: int, worker: Worker) -> None:
+    def test_floats(self, small: str, saturate: int, device: Device) -> None:
         x = around(FLOATS[small])
         # what NaN and infinity are in float4 the standard does not say
         x = x[np.abs(x) < 1e30] if small == "FLOAT4E2M1" else np.append(x, np.float32(np.nan))
@@ -69,19 +69,19 @@ class TestCasts:
             same(on_ort(ir.to_proto(m), inputs), wanted)
         proto = rewritten(CarrySmallTypes(), m)
         assert not {value.dtype for node in m.graph for value in node.outputs} & {ir.DataType[small]}
-        same(on_migraphx(proto, inputs, worker), wanted)
+        same(device.run(proto, inputs), wanted)
         same(on_ort(proto, inputs), wanted)
 
     @pytest.mark.parametrize("small", INTEGERS)
-    def test_integers(self, small: str, worker: Worker) -> None:
+    def test_integers(self, small: str, device: Device) -> None:
         for x in (np.arange(-70, 70, dtype=np.int32), np.arange(-70, 70, dtype=np.float32) / 8):
             m, inputs = chain(casts(small), {"i0": x}, {"y": T.FLOAT}, opset=25)
             wanted = on_ort(ir.to_proto(m), inputs)
             proto = rewritten(CarrySmallTypes(), m)
-            same(on_migraphx(proto, inputs, worker), wanted)
+            same(device.run(proto, inputs), wanted)
             same(on_ort(proto, inputs), wanted)
 
-    def test_from_half_to_half(self, worker: Worker) -> None:
+    def test_from_half_to_half(self, device: Device) -> None:
         with np.errstate(over="ignore"):
             x = around("float8_e5m2").astype(np.float16)
         nodes = casts("FLOAT8E5M2")
@@ -89,14 +89,14 @@ class TestCasts:
         m, inputs = chain(nodes, {"i0": x}, {"y": T.FLOAT16}, opset=19)
         wanted = [expected(x, "float8_e5m2").astype(np.float16)]
         same(on_ort(ir.to_proto(m), inputs), wanted)
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
-    def test_from_one_small_float_to_another(self, worker: Worker) -> None:
+    def test_from_one_small_float_to_another(self, device: Device) -> None:
         x = around("float8_e4m3fn")
         between = make_node("Cast", ["q"], ["r"], to=T.FLOAT8E5M2)
         m, inputs = chain(casts("FLOAT8E4M3FN", between), {"i0": x}, {"y": T.FLOAT}, opset=19)
         wanted = [expected(expected(x, "float8_e4m3fn"), "float8_e5m2")]
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
 
 class TestPowers:
@@ -104,7 +104,7 @@ class TestPowers:
 
     @pytest.mark.parametrize("saturate", [1, 0])
     @pytest.mark.parametrize("mode", ["up", "down", "nearest"])
-    def test_e8m0(self, mode: str, saturate: int, worker: Worker) -> None:
+    def test_e8m0(self, mode: str, saturate: int, device: Device) -> None:
         nodes = casts("FLOAT8E8M0", round_mode=mode, saturate=saturate)
         m, inputs = chain(nodes, {"i0": self.X}, {"y": T.FLOAT}, opset=24)
         wide = self.X.astype(np.float64)
@@ -120,11 +120,11 @@ class TestPowers:
         wanted = [powers.astype(np.float32)]
         proto = rewritten(CarrySmallTypes(), m)
         same(on_ort(proto, inputs), wanted)
-        same(on_migraphx(proto, inputs, worker), wanted)
+        same(device.run(proto, inputs), wanted)
 
 
 class TestBetween:
-    def test_operators_that_move_elements(self, worker: Worker) -> None:
+    def test_operators_that_move_elements(self, device: Device) -> None:
         x = around("float8_e4m3fn")[:120].reshape(2, 3, 20)
         between = [
             make_node("Transpose", ["q"], ["a"], perm=[2, 0, 1]),
@@ -138,23 +138,23 @@ class TestBetween:
         m, inputs = chain(casts("FLOAT8E4M3FN", *between), arrays, {"y": T.FLOAT}, ["shape", "w", "index"], opset=19)
         wanted = on_onnx(ir.to_proto(m), inputs)
         proto = rewritten(CarrySmallTypes(), m)
-        same(on_migraphx(proto, inputs, worker), wanted)
+        same(device.run(proto, inputs), wanted)
         assert operators(m).count("Cast") == 0
 
-    def test_cast_like(self, worker: Worker) -> None:
+    def test_cast_like(self, device: Device) -> None:
         nodes = [make_node("CastLike", ["i0", "w"], ["q"], saturate=0), make_node("Cast", ["q"], ["y"], to=T.FLOAT)]
         x = around("float8_e5m2")
         arrays = {"i0": x, "w": np.zeros(1, "float8_e5m2")}
         m, inputs = chain(nodes, arrays, {"y": T.FLOAT}, ["w"], opset=19)
         wanted = [expected(x, "float8_e5m2", saturate=False)]
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
-    def test_two_readers(self, worker: Worker) -> None:
+    def test_two_readers(self, device: Device) -> None:
         nodes = [*casts("FLOAT8E5M2"), make_node("Cast", ["q"], ["z"], to=T.DOUBLE)]
         x = around("float8_e5m2")
         m, inputs = chain(nodes, {"i0": x}, {"y": T.FLOAT, "z": T.DOUBLE}, opset=19)
         wanted = [expected(x, "float8_e5m2"), expected(x, "float8_e5m2").astype(np.float64)]
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
     def test_operators_that_compute_are_unchanged(self) -> None:
         nodes = casts("FLOAT8E4M3FN", make_node("local", ["q"], ["r"], domain="com.microsoft"))
@@ -174,7 +174,7 @@ class TestBetween:
 class TestQuantized:
     @pytest.mark.parametrize("small", [*FLOATS, "INT4", "UINT4"])
     @pytest.mark.parametrize("axis", [None, 0, 2, "blocked"])
-    def test_weights(self, small: str, axis: int | str | None, worker: Worker) -> None:
+    def test_weights(self, small: str, axis: int | str | None, device: Device) -> None:
         random = np.random.default_rng(3)
         w = (random.standard_normal((4, 3, 6)) * 3).astype(SMALL[small])
         shape = {None: (), 0: (4,), 2: (6,), "blocked": (4, 3, 2)}[axis]
@@ -191,11 +191,11 @@ class TestQuantized:
         m, inputs = chain(nodes, arrays | {"x": x}, {"y": T.FLOAT}, arrays, opset=23)
         wanted = on_onnx(ir.to_proto(m), inputs)
         proto = rewritten(CarrySmallTypes(), m)
-        same(on_migraphx(proto, inputs, worker), wanted, 1e-6)
+        same(device.run(proto, inputs), wanted, 1e-6)
         assert ("DequantizeLinear" in operators(m)) == (small in INTEGERS)  # int8 kernels live on it
 
     @pytest.mark.parametrize("small", [*FLOATS, "INT4", "UINT4", "INT2", "UINT2"])
-    def test_pairs(self, small: str, worker: Worker) -> None:
+    def test_pairs(self, small: str, device: Device) -> None:
         x = np.random.default_rng(5).standard_normal((4, 30)).astype(np.float32) * 20
         scale = np.array([0.5, 1, 0.01, 3], np.float32)
         zero = np.zeros(4, SMALL[small]) if small in FLOATS else np.array([1, 0, 1, 0], SMALL[small])
@@ -206,17 +206,17 @@ class TestQuantized:
         m, inputs = chain(nodes, {"i0": x, "s": scale, "z": zero}, {"y": T.FLOAT}, ["s", "z"], opset=25)
         wanted = on_onnx(ir.to_proto(m), inputs)
         proto = rewritten(CarrySmallTypes(), m)
-        same(on_migraphx(proto, inputs, worker), wanted, 1e-6)
+        same(device.run(proto, inputs), wanted, 1e-6)
 
-    def test_a_zero_point_of_float4(self, worker: Worker) -> None:
+    def test_a_zero_point_of_float4(self, device: Device) -> None:
         x = np.linspace(-9, 9, 40, dtype=np.float32)
         arrays = {"i0": x, "s": np.array(1.5, np.float32), "z": np.array(0.5, "float4_e2m1fn")}
         nodes = [make_node("QuantizeLinear", ["i0", "s", "z"], ["q"]), make_node("Cast", ["q"], ["y"], to=T.FLOAT)]
         m, inputs = chain(nodes, arrays, {"y": T.FLOAT}, ["s", "z"], opset=23)
         wanted = on_onnx(ir.to_proto(m), inputs)
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), wanted)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
-    def test_scales_of_e8m0(self, worker: Worker) -> None:
+    def test_scales_of_e8m0(self, device: Device) -> None:
         scale = np.array([[0.5, 4], [1, 0.125]], np.float32).astype(ml_dtypes.float8_e8m0fnu)
         w = (np.random.default_rng(0).standard_normal((2, 8)) * 3).astype("float4_e2m1fn")
         node = make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1, block_size=4, output_dtype=T.FLOAT)
@@ -225,13 +225,13 @@ class TestQuantized:
             nodes, {"w": w, "s": scale, "x": np.zeros(8, np.float32)}, {"y": T.FLOAT}, ["w", "s"], opset=28
         )
         numbers = w.astype(np.float32) * np.repeat(scale.astype(np.float32), 4, 1)
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), [numbers + 0.0], 1e-7)
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), [numbers + 0.0], 1e-7)
 
-    def test_a_constant_that_is_cast(self, worker: Worker) -> None:
+    def test_a_constant_that_is_cast(self, device: Device) -> None:
         w = np.array([1.5, -6, 0.5, 4], "float4_e2m1fn")
         nodes = [make_node("Cast", ["w"], ["d"], to=T.FLOAT16), make_node("Mul", ["d", "x"], ["y"])]
         m, inputs = chain(nodes, {"w": w, "x": np.ones(4, np.float16)}, {"y": T.FLOAT16}, ["w"], opset=23)
-        same(on_migraphx(rewritten(CarrySmallTypes(), m), inputs, worker), [w.astype(np.float16)])
+        same(device.run(rewritten(CarrySmallTypes(), m), inputs), [w.astype(np.float16)])
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,9 +10,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.core.errors import WorkerCrashed
-from onnx_bridge.migraphx.install.gpu_view import gpu_view
-from onnx_bridge.migraphx.runtime import Runtime
 from passes.quantization.to_int8.explicit_zero_point import ExplicitZeroPoint
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply, reasons
@@ -40,7 +37,10 @@ def test_quantize_to_uint8_or_output_dtype() -> None:
 @pytest.mark.parametrize(
     ("attributes", "scale"), [("output_dtype = 5", S), ("axis = 1, block_size = 2", np.full((4, 2), 0.1, np.float32))]
 )
-def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Runtime) -> None:
+def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Any) -> None:
+    from onnx_bridge.core.errors import WorkerCrashed
+    from onnx_bridge.migraphx.install.gpu_view import gpu_view
+
     """After Concat, without a zero point, the passes of the gpu target abort."""
     text = f"""(float[2,4] x) => (float[4,4] y) {{
         r = Relu(x) c = Concat <axis = 0> (r, x) q = QuantizeLinear <{attributes}> (c, s) y = Cast <to = 1> (q) }}"""

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnx_bridge.migraphx.install.gpu_view import gpu_view
-from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.base import Context
 from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
 from tests.passes.helpers import tiny
@@ -115,7 +113,9 @@ def test_without_dequantization_and_of_constants() -> None:
         "y = Mul(e, a)",
     ],
 )
-def test_float_consumers(text: str, tmp_path: Path, runtime: Runtime) -> None:
+def test_float_consumers(text: str, tmp_path: Path, runtime: Any) -> None:
+    from onnx_bridge.migraphx.install.gpu_view import gpu_view
+
     """MIGraphX would give Add the quantized and dequantized x; Clip prevents that."""
     source = tiny(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", s=np.float32(0.01), z=Z, k=np.float32(1.5))
     apply(STEP, source, inputs={"x": X["x"].reshape(-1)[:8].reshape(2, 4)})

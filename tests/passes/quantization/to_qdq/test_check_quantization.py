@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import onnx_bridge
 from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.core.pipeline import Pipeline
@@ -164,12 +162,10 @@ def test_operators_of_other_domains(body: str, message: str) -> None:
     assert "first" in str(caught.value)
 
 
-def test_convert_names_the_node(tmp_path: Path) -> None:
-    """The error comes before MIGraphX runs."""
+def test_the_default_pipeline_names_the_node() -> None:
     proto = ir.to_proto(tiny(WEIGHT, s=np.array([0.1, -1, 1], np.float32), z=np.zeros(3, np.int8), w=W))
-    onnx.save(proto, tmp_path / "bad.onnx")
     with pytest.raises(InputError, match="DequantizeLinear first: its scale is negative: -1"):
-        onnx_bridge.clean(tmp_path / "bad.onnx")
+        Pipeline.parse("default").run(ir.from_proto(proto), Context())
 
 
 def test_a_constant_of_zeros() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,26 +10,17 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import quark_operators as quark
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core.base import Context
 from passes.quantization.to_qdq.decompose_quark import DecomposeQuark
+from tests.passes.device import Device
 from tests.passes.rewriting import reasons, run
 
 STEP = DecomposeQuark()
 RANDOM = np.random.default_rng(5)
 X = (RANDOM.standard_normal((2, 5, 20)) * np.exp(RANDOM.standard_normal((2, 5, 20)) * 3)).astype(np.float32)
 X.ravel()[:10] = [0, 0.5, 1.5, -2.5, 1, -1, 96, -127.75, 2**-20, -(2**20)]
-
-
-@pytest.fixture(scope="module")
-def worker(runtime: Runtime) -> Iterator[Worker]:
-    worker = Worker(runtime)
-    yield worker
-    worker.close()
 
 
 def model(
@@ -44,65 +34,63 @@ def model(
     return ir.from_proto(proto)
 
 
-def computes(source: ir.Model, expected: Any, worker: Worker, x: Any = X) -> None:
+def computes(source: ir.Model, expected: Any, device: Device, x: Any = X) -> None:
     assert STEP.run(source, Context()).rewrites
     RemoveDead().run(source, Context())
     proto = ir.to_proto(source)
     assert not [node for node in proto.graph.node if node.domain == "com.amd.quark"]
     onnx.checker.check_model(proto, full_check=True)
     np.testing.assert_array_equal(run(proto, {"x": x})["y"], expected)
-    program = worker.parse_onnx_buffer(proto.SerializeToString())
-    program.compile("ref")
-    np.testing.assert_array_equal(program.run({"x": Tensor.of(x)})[0].numpy(), expected)
+    np.testing.assert_array_equal(device.run(proto, {"x": x})[0], expected)
     assert not STEP.run(source, Context()).rewrites
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize(("bits", "size", "axis"), [(16, 8, 1), (12, 16, -1), (16, 7, 2)])
-def test_block_floats(bits: int, size: int, axis: int, mode: int, worker: Worker) -> None:
+def test_block_floats(bits: int, size: int, axis: int, mode: int, device: Device) -> None:
     source = model(
         f"y = com.amd.quark.BFPQuantizeDequantize <bit_width = {bits}, block_size = {size}, rounding_mode = {mode}, "
         f"axis = {axis}> (x)"
     )
-    computes(source, quark.bfp(X, axis=axis, bits=bits, size=size, mode=mode), worker)
+    computes(source, quark.bfp(X, axis=axis, bits=bits, size=size, mode=mode), device)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_block_floats_that_widen(mode: int, worker: Worker) -> None:
+def test_block_floats_that_widen(mode: int, device: Device) -> None:
     source = model(
         "y = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8, use_compiler_version_cpu_kernel = 1, "
         f"rounding_mode = {mode}> (x)"
     )
-    computes(source, quark.bfp(X, axis=1, bits=16, size=8, mode=mode, widen=True), worker)
+    computes(source, quark.bfp(X, axis=1, bits=16, size=8, mode=mode, widen=True), device)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("bits", [11, 13, 16])
-def test_block_floats_with_sub_blocks(bits: int, mode: int, worker: Worker) -> None:
+def test_block_floats_with_sub_blocks(bits: int, mode: int, device: Device) -> None:
     source = model(
         f'y = com.amd.quark.BFPQuantizeDequantize <bfp_method = "to_bfp_prime", bit_width = {bits}, block_size = 16, '
         f"sub_block_size = 2, sub_block_shift_bits = 1, rounding_mode = {mode}, axis = 2> (x)"
     )
-    computes(source, quark.bfp_prime(X, axis=2, bits=bits, size=16, mode=mode, part=2, shift=1), worker)
+    computes(source, quark.bfp_prime(X, axis=2, bits=bits, size=16, mode=mode, part=2, shift=1), device)
 
 
 @pytest.mark.parametrize("element", ["fp8_e5m2", "fp8_e4m3", "fp6_e3m2", "fp6_e2m3", "fp4_e2m1", "int8"])
-def test_mx(element: str, worker: Worker) -> None:
+def test_mx(element: str, device: Device) -> None:
     options = f'element_dtype = "{element}", block_size = 32, rounding_mode = 2, axis = 1'
     body = f"y = com.amd.quark.MXQuantizeDequantize <{options}>"
-    computes(model(body + " (x)"), quark.mx(X, axis=1, element=element, size=32, mode=2), worker)
+    computes(model(body + " (x)"), quark.mx(X, axis=1, element=element, size=32, mode=2), device)
     vector = X.ravel()[:9].copy()
     source = model(body.replace("32", "4") + " (x)", shape="9")
-    computes(source, quark.mx(vector, axis=0, element=element, size=4, mode=2), worker, vector)
+    computes(source, quark.mx(vector, axis=0, element=element, size=4, mode=2), device, vector)
 
 
-def test_bfloat16_rounding_first_and_the_older_name(worker: Worker) -> None:
+def test_bfloat16_rounding_first_and_the_older_name(device: Device) -> None:
     source = model(
         "y = com.vai.quantize.BFPFixNeuron <bit_width = 16, block_size = 8, convert_to_bfloat_before_bfp = 1> (x)",
         domain="com.vai.quantize",
     )
     rounded = quark.extended(X, np.float32(1), "bfloat16")
-    computes(source, quark.bfp(rounded, axis=1, bits=16, size=8, mode=0), worker)
+    computes(source, quark.bfp(rounded, axis=1, bits=16, size=8, mode=0), device)
 
 
 def test_infinities_and_one_number() -> None:
@@ -133,11 +121,11 @@ KINDS = {
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_extended(kind: str, several: bool, worker: Worker) -> None:
+def test_extended(kind: str, several: bool, device: Device) -> None:
     scale = np.array([0.1, 0.2, 0.37, 1, 2], np.float32) if several else np.array(0.37, np.float32)
     zero = onnx.helper.make_tensor("z", KINDS[kind], scale.shape, [0] * scale.size)
     source = model(PAIR.format("<axis = 1>" if several else ""), s=scale, z=zero)
-    computes(source, quark.extended(X, scale.reshape(-1, 1) if several else scale, kind), worker)
+    computes(source, quark.extended(X, scale.reshape(-1, 1) if several else scale, kind), device)
 
 
 def test_16_bits_are_standard_since_opset_21() -> None:
