@@ -3,19 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test browser quark chaos conformance faults quantized accuracy zoo lint format bench clean
+.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then clean, convert and check two networks exported from PyTorch"
 	@echo "make test    set up, then run every test"
+	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
 	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make faults  plant faults in eight models, and let bisect name them"
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
 	@echo "make clean   remove the virtual environment and everything that was made"
@@ -35,6 +36,9 @@ browser:
 quark: setup
 	@$(BIN)/python -c 'import sys; from onnx_bridge.reference.quark_library import library; sys.exit(library() is None)' || { \
 		echo "Quark's operators for ONNX Runtime cannot be compiled" >&2; exit 2; }
+
+test-fast: $(INSTALLED)
+	$(BIN)/python -m pytest --fast -n 2 --dist worksteal -q tests/passes tests/core tests/model tests/samples
 
 test: setup browser quark
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -61,6 +65,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

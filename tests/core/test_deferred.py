@@ -25,12 +25,14 @@ USES = {
 }
 
 
+@pytest.mark.slow
 def test_loaded_when_used() -> None:
     for use, code in USES.items():
         done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True)
         assert done.returncode == 0, (use, done.stderr)
 
 
+@pytest.mark.slow
 def test_a_users_process_gets_no_stand_in() -> None:
     code = """
 import sys, onnx_bridge

@@ -79,6 +79,7 @@ def test_timeout(child: Child) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_memory(child: Child) -> None:
     """The allocation fails, which ends this child, or the parent ends it for the memory that it has."""
     child.exchange({"do": "allocate", "MiB": 50}, {}, memory=1 << 30)

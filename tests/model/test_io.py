@@ -135,6 +135,7 @@ def stored(draw: st.DrawFn) -> tuple[TensorProto, bytes]:
     return result, b""
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )

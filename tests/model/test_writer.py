@@ -265,6 +265,7 @@ def test_new_files_have_the_usual_permissions(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
+@pytest.mark.slow
 def test_weights_stay_out_of_memory(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     proto = adder(0)
@@ -274,6 +275,7 @@ def test_weights_stay_out_of_memory(tmp_path: Path) -> None:
     assert growth(tmp_path, path) < 2 * MIB
 
 
+@pytest.mark.slow
 def test_more_than_two_gigabytes(tmp_path: Path) -> None:
     """The data file is mostly a hole, and all tensors but the last share one place, so that nothing takes long."""
     size, shared, last = 5 << 29, 64 * MIB, weights(0)

@@ -43,6 +43,7 @@ def reference(proto: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Any]:
         reject()
 
 
+@pytest.mark.slow
 @given(random_models.models(), st.booleans())
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_random_models_bit_by_bit(proto: onnx.ModelProto, condition: bool) -> None:
@@ -53,6 +54,7 @@ def test_random_models_bit_by_bit(proto: onnx.ModelProto, condition: bool) -> No
         np.testing.assert_array_equal(actual[name], array)
 
 
+@pytest.mark.slow
 @given(random_models.models(), st.booleans())
 @settings(max_examples=2000, deadline=None, derandomize=True)
 def test_random_models(proto: onnx.ModelProto, condition: bool) -> None:
@@ -63,6 +65,7 @@ def test_random_models(proto: onnx.ModelProto, condition: bool) -> None:
         np.testing.assert_allclose(actual[name], array, 1e-4, 1e-4)
 
 
+@pytest.mark.slow
 @given(random_models.models())
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_random_models_frozen(proto: onnx.ModelProto) -> None:
@@ -95,6 +98,7 @@ def test_exported_networks(exported: Callable[..., Path], name: str, exporter: s
     np.testing.assert_allclose(run(cleaned, feeds)["output"], expected, 1e-4, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
 def test_light_models(path: Path) -> None:
     """Their weights are ConstantOfShape, most of which are small enough to be folded."""

@@ -65,6 +65,7 @@ def unshadowed(m: ir.Model) -> ir.Model:
     return m
 
 
+@pytest.mark.runtime
 class TestMigraphx:
     @pytest.mark.parametrize(
         "names", [{"v": "a"}, {"v": "x"}, {"k": "c"}, {"k": "c", "v": "a"}], ids=["value", "input", "condition", "both"]

@@ -154,6 +154,7 @@ class TestText:
         shapes=st.dictionaries(words, st.lists(st.integers()).map(tuple)),
     )
 
+    @pytest.mark.slow
     @given(st.lists(options | st.just(RemoveDead())))
     def test_round_trip(self, steps: list[Pass]) -> None:
         pipeline = Pipeline(steps)

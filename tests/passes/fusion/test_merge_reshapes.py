@@ -264,6 +264,7 @@ def chains(draw: st.DrawFn) -> tuple[list[int | str], list[tuple[str, list[int]]
     return start, steps
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(chains())
 def test_any_chain_with_any_sizes(chain: tuple[list[int | str], list[tuple[str, list[int]]]]) -> None:

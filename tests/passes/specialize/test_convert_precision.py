@@ -180,6 +180,7 @@ def test_the_budget_counts_nodes() -> None:
     assert stops(FP16, model(CHAIN, w=W), 2) == 2
 
 
+@pytest.mark.runtime
 @pytest.mark.parametrize("to", ["fp16", "bf16"])
 def test_migraphx_runs_it(device: Device, to: str) -> None:
     source = model(CHAIN, w=W)

@@ -300,6 +300,7 @@ def test_removing_one_of_two_equal_nodes() -> None:
     assert [node.name for node in model.graph] == ["same"] * 3
 
 
+@pytest.mark.slow
 def test_replacing_a_constant_of_many_nodes() -> None:
     chain = " ".join(f"c{index + 1} = Add(c{index}, w)" for index in range(3000))
     model = build(f"(float[1] c0) => (float[1] y) {{ {chain} y = Neg(c3000) }}", w=A([1], np.float32))

@@ -212,6 +212,7 @@ def perform(graph: gs.Graph, steps: list[tuple[str, int]]) -> None:
     graph.cleanup().toposort()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(surgeries())
 def test_any_change_is_the_same_as_in_graphsurgeon(surgery: tuple[str, list[tuple[str, int]]]) -> None:

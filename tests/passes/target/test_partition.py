@@ -185,6 +185,7 @@ def test_a_part_has_what_it_needs_and_no_more() -> None:
         extract(source, ["c"], ["b"])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_graph(data: st.DataObject) -> None:

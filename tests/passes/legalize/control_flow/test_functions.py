@@ -38,6 +38,7 @@ class TestOperators:
         assert {("", "Attention"), ("", "Gelu"), ("", "Celu"), ("ai.onnx.preview", "FlexAttention")} <= found
         assert ("", "MatMul") not in found
 
+    @pytest.mark.slow
     def test_are_not_looked_for_at_import(self) -> None:
         code = "from passes.legalize.control_flow import functions as f; print(f._expandable.cache_info().currsize)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

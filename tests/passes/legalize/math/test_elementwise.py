@@ -53,6 +53,7 @@ class TestMod:
         x, y = np.array([2**53 + 1, -(2**53) - 1, 2**62 + 3]), np.array([10, 10, -7])
         legalized(MOD, case("Mod", [x, y]), device=device)
 
+    @pytest.mark.runtime
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
     def test_floats(self, dtype: type, device: Device) -> None:
         x = np.array([5.5, -5.5, 5.5, -5.5, 4, -3, 3, np.inf, 1, np.nan], dtype)

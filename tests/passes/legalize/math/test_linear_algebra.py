@@ -71,6 +71,7 @@ def test_gemm_unchanged() -> None:
     assert skipped(GEMM, case("Gemm", integers, {"alpha": 2.0})) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_matrix(data: st.DataObject) -> None:

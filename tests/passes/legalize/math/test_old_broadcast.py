@@ -54,6 +54,7 @@ def test_operators(operator: str, shape: tuple[int, ...], axis: int | None, resh
     tiled(case(operator, [x, y], attributes, opset=6), NUMPY[operator](x, y.reshape(reshaped)))
 
 
+@pytest.mark.runtime
 def test_on_migraphx(device: Device) -> None:
     x, y = normal(2, 3, dtype=np.float64), normal(2, 1, dtype=np.float64)
     tiled(case("Add", [x, y], {"broadcast": 1, "axis": 0}, opset=6), x + y, device)

@@ -79,6 +79,7 @@ def test_numbers(
     assert len([node for node in m.graph if node.domain]) == 0
 
 
+@pytest.mark.runtime
 def test_migraphx_computes_the_same(device: Device) -> None:
     for rule, attributes, inputs, outputs in CASES:
         m, arrays = example(rule, attributes, inputs, outputs, 18)

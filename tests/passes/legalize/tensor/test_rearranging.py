@@ -34,6 +34,7 @@ class TestBlocks:
         m, feeds = one("SpaceToDepth", {"x": floats(2, 3, 4, 6)}, opset=13, blocksize=2)
         check(TransposeBlocks(), m, feeds, device)
 
+    @pytest.mark.runtime
     @pytest.mark.parametrize("mode", ["DCR", "CRD"])
     def test_space_to_depth_undoes_depth_to_space(self, device: Device, mode: str) -> None:
         x = floats(2, 12, 2, 3)

@@ -43,6 +43,7 @@ def floats(name: str, seed: int = 0) -> Array:
     return np.concatenate([np.array(special).astype(name), found])
 
 
+@pytest.mark.runtime
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_there_and_back(one: str, other: str, device: Device) -> None:
     x = floats(one)

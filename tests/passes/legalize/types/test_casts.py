@@ -45,6 +45,7 @@ def cast(source: Array, target: str, **attributes: int) -> tuple[ir.Model, dict[
 
 
 class TestOverflow:
+    @pytest.mark.runtime
     @pytest.mark.parametrize("target", FLOATS)
     def test_from_floats(self, target: str, device: Device) -> None:
         for source in FLOATS:
@@ -104,6 +105,7 @@ class TestIntegers:
         same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
+    @pytest.mark.runtime
     @pytest.mark.parametrize("target", ["int4", "uint4"])
     @pytest.mark.parametrize("source", ["float32", "float16", "int32", "int8"])
     def test_four_bits(self, source: str, target: str, device: Device) -> None:
@@ -123,6 +125,7 @@ class TestIntegers:
 
 
 class TestEight:
+    @pytest.mark.runtime
     @pytest.mark.parametrize("saturate", [0, 1])
     def test_the_one_that_migraphx_has(self, saturate: int, device: Device) -> None:
         for source in ("float32", "float16"):
@@ -132,6 +135,7 @@ class TestEight:
             (actual,) = device.run(rewritten(casts.CastByArithmetic(), m), inputs)
             same([actual], [expected])
 
+    @pytest.mark.runtime
     def test_back_through_float32(self, device: Device) -> None:
         x = np.arange(256, dtype=np.uint8).view("float8_e4m3fnuz")
         m, inputs = cast(x, "float16")

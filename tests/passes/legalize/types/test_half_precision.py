@@ -44,6 +44,7 @@ def test_statistics_of_float32_stay_so() -> None:
     assert legalized(RULE, source) == ["Cast", "Cast", "LayerNormalization", "Cast"]
 
 
+@pytest.mark.runtime
 def test_bfloat16(device: Device) -> None:
     x = normal(2, 3).astype(ml_dtypes.bfloat16)
     wide = x.astype(np.float32)

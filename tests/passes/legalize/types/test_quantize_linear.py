@@ -82,6 +82,7 @@ class TestQuantize:
             expected = on_ort(ir.to_proto(m), inputs)
             same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
 
+    @pytest.mark.runtime
     @pytest.mark.parametrize(("name", "limits"), [("int4", (-8, 7)), ("uint4", (0, 15))])
     def test_four_bits(self, name: str, limits: tuple[int, int], device: Device) -> None:
         x = np.linspace(-20, 20, 81, dtype=np.float32)

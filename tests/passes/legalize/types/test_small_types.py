@@ -216,6 +216,7 @@ class TestQuantized:
         wanted = on_onnx(ir.to_proto(m), inputs)
         same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
 
+    @pytest.mark.runtime
     def test_scales_of_e8m0(self, device: Device) -> None:
         scale = np.array([[0.5, 4], [1, 0.125]], np.float32).astype(ml_dtypes.float8_e8m0fnu)
         w = (np.random.default_rng(0).standard_normal((2, 8)) * 3).astype("float4_e2m1fn")
