@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 START = """
 import importlib.util, sys
 from onnx_bridge.core.deferred import defer_sympy
