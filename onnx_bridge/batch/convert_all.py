@@ -20,7 +20,7 @@ from onnx_bridge.batch.scheduler import Scheduler
 from onnx_bridge.core.locations import RemotePath, parse_location
 
 
-def convert_all(
+def convert_all(  # noqa: PLR0913
     sources: Sequence[str | os.PathLike[str] | RemotePath],
     out: str | os.PathLike[str] | RemotePath,
     request: JobRequest | None = None,

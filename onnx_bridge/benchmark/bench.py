@@ -36,7 +36,7 @@ _KEEPS_FP32 = ("fp16", "bf16", "int8")
 """The precisions in which nodes may stay in float32."""
 
 
-def bench(
+def bench(  # noqa: PLR0913
     model: Model,
     *,
     batches: Sequence[int] = (),

@@ -101,7 +101,7 @@ class MixedPrecision:
         return "\n".join(lines)
 
 
-def mixed_precision(
+def mixed_precision(  # noqa: PLR0913
     model: Model,
     precision: str = "fp16",
     *,

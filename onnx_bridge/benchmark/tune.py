@@ -49,7 +49,7 @@ _OPTIONS: Mapping[str, tuple[CompileOptions, ...]] = {
 """The compile options that are tried by default, by target."""
 
 
-def tune(
+def tune(  # noqa: PLR0913
     model: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,

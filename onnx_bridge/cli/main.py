@@ -26,29 +26,11 @@ from onnx_bridge.core.deferred import defer_sympy
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
 
-_VERBS = {
-    "passes": "passes",
-    "runtime": "runtime",
-    "cache": "cache",
-    "export": "export",
-    "quantize": "quantize",
-    "clean": "clean",
-    "doctor": "doctor",
-    "convert": "convert",
-    "check": "check",
-    "bisect": "parity",
-    "reduce": "parity",
-    "run": "run",
-    "diff": "diff",
-    "inspect": "inspect",
-    "pack": "bundle",
-    "unpack": "bundle",
-    "verify": "bundle",
-    "bench": "bench",
-    "tune": "tune",
-    "mixed-precision": "mixed_precision",
-}
-"""The module of `onnx_bridge.cli` that holds a verb, in the order of ``--help``.
+_VERBS = (
+    *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
+    *("run", "diff", "inspect", "pack", "unpack", "verify", "bench", "tune", "mixed-precision"),
+)
+"""The verbs in the order of ``--help``; each has a module of `onnx_bridge.cli`.
 
 It has a function of the verb's name, or, for a verb that has verbs of its own, a typer application ``app``."""
 
@@ -92,8 +74,12 @@ class _Verbs(TyperGroup):
             self._listing = False
 
 
+def _function(verb: str) -> str:
+    return verb.replace("-", "_")
+
+
 def _module(verb: str) -> str:
-    return f"onnx_bridge.cli.{_VERBS[verb]}"
+    return f"onnx_bridge.cli.{_function(verb)}"
 
 
 def _loaded(verb: str) -> Any:
@@ -102,7 +88,7 @@ def _loaded(verb: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
-        app.command(verb)(getattr(module, verb.replace("-", "_")))
+        app.command(verb)(getattr(module, _function(verb)))
     command = typer.main.get_command(app)
     command.name = verb
     return command
@@ -115,7 +101,7 @@ def _listed(verb: str) -> Any:
     assert spec.origin is not None
     tree: ast.Module | ast.FunctionDef = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     for each in tree.body:
-        if isinstance(each, ast.FunctionDef) and each.name == verb.replace("-", "_"):
+        if isinstance(each, ast.FunctionDef) and each.name == _function(verb):
             tree = each
     summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
     app = typer.Typer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +50,21 @@ Cache = Annotated[
 ]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
+]
+
+
+class _LowPrecision(enum.Enum):
+    """What MIGraphX can be asked to compute in."""
+
+    fp16 = "fp16"
+    bf16 = "bf16"
+    int8 = "int8"
+    fp8 = "fp8"
+
+
+LowPrecision = Annotated[
+    _LowPrecision | None,
+    typer.Option("--precision", help="What MIGraphX computes in; default: the model's own."),
 ]
 Calibration = Annotated[
     Path | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.conversion.explain import catalogue, explain
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -15,8 +16,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 @app.command("list")
 def passes_list(as_json: Json = False) -> None:
     """Show all passes with their options, and the named pipelines."""
-    from onnx_bridge.conversion.explain import catalogue
-
     show(catalogue(), as_json)
 
 
@@ -28,8 +27,6 @@ def passes_explain(
     as_json: Json = False,
 ) -> None:
     """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written."""
-    from onnx_bridge.conversion.explain import explain
-
     with progress(as_json):
         explanation = explain(name, model, node=node)
     show(explanation, as_json)

@@ -45,7 +45,7 @@ from onnx_bridge.samples.roles import dims_of
 from passes.core.inference import infer
 
 
-def convert_buckets(
+def convert_buckets(  # noqa: PLR0913
     model: str | os.PathLike[str],
     out: str | os.PathLike[str],
     buckets: Mapping[str, Sequence[int]],

@@ -98,7 +98,7 @@ class Cleaned:
         return Group(table, *notes, where)
 
 
-def clean(
+def clean(  # noqa: PLR0913
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str] | None = None,
     *,

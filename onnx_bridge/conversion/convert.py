@@ -30,7 +30,7 @@ def run(model: ModelSource | Source, out: Path, request: ConvertRequest, progres
         return publish(manifest, plan)
 
 
-def convert(
+def convert(  # noqa: PLR0913
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str],
     *,

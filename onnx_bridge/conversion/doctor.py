@@ -34,7 +34,7 @@ _BASE_BYTES = 150 * 2**20
 """The memory of MIGraphX's process without a model."""
 
 
-def doctor(
+def doctor(  # noqa: PLR0913
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str] | None = None,
     *,

@@ -42,7 +42,7 @@ AS_GPU = "MIGraphX ref, as a GPU computes quantization"
 """The name of the leg of ``as_target="gpu"``."""
 
 
-def check(
+def check(  # noqa: PLR0913
     model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
     *,
     reference: str | os.PathLike[str] | None = None,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def quantize(
+def quantize(  # noqa: PLR0913
     src: str | os.PathLike[str] | ir.Model | nn.Module,
     out: str | os.PathLike[str] | None = None,
     *,

@@ -22,7 +22,7 @@ import passes
 from fixtures import small
 from fixtures.faults import Plot
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.cli import parity
+from onnx_bridge.cli import bisect as bisect_verb
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
@@ -392,7 +392,7 @@ class TestCommandLine:
     @pytest.fixture
     def invoke(self) -> Callable[..., Result]:
         app = typer.Typer()
-        app.command()(parity.bisect)
+        app.command()(bisect_verb.bisect)
         return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
 
     def test_nothing(self, invoke: Callable[..., Result], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fixtures import small
 from fixtures.faults import Plot
-from onnx_bridge.cli import parity
+from onnx_bridge.cli import reduce as reduce_verb
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
@@ -214,7 +214,7 @@ def test_output_path_is_a_file(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     app = typer.Typer()
-    app.command()(parity.reduce)
+    app.command()(reduce_verb.reduce)
     models.save(pad_conv(), tmp_path / "m.onnx")
     arguments = [str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]
 

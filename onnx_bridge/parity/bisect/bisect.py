@@ -35,7 +35,7 @@ from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.export import factories
 
 
-def bisect(
+def bisect(  # noqa: PLR0913
     model: ModelSource,
     *,
     reference: ModelSource | None = None,

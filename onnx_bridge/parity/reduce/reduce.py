@@ -90,7 +90,7 @@ class Reduction:
         return Group(*lines, Text(took, style="dim"))
 
 
-def reduce(
+def reduce(  # noqa: PLR0913
     model: ModelSource,
     out: str | os.PathLike[str],
     *,

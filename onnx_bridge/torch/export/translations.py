@@ -87,7 +87,7 @@ def _int_mm(a: Any, b: Any) -> Any:
     return op.MatMulInteger(a, b)
 
 
-def _fake_quantize(
+def _fake_quantize(  # noqa: PLR0913
     quant_dtype: str,
     inputs: Any,
     scale: Any,

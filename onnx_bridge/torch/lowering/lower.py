@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onnx_bridge.torch.lowering.lowered import Lowered
 
 
-def lower(
+def lower(  # noqa: PLR0913
     module: torch.nn.Module,
     sample_inputs: Any,
     target: Literal["auto", "ref", "gpu"] = "auto",

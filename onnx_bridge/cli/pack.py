@@ -1,0 +1,22 @@
+"""The verb ``pack``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.bundle import pack as packing
+from onnx_bridge.cli.terminal import Json, show
+
+
+def pack(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("-o", "--output", metavar="NAME.onnxbridge", help="The file.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
+    show(packing.pack(bundle, out), as_json)

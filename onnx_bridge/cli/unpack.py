@@ -1,0 +1,20 @@
+"""The verb ``unpack``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.bundle import pack as packing
+from onnx_bridge.cli.terminal import Json, show
+
+
+def unpack(
+    packed: Annotated[Path, typer.Argument(metavar="PACKED", help="What `pack` wrote.", show_default=False)],
+    out: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A new folder.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Unpack a bundle into a folder, and verify it."""
+    show(packing.unpack(packed, out), as_json)

@@ -1,0 +1,31 @@
+"""The verb ``verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onnx_bridge.bundle import verify as verification
+from onnx_bridge.cli.terminal import Json, show
+
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` or `pack` wrote.", show_default=False)]
+
+
+def verify(
+    bundle: Bundle,
+    here: Annotated[
+        bool,
+        typer.Option("--here/--files-only", help="Whether to check that it can run here, too."),
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Check whether every file of a bundle is unchanged, and whether it can run here.
+
+    Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
+    """
+    found = verification.verify(bundle, here=here)
+    show(found, as_json)
+    if not found.passed:
+        raise typer.Exit(1)
