@@ -46,7 +46,7 @@ Host = Annotated[
     bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
 ]
 Cache = Annotated[
-    bool, typer.Option("--cache/--no-cache", help="Whether to use what MIGraphX said of nodes in earlier runs.")
+    bool, typer.Option("--cache/--no-cache", help="Whether to use verdicts of earlier runs.")
 ]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")

@@ -160,7 +160,7 @@ def lines(
         note: how to read it.
         horizontal: what the numbers are.
         vertical: what the values are.
-        series: name, values (> 0) by number, and what is to be said of some numbers, which get a ring.
+        series: name, values (> 0) by number, and remarks on some numbers, which get a ring.
     """
     left, height = 70, TOP + _LINES + BOTTOM
     numbers = sorted({each for _, points, _ in series for each in points})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 LEFT, TOP, ROOM = 64, 14, 220
 """The place of the plot in its frame, and its height, in pixels."""
 _LOWEST, _HIGHEST = -6, 8
-"""Powers of ten that are told apart."""
+"""The powers of ten between which errors are distinguished."""
 _WIDEST, _NARROWEST = 2400, 1200
 
 
@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True)
 class NodeError:
-    """What is known of one node: a name for people, and its error as a multiple of the tolerance (None: unknown)."""
+    """The error of one node as a multiple of the tolerance; None if unknown."""
 
     title: str
     error: float | None

@@ -56,8 +56,8 @@ def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
         failed = leg.failure
         case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
         kind = failed.kind.value if failed else "error"
-        told = [problem] if failed is None else [problem, report.blame, failed.printed]
-        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, told)))
+        lines = [problem] if failed is None else [problem, report.blame, failed.printed]
+        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, lines)))
         yield case
 
 

@@ -28,7 +28,7 @@ class CleanedModel:
 
     Attributes:
         plan: the conversion.
-        verdicts: what MIGraphX said of its nodes.
+        verdicts: MIGraphX's verdicts on its nodes.
         model: the model.
         path: its file.
         files: its file and its external data, measured in the background.
