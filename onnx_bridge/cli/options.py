@@ -45,9 +45,7 @@ Freeze = Annotated[
 Host = Annotated[
     bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
 ]
-Cache = Annotated[
-    bool, typer.Option("--cache/--no-cache", help="Whether to use verdicts of earlier runs.")
-]
+Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Whether to use verdicts of earlier runs.")]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
 ]

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.randomness import RANDOM, is_random
-from passes.build import random_numbers
+from passes.builders import random_numbers
 from passes.core import graphs
 from passes.core.base import Context, Exactness, Result, Skip
 from passes.core.edit import Edit

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.operands import given
-from passes.build.operators import cast
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.operands import given
+from passes.builders.operators import cast
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite

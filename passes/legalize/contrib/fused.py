@@ -21,8 +21,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.operands import given
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
 from passes.core.graphs import Scope

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import constant_integer, given, not_constant
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
+from passes.builders.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints

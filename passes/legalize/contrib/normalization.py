@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import given, is_output_used
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import given, is_output_used
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite

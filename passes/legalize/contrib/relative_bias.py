@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, Array, wide
-from passes.build.attention import split_heads
-from passes.build.operands import constant_integer, given, not_constant
+from passes.builders.arithmetic import Arithmetic, Array, wide
+from passes.builders.attention import split_heads
+from passes.builders.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import Body, select, speculation_hazard, to_scalar, unsupported_reason
+from passes.builders.subgraph_copies import Body, select, speculation_hazard, to_scalar, unsupported_reason
 from passes.core import graphs
 from passes.core.base import Skip
 from passes.core.edit import Edit

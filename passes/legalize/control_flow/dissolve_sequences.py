@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import Body, unsupported_reason
+from passes.builders.subgraph_copies import Body, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.core import graphs

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import to_scalar
+from passes.builders.subgraph_copies import to_scalar
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import (
+from passes.builders.subgraph_copies import (
     Body,
     empty_stack,
     select,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.subgraph_copies import Body, empty_stack, stack, unsupported_reason
+from passes.builders.subgraph_copies import Body, empty_stack, stack, unsupported_reason
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints

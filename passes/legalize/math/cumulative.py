@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import constant_integer, not_constant
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import constant_integer, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
+from passes.builders.arithmetic import Arithmetic, wide
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE, given
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import UNKNOWN_SHAPE, given
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

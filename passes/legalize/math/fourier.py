@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
-from passes.build.operands import given, integers
-from passes.build.operators import cast, reshape, wide_float
+from passes.builders.arithmetic import Array
+from passes.builders.operands import given, integers
+from passes.builders.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

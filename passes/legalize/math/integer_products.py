@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import cast, reshape_or_fold, scalar
+from passes.builders.operators import cast, reshape_or_fold, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

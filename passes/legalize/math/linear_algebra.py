@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import given
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

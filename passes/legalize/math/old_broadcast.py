@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.operands import UNKNOWN_SHAPE
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import is_output_used
+from passes.builders.operands import is_output_used
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

@@ -19,8 +19,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import UNKNOWN_SHAPE
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
-from passes.build.operands import given
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
+from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given
-from passes.build.operators import reshape, slice_of
-from passes.build.windows import Window, windows
+from passes.builders.operands import given
+from passes.builders.operators import reshape, slice_of
+from passes.builders.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

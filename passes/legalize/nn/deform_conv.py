@@ -3,7 +3,7 @@
     DeformConv(x, w, offset, bias, mask)  →  MatMul(w, sample(x, grid + offset) · mask) + bias
 
 Each element of a window has its own position and is interpolated linearly between pixels, with zeros outside of the
-image (`passes.build.image_sampling`). Channel groups with offsets of their own become separate images.
+image (`passes.builders.image_sampling`). Channel groups with offsets of their own become separate images.
 
 Skips: dynamic shapes; empty inputs.
 """
@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
-from passes.build.image_sampling import linear_taps, sample
-from passes.build.operands import given
-from passes.build.operators import cast, reshape, wide_float
-from passes.build.windows import Window, windows
+from passes.builders.arithmetic import Array
+from passes.builders.image_sampling import linear_taps, sample
+from passes.builders.operands import given
+from passes.builders.operators import cast, reshape, wide_float
+from passes.builders.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

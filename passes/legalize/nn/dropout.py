@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.randomness import FUSED_DROPOUTS, is_random
-from passes.build.arithmetic import Array
-from passes.build.operands import (
+from passes.builders.arithmetic import Array
+from passes.builders.operands import (
     UNKNOWN_DTYPE,
     UNKNOWN_SHAPE,
     constant_integer,

@@ -1,6 +1,6 @@
 """Rewrite GridSample and AffineGrid as arithmetic, Gather and MatMul.
 
-    GridSample(x, grid)     →  taps along each axis, then one Gather and MatMul (`passes.build.image_sampling`)
+    GridSample(x, grid)     →  taps along each axis, then one Gather and MatMul (`passes.builders.image_sampling`)
     AffineGrid(θ, size)     →  MatMul(constant grid in homogeneous coordinates, θᵀ)
 
 Padding modes concern whole pixels: one outside of the image is zero, the border's, or mirrored.
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
-from passes.build.image_sampling import Taps, clamped, sample, within
-from passes.build.operands import integers
-from passes.build.operators import cast, reshape, scalar, wide_float
+from passes.builders.arithmetic import Array
+from passes.builders.image_sampling import Taps, clamped, sample, within
+from passes.builders.operands import integers
+from passes.builders.operators import cast, reshape, scalar, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

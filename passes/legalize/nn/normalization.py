@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, wide
-from passes.build.operands import is_output_used
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.operands import is_output_used
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
-from passes.build.operators import apply_along, cast, reshape, scalar, wide_float
-from passes.build.windows import Window, windows
+from passes.builders.arithmetic import Array
+from passes.builders.operators import apply_along, cast, reshape, scalar, wide_float
+from passes.builders.windows import Window, windows
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

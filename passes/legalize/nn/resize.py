@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
-from passes.build.operands import given, not_constant
-from passes.build.operators import apply_along, cast, scalar, wide_float
+from passes.builders.arithmetic import Array
+from passes.builders.operands import given, not_constant
+from passes.builders.operators import apply_along, cast, scalar, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.analysis.evaluation import EvaluationError, evaluate
-from passes.build.arithmetic import Array
+from passes.builders.arithmetic import Array
 from passes.core import graphs
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import not_constant
-from passes.build.operators import reshape
+from passes.builders.operands import not_constant
+from passes.builders.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

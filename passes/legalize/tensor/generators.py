@@ -21,8 +21,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.evaluation import EvaluationError, evaluate
-from passes.build.operands import UNKNOWN_DTYPE, not_constant
-from passes.build.operators import cast, reshape, wide_float
+from passes.builders.operands import UNKNOWN_DTYPE, not_constant
+from passes.builders.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

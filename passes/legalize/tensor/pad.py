@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
-from passes.build.operators import slice_of
+from passes.builders.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
+from passes.builders.operators import slice_of
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

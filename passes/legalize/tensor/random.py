@@ -2,7 +2,7 @@
 
     RandomNormalLike(x), RandomUniformLike(x)             →  RandomNormal<shape>(), RandomUniform<shape>()
     Bernoulli(p), Multinomial(x), Dropout(x) in training  →  a function of RandomUniform<shape>()
-                                                             (`passes.build.random_numbers`)
+                                                             (`passes.builders.random_numbers`)
 
 A compiled program cannot draw new numbers in each run, so random operators stay on the host. With an explicit shape
 they have no inputs, and can all run before the device partitions. They draw float32 or float64, as ONNX Runtime does.
@@ -20,8 +20,8 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.analysis.randomness import is_random
-from passes.build import random_numbers
-from passes.build.operands import UNKNOWN_SHAPE
+from passes.builders import random_numbers
+from passes.builders.operands import UNKNOWN_SHAPE
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

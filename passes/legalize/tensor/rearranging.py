@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given, integers
-from passes.build.operators import reshape, scalar
+from passes.builders.operands import given, integers
+from passes.builders.operators import reshape, scalar
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import UNKNOWN_SHAPE, given, not_constant
-from passes.build.operators import reshape
+from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
+from passes.builders.operators import reshape
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

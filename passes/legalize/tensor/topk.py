@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.operands import given, not_constant
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.operands import given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import ints

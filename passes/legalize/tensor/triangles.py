@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given
-from passes.build.operators import reshape
+from passes.builders.operands import given
+from passes.builders.operators import reshape
 from passes.core.base import Exactness
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

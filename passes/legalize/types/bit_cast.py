@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import cast, scalar
-from passes.build.small_dtypes import float_info, floor_power
+from passes.builders.operators import cast, scalar
+from passes.builders.small_dtypes import float_info, floor_power
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

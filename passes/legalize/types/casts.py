@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import scalar
-from passes.build.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, to_small
+from passes.builders.operators import scalar
+from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -1,7 +1,7 @@
 """Rewrite QuantizeLinear and DequantizeLinear that a runtime rejects, or saturates wrongly, as arithmetic.
 
     com.microsoft.QuantizeLinear, com.microsoft.DequantizeLinear  →  the standard's operators
-    QuantizeLinear, DequantizeLinear                              →  arithmetic (`passes.build.quantize_linear`)
+    QuantizeLinear, DequantizeLinear                              →  arithmetic (`passes.builders.quantize_linear`)
 
 The com.microsoft operators had 16-bit integers before the standard did.
 
@@ -16,10 +16,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.build.operands import given
-from passes.build.operators import cast
-from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
-from passes.build.small_dtypes import SMALL, as_carrier, carrier
+from passes.builders.operands import given
+from passes.builders.operators import cast
+from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
+from passes.builders.small_dtypes import SMALL, as_carrier, carrier
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite

@@ -7,7 +7,7 @@
 
 The rewrite starts at a node that converts a small dtype to another dtype, and traces back to the nodes that produce the
 small dtype, and to constants. Only operators that move elements may be between them. The small dtype is eliminated, and
-the numbers are exactly the same; see `passes.build.small_dtypes` for the arithmetic.
+the numbers are exactly the same; see `passes.builders.small_dtypes` for the arithmetic.
 
 Skips: small dtypes that are inputs, which a runtime without the dtype cannot take, or that are computed by other
 operators.
@@ -23,9 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.quantization import is_quantize
-from passes.build.operators import cast
-from passes.build.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
-from passes.build.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
+from passes.builders.operators import cast
+from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
+from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

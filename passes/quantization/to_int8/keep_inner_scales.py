@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from passes.analysis.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.analysis.quantization import DOMAINS, aligned, parameters, plain
-from passes.build.quantize_linear import dequantize, output_dtype, unsupported_reason
+from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope

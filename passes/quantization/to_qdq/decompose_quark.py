@@ -4,7 +4,7 @@
                                                            of 32 bits         →  clip(round(x / s))·s
                                                            of bfloat16        →  (round₇(x / s + z) − z)·s
                                                            of float16         →  round₁₀(x)
-    BFPQuantizeDequantize, MXQuantizeDequantize            →  rounding in blocks (`passes.build.block_floats`)
+    BFPQuantizeDequantize, MXQuantizeDequantize            →  rounding in blocks (`passes.builders.block_floats`)
 
 The older names of these operators, in the domain com.vai.quantize, are supported too. Quark's CPU kernels for float16
 use neither scale nor zero point. The arithmetic is exact: weights fold to the same bits that Quark's kernels compute.
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.block_floats import (
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.block_floats import (
     BFLOAT16,
     ELEMENTS,
     FLOAT16,
@@ -35,7 +35,7 @@ from passes.build.block_floats import (
     round_prime_block,
     round_to_float,
 )
-from passes.build.operators import reshape_or_fold
+from passes.builders.operators import reshape_or_fold
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
 from passes.core.fixpoint import run_to_fixpoint

@@ -2,7 +2,8 @@
 
     QLinearConv(x, w, b)   →  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), b·s_x·s_w))
 
-Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and others. `passes.build.quantized_operators`
+Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and others.
+`passes.builders.quantized_operators`
 has the algebra; this pass applies it whether or not the runtime supports the operator, since the passes for int8
 kernels and saturation match QuantizeLinear and DequantizeLinear only. Results may differ by one quantization step where
 the integer operator rounds differently.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.fixpoint import run_to_fixpoint
 

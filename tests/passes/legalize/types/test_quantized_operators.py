@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.build.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_ort, rewritten, same, single, why_not
 from tests.passes.rewriting import Array, operators

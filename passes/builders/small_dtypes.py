@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import cast, scalar
+from passes.builders.operators import cast, scalar
 from passes.core import graphs
 from passes.core.edit import Edit
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import HALVES, Array
+from passes.builders.arithmetic import HALVES, Array
 from passes.core.edit import Edit
 
 

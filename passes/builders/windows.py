@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Array
+from passes.builders.arithmetic import Array
 
 
 @dataclass(frozen=True)

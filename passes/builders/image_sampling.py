@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import reshape, scalar
+from passes.builders.operators import reshape, scalar
 from passes.core.edit import Edit
 
 

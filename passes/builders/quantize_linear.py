@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operands import given
-from passes.build.operators import cast, reshape_or_fold, scalar
-from passes.build.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
+from passes.builders.operands import given
+from passes.builders.operators import cast, reshape_or_fold, scalar
+from passes.builders.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 

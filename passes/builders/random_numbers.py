@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.operators import cast
+from passes.builders.operators import cast
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 

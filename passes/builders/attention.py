@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic, Array
+from passes.builders.arithmetic import Arithmetic, Array
 
 Allowed = ir.Value | Array | None
 """Which query may attend to which key: booleans that broadcast to the scores; None for no mask."""

@@ -5,7 +5,7 @@
     BFP prime       round(x / u)·u           as block floats; e is up to 2^d − 1 less for sub-blocks of small numbers
     MX              s·f(x / s)               s = 2^(e − e_max), f rounds to a narrow float, or to 1/64
 
-Powers of two are found by comparison (`passes.build.small_dtypes.floor_power`), so that every step except the
+Powers of two are found by comparison (`passes.builders.small_dtypes.floor_power`), so that every step except the
 rounding is exact. The formats are defined by the custom ONNX operators of AMD Quark.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.build.arithmetic import Arithmetic
-from passes.build.small_dtypes import floor_power, round_away
+from passes.builders.arithmetic import Arithmetic
+from passes.builders.small_dtypes import floor_power, round_away
 from passes.core.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT
