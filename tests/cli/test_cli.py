@@ -271,7 +271,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "text": (lambda folder: (folder / "m.onnx").write_text("This is a text about models.\n" * 9), ["m.onnx"]),
     "random": (lambda folder: (folder / "m.onnx").write_bytes(random.Random(0).randbytes(5000)), ["m.onnx"]),
     "folder": (lambda folder: (folder / "m.onnx").mkdir(), ["m.onnx"]),
-    "truncated": (truncated, ["m.onnx", "whole"]),
+    "truncated": (truncated, ["m.onnx", "not an ONNX model"]),
     "missing-external": (external("w.bin"), ["w.bin"]),
     "escaping-external": (external("../w.bin"), ["../w.bin"]),
     "cycle": (text(RELU.replace("y = Relu(x)", "a = Add(x, b) b = Relu(a) y = Neg(b)")), ["cycle"]),

@@ -14,6 +14,7 @@ from onnx import parser
 
 from onnx_bridge.conversion.clean import clean
 from onnx_bridge.conversion.convert import convert
+from onnx_bridge.conversion.diagnosis import PlannedAction
 from onnx_bridge.conversion.doctor import doctor
 from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.migraphx.worker import Worker
@@ -199,7 +200,7 @@ def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
     nodes = table(page, "nodes")
     assert column(nodes, "operator") == ["Relu", "Cast", "Cast", "Neg"]
     assert column(nodes, "planned action")[1] == "host partition"
-    assert nodes.choices == ["as it is", "host partition"]
+    assert nodes.choices == [PlannedAction.UNCHANGED, PlannedAction.HOST]
     assert sum(each.count for each in page.shares) == 4
     assert [each.name.split(":")[0] for each in page.partitions] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
     path = tmp_path / "doctor.html"

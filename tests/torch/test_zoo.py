@@ -58,7 +58,7 @@ def test_lines_and_sums() -> None:
     assert " ".join(run.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
     lost = run.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
     assert "not exported: no" in run.line(lost)
-    assert run.helped([row, lost]) == "MIGraphX does all of the work but for 0 exports"
+    assert run.host_shares([row, lost]) == "all work on MIGraphX except in 0 exports"
     partly = dataclasses.replace(row, ours=run.Outcome("right", share=0.97))
-    assert run.helped([row, partly]).endswith("but for 1 exports: at least 97.00% of the work, for net")
+    assert run.host_shares([row, partly]).endswith("except in 1 exports: at least 97.00% of the work, for net")
     assert run.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"
