@@ -1,8 +1,8 @@
 """Cleaning compared with other tools: ``make bench``.
 
-Every run is one process; the tools take turns, so that whatever else the machine does falls on all of them; told are
-medians, and their ratios to ORT's basic optimizations. Memory is the peak of anonymous memory (RssAnon): what a file
-mapping takes the system can have back.
+Every run is one process. The tools take turns, so that other load on the machine affects all of them. Printed are
+medians, and their ratios to ONNX Runtime's basic optimizations. Memory is the peak of anonymous memory (RssAnon), since
+the system can reclaim the pages of a file mapping. Our tool runs as the command ``onnx-bridge clean``.
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ for each in pathlib.Path(source).parent.iterdir():
     shutil.copyfile(each, pathlib.Path(out).parent / each.name)
 """,
     OURS: """
-import onnx_bridge
-onnx_bridge.clean(source, out)
+import sys
+from onnx_bridge.cli.main import main
+sys.argv[1:] = ["clean", source, "-o", out]
+main()
 """,
     "ort-basic": """
 import onnxruntime as ort
