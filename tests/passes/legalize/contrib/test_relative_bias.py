@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from passes.legalize.contrib.relative_bias import RULES, buckets
 from tests.passes.device import Device
@@ -20,6 +18,9 @@ POSITIONS, GATED = RULES
 
 
 def t5_buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool) -> Array:
+    import torch
+    from transformers.models.t5.modeling_t5 import T5Attention
+
     offset = torch.arange(keys)[None, :] - torch.arange(queries)[:, None]
     found = T5Attention._relative_position_bucket(
         offset, bidirectional=both_ways, num_buckets=count, max_distance=farthest
@@ -37,11 +38,13 @@ def positions(table: Array, queries: int, keys: int, farthest: int, both_ways: b
 
 
 class TestRelativePositionBias:
+    @pytest.mark.torch
     @pytest.mark.parametrize("both_ways", [False, True])
     def test_t5(self, both_ways: bool, device: Device) -> None:
         source, y = positions(normal(32, 3), 40, 40, 128, both_ways)
         assert legalized(POSITIONS, source, [y], device=device, rtol=0, atol=0) == ["Reshape", "Gather"]
 
+    @pytest.mark.torch
     def test_lengths_from_the_shape_of_the_output(self) -> None:
         source, y = positions(normal(8, 2), 5, 5, 20, True)
         lengths = [source.proto.graph.initializer.pop() for _ in range(2)]
@@ -62,6 +65,7 @@ class TestRelativePositionBias:
         assert reason == "query_length is not constant: freeze it with --freeze x1=VALUE"
 
 
+@pytest.mark.torch
 @given(
     queries=st.integers(1, 70),
     keys=st.integers(1, 300),
