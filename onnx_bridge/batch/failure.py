@@ -50,7 +50,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, stage: str) -> Failure:
-        """Describe an exception."""
         kind, transient = type(error).__name__, is_transient(error)
         if not isinstance(error, BridgeError):
             what, hint = f"unexpected {kind}: {error}", "this is a defect; the log has the traceback"
@@ -72,7 +71,6 @@ class Failure:
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return asdict(self)
 
     def as_transient(self) -> Failure:

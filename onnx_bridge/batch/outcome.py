@@ -57,7 +57,6 @@ class Result:
         return f"{text} ({hint})" if hint else text
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "name": self.name,
             "source": str(self.source),
@@ -92,7 +91,6 @@ class Outcome:
         return not any(each.failed for each in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "out": str(self.out),
             "passed": self.passed,

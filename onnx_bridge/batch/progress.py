@@ -68,7 +68,6 @@ class Lines(Observer):
         self._total = total
 
     def ended(self, result: Result) -> None:
-        """Print the result."""
         self._done += 1
         width = len(str(self._total))
         why = f": {result.reason}" if result.failed else ""
@@ -94,7 +93,6 @@ class Table(Observer):
         self._running[name] = (started, stage, detail)
 
     def ended(self, result: Result) -> None:
-        """A job has ended."""
         self._running.pop(result.name, None)
         self._done += 1
         self._failed += result.failed
@@ -109,7 +107,6 @@ class Table(Observer):
         return (time.monotonic() - self._begun) / done * (self._total - self._done)
 
     def render(self) -> RenderableType:
-        """The table, for rich."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table as Grid

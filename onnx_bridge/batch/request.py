@@ -61,7 +61,6 @@ class JobRequest:
         return replace(self, conversion=replace(self.conversion, **kept))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         parity = {name: value for name, value in self.parity.to_json().items() if name != "conversion"}
         return {"conversion": self.conversion.to_json(), "check": self.check, "parity": parity}
 

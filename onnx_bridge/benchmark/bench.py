@@ -205,7 +205,6 @@ class _Benchmark:
         ]
 
     def result(self) -> BenchResult:
-        """All that was measured."""
         reasons = {engine: error.what for engine, error in self.unavailable.items()}
         subject, versions = self.subject, _versions(self.rows, self.subject)
         return BenchResult(subject.name, subject.digest, tuple(self.rows), versions, tuple(self.notes), reasons)

@@ -75,7 +75,6 @@ class MixedPrecision:
         return " ".join([f"--precision {self.precision}", *(f"--keep-fp32 {name}" for name in self.nodes)])
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return {
             "precision": self.precision,
             "keep_fp32": list(self.nodes),
@@ -86,7 +85,6 @@ class MixedPrecision:
         }
 
     def render(self) -> RenderableType:
-        """The result in sentences."""
         lines = [
             f"{name}: values up to {size:.3g}, out of range of {self.precision}"
             for name, size in self.out_of_range.items()

@@ -106,7 +106,6 @@ class OperatorTime:
     longest: float
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return {**asdict(self), "onnx": list(self.onnx)}
 
     @classmethod

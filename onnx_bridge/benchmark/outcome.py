@@ -50,12 +50,10 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, int | None]:
-        """The setting, for comparisons."""
         return self.engine, self.target, self.precision, self.batch
 
     @property
     def name(self) -> str:
-        """The setting, as text."""
         kind = f"{self.engine} {self.target}".strip()
         return f"{kind}, {self.precision}{'' if self.batch is None else f', batch {self.batch}'}"
 
@@ -70,7 +68,6 @@ class Row:
         return (self.batch or 1) / self.summary.p50
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return {
             "engine": self.engine,
             "target": self.target,
@@ -225,7 +222,6 @@ class BenchResult:
         return Group(table, *operators, *self.sentences())
 
     def sentences(self) -> list[str]:
-        """Remarks on the table."""
         sentences = [
             f"{' '.join(filter(None, kind[:2]))}, {kind[2]}: best throughput at batch {best}, knee at {smallest}"
             for kind, (best, smallest) in self.knees().items()

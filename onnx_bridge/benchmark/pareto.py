@@ -31,7 +31,6 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """A description."""
         parts = [self.precision, *(f"{name}={str(value).lower()}" for name, value in self.options.items())]
         parts += [f"pipeline {self.pipeline}"] if self.pipeline != "default" else []
         parts += [f"{len(self.keep_fp32)} kept in fp32"] if self.keep_fp32 else []
@@ -52,7 +51,6 @@ class Candidate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         values = {**asdict(self), "options": dict(self.options), "keep_fp32": list(self.keep_fp32)}
         return {**values, "buckets": {name: list(sizes) for name, sizes in self.buckets.items()}}
 
@@ -93,7 +91,6 @@ class Trial:
         return self.failure is None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return {**asdict(self), "candidate": self.candidate.to_json(), "ratio": self.ratio.to_json()}
 
     @classmethod

@@ -61,7 +61,6 @@ class Summary:
         return cls(values.size, p50, p90, p99, float(values.min()), float(kept.mean()), std, values.size - kept.size)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return asdict(self)
 
 
@@ -80,7 +79,6 @@ class Ratio:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        """JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:

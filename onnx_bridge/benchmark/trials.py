@@ -90,7 +90,6 @@ class Trials:
             return ()
 
     def close(self) -> None:
-        """Delete the bundles."""
         for name in ("first", "trial"):
             shutil.rmtree(self._folder / name, ignore_errors=True)
 

@@ -37,16 +37,13 @@ class Tuning:
 
     @property
     def winner(self) -> Trial | None:
-        """The chosen trial."""
         return winner(self.trials)
 
     @property
     def passed(self) -> bool:
-        """Whether a trial passed."""
         return self.winner is not None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         chosen, front = self.winner, pareto_front(self.trials)
         return {
             "model": str(self.model),

@@ -51,7 +51,6 @@ class Journal:
         return self._float32_nodes.get(json_digest(candidate.to_json()))
 
     def add(self, trial: Trial) -> None:
-        """Add a trial."""
         self._write({"trial": trial.to_json()})
 
     def add_float32_nodes(self, candidate: Candidate, names: tuple[str, ...]) -> None:

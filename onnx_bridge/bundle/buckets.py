@@ -78,7 +78,6 @@ class Buckets:
 
     @property
     def model_path(self) -> Path:
-        """The cleaned ONNX."""
         return self.path / self.manifest.model
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +138,6 @@ class Buckets:
         return outputs
 
     def close(self) -> None:
-        """Release all programs."""
         for each in self.bundles:
             each.close()
 

@@ -102,7 +102,6 @@ class BucketsManifest:
         return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"format": BUCKETS, **asdict(self)}
 
     @classmethod

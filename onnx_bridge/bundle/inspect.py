@@ -59,11 +59,9 @@ class ModelView:
     forecast: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"kind": "model", **vars(self)}
 
     def render(self) -> RenderableType:
-        """As tables."""
         from rich.console import Group
 
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
@@ -98,7 +96,6 @@ class BundleView:
         return {"kind": "bundle", **paths, **self.bundle.manifest.to_json()}
 
     def render(self) -> RenderableType:
-        """As tables."""
         from rich.console import Group
 
         manifest = self.bundle.manifest

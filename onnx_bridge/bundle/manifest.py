@@ -125,7 +125,6 @@ class FileInfo:
 
     @classmethod
     def of(cls, path: Path) -> FileInfo:
-        """Measure a file."""
         return cls(path.name, path.stat().st_size, file_digest(path))
 
     def problem(self, folder: Path) -> str | None:
@@ -173,7 +172,6 @@ class PartitionInfo:
     host: tuple[HostNode, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "runs_on": "MIGraphX" if self.program else "ONNX Runtime",
             **dataclasses.asdict(self),
@@ -341,7 +339,6 @@ class Manifest:
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in nodes.items())
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         values = {
             **dataclasses.asdict(self),
             "inputs": [each.to_json() for each in self.inputs],

@@ -44,7 +44,6 @@ class Packed:
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"path": str(self.path), "files": self.files, "bytes": self.bytes}
 
     def render(self) -> Text:

@@ -36,13 +36,11 @@ class RunResult:
     partitions: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         outputs = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.outputs.items()}
         values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
         return {**values, "partitions": self.partitions} if self.partitions else values
 
     def render(self) -> str:
-        """One line an output."""
         lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in self.outputs.items()]
         lines += [f"partitions: {self.partitions}"] if self.partitions else []
         return "\n".join([*lines, f"written to {self.path} ({self.seconds:.3g} s)"])

@@ -66,7 +66,6 @@ class Verification:
         return f"intact: {count}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "path": str(self.path),
             "passed": self.passed,

@@ -52,7 +52,6 @@ class Cleaned:
         return all(each is None or each.passed for each in self.checked)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "path": str(self.path) if self.path else None,
             "pipeline": str(self.pipeline),

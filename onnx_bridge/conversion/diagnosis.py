@@ -89,7 +89,6 @@ class Diagnosis:
         return self.parsed and not self.problem
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             **{key: value for key, value in asdict(self).items() if key != "nodes"},
             "passed": self.passed,

@@ -41,11 +41,9 @@ class Catalogue:
     pipelines: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return dataclasses.asdict(self)
 
     def render(self) -> RenderableType:
-        """As tables."""
         from rich.console import Group
         from rich.table import Table
 
@@ -73,7 +71,6 @@ class Explanation:
     node: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "pass": self.name,
             "node": self.node,

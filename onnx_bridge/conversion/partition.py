@@ -57,7 +57,6 @@ class Partitioned:
 
     @property
     def problem(self) -> str | None:
-        """The error as text."""
         return None if self.error is None else str(self.error)
 
     @property

@@ -60,7 +60,6 @@ class QuantizedProducts:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user."""
         count = len(self.quantized) + len(self.kept)
         said = f"{len(self.quantized)} of {count} products are quantized; in float32 stay {', '.join(self.kept)}"
         return [*self.calibration.notes, said]

@@ -41,7 +41,6 @@ class Quantizer:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user."""
         found = list(self.calibration.notes)
         if not any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
             found.append(f"the model has none of {', '.join(PRODUCTS)}: {self.precision} has no effect")

@@ -66,7 +66,6 @@ class RemotePath:
 
     @property
     def parent(self) -> RemotePath:
-        """The containing folder."""
         return RemotePath(self.url.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:

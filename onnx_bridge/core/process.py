@@ -117,7 +117,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._popen.pid
 
     @property

@@ -33,7 +33,6 @@ class _Discard(io.StringIO):
         self.rich_proxied_file: Any = getattr(stream, "rich_proxied_file", stream)
 
     def write(self, text: str) -> int:
-        """Discard it."""
         return len(text)
 
 

@@ -43,7 +43,6 @@ class Cleared:
     dry_run: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         total = sum(self.sizes.values())
         return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": total, "sizes": dict(self.sizes)}
 

@@ -72,7 +72,6 @@ class CLibrary:
         return out.value
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> CProgram:
-        """Parse an ONNX file."""
         handle = self.create("program", "parse_onnx", os.fsencode(path), _onnx_options(self, options))
         return CProgram(self, handle)
 
@@ -155,7 +154,6 @@ class CProgram:
         library.call("program_compile", self._handle, _target(library, target), options)
 
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the compiled program."""
         library = self._library
         given, _keep = _parameters(library, parameters, self.get_parameter_shapes())
         outputs = library.create("arguments", "program_run", self._handle, given)

@@ -37,11 +37,9 @@ class Machine:
 
     @classmethod
     def of(cls, runtime: Runtime | Machine) -> Machine:
-        """Itself, or this machine."""
         return runtime if isinstance(runtime, Machine) else cls.here(runtime)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {**asdict(self), "targets": list(self.targets)}
 
     @classmethod

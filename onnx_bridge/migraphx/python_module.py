@@ -60,7 +60,6 @@ class ModuleLibrary:
         return hasattr(self.module, name) and argument in (getattr(self.module, name).__doc__ or "")
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> ModuleProgram:
-        """Parse an ONNX file."""
         if options.external_data_path is not None:  # an option of parse_onnx_buffer only
             return self.parse_onnx_buffer(path.read_bytes(), options)
         return ModuleProgram(self, self.call("parse_onnx", str(path), **self._onnx_options(options)))
@@ -146,7 +145,6 @@ class ModuleProgram:
         )
 
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the compiled program."""
         for name, tensor in parameters.items():
             if tensor.type in ML_DTYPES or tensor.type == "fp4x2_type":
                 kind = tensor.type.removesuffix("_type")

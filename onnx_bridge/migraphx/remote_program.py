@@ -53,7 +53,6 @@ class RemoteProgram:
         self._describe(self._request("compile", target=target, options=options)[0])
 
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the compiled program."""
         _, outputs = self._request("run", parameters)
         return [outputs[str(index)] for index in range(len(outputs))]
 

@@ -34,7 +34,6 @@ class Server:
         self._next = 1
 
     def answer(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
-        """Carry out one request."""
         action: Callable[[Mapping[str, Any], Tensors], TensorMessage] = getattr(self, f"_do_{request['do']}")
         return action(request, tensors)
 

@@ -84,7 +84,6 @@ class Worker:
 
     @property
     def version(self) -> str:
-        """MIGraphX's version."""
         return str(self.start()["version"])
 
     @property
@@ -141,7 +140,6 @@ class Worker:
             self._limited.limits = before
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> RemoteProgram:
-        """Parse an ONNX file."""
         request = {"do": "parse_onnx", "path": str(path.absolute()), "options": options_to_json(options)}
         return self._program(request)
 

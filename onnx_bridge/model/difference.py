@@ -61,7 +61,6 @@ class ModelDiff:
     unchanged: int
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return dataclasses.asdict(self)
 
     def render(self) -> RenderableType:

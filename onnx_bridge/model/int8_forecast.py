@@ -97,7 +97,6 @@ class Forecast:
         return f"{text}; saturation lost at {len(self.lost)}" if self.lost else text
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"summary": self.summary(), "kernels": self.kernels(), **asdict(self)}
 
 

@@ -66,7 +66,6 @@ class Rope:
         self.add(start)
 
     def add(self, data: bytes) -> None:
-        """Append bytes."""
         if not self.pieces or not isinstance(self.pieces[-1], bytearray):
             self.pieces.append(bytearray())
         last = self.pieces[-1]
@@ -75,7 +74,6 @@ class Rope:
         self.size += len(data)
 
     def field(self, number: int, content: bytes | Rope | Payload) -> None:
-        """Append a length-delimited field."""
         if isinstance(content, bytes):
             self.add(_header(number, len(content)) + content)
         elif isinstance(content, Rope):

@@ -127,7 +127,6 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
 
     @util.check_called_by("deactivate")  # type: ignore[untyped-decorator]
     def deactivate_impl(self) -> None:
-        """Close the bundles."""
         for bundle in self._bundles.values():
             bundle.close()
         self._folder.cleanup()

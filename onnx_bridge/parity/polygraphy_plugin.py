@@ -33,7 +33,6 @@ class MigraphxRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
         return "MIGraphX", "migraphx"
 
     def add_parser_args_impl(self) -> None:
-        """Add the options."""
         add = self.group.add_argument
         add("--migraphx-target", help="gpu, ref (any CPU), or auto: gpu if there is one. Defaults to auto.")
         add("--migraphx-pipeline", help="Passes, as 'a,b{option=value}', or a pipeline's name. Defaults to 'default'.")

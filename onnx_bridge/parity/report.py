@@ -45,7 +45,6 @@ class Leg:
 
     @property
     def error(self) -> str | None:
-        """The failure in words."""
         return None if self.failure is None else str(self.failure)
 
 

@@ -52,7 +52,6 @@ class Quantized:
     module: nn.Module | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
         return {
             "path": None if self.path is None else str(self.path),
             "quantizer": self.quantizer,

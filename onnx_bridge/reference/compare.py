@@ -77,7 +77,6 @@ class OutputComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the output agrees."""
         return self.reason is None
 
     @property

@@ -54,17 +54,14 @@ class Emulation:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """In the model's order."""
         graph = self.model.graph
         return tuple(str(value.name) for value in graph.inputs if value.name not in graph.initializers)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """In the model's order."""
         return tuple(str(value.name) for value in self.model.graph.outputs)
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
-        """All outputs, by name."""
         values = dict(sample)
         for number, nodes in sorted(self._parts.items()):
             if number % 2:

@@ -190,7 +190,6 @@ class _Axis:
         self._start, self._end = start, end
 
     def place(self, value: float) -> float:
-        """Where a value lies."""
         span = math.log(self.high / self.low)
         share = math.log(value / self.low) / span if span else 0.5
         return round(self._start + share * (self._end - self._start), 1)

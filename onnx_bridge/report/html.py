@@ -190,7 +190,6 @@ class Page:
         return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
     def html(self) -> str:
-        """The page as HTML."""
         from markupsafe import Markup
 
         return (

@@ -67,7 +67,6 @@ class BackendOptions:
         return made
 
     def request(self) -> LowerRequest:
-        """How graphs are lowered."""
         return LowerRequest(
             target=self.target,
             exporter=self.exporter,

@@ -66,7 +66,6 @@ class Reason:
     found: str = ""
 
     def __str__(self) -> str:
-        """The reason as text."""
         return f"not so: {self.condition.value}" + (f" ({self.operand}: {self.found})" if self.found else "")
 
 

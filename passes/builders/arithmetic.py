@@ -55,7 +55,6 @@ class Arithmetic:
         return self.edit.constant(np.asarray(operand).astype(self.dtype.numpy()))
 
     def index(self, numbers: int | Sequence[int] | Array) -> ir.Value:
-        """An int64 constant."""
         return self.edit.constant(np.array(numbers, np.int64))
 
     def cast(self, x: ir.Value, source: ir.DataType, to: ir.DataType | None = None) -> ir.Value:

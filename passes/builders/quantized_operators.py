@@ -299,7 +299,6 @@ class QuantizedProductToFloat(NodeRewrite[Match]):
     operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match float32 scales."""
         if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
             return Skip("DynamicQuantizeLinear exists since opset 11: run convert-opset first")
         if context.scope.dtype(given(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:

@@ -75,7 +75,6 @@ class FuseGelu(NodeRewrite[_Found]):
         return None
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """One Gelu."""
         attributes = {"approximate": match.approximate} if match.approximate != "none" else {}
         return [edit.op("Gelu", [match.x], attributes)]
 

@@ -65,7 +65,6 @@ class TensorValues(LazyValues):  # type: ignore[misc]
         return graphs.tensor_proto(self.source, self.source.name or "")
 
     def load(self) -> Array:
-        """Read the elements."""
         return self._sources.read(self.source)
 
     def __deepcopy__(self, memo: dict[int, object]) -> TensorValues:

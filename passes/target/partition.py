@@ -42,7 +42,6 @@ class Side(enum.Enum):
 
     @property
     def other(self) -> Side:
-        """The opposite side."""
         return Side.HOST if self is Side.DEVICE else Side.DEVICE
 
 
@@ -268,7 +267,6 @@ class _Planner:
         return None
 
     def partitions(self, hosted: Mapping[ir.Node, str]) -> Iterator[Partition]:
-        """The partitions, in order."""
         levels, first = self._best(hosted)
         results = dict.fromkeys(self._graph.outputs)
         constants = [value for value in results if _is_constant(value)]

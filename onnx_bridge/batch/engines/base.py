@@ -74,7 +74,6 @@ class Engine(abc.ABC):
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user."""
         return []
 
     def post(self, job: Any, event: Event) -> None:

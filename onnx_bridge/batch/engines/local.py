@@ -56,7 +56,6 @@ class JobProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._child.pid
 
     def perform(self, attempt: Attempt | None, task: Mapping[str, Any]) -> None:
@@ -66,7 +65,6 @@ class JobProcess:
             messages.send(self._child.connection, task, {})
 
     def close(self) -> None:
-        """Kill the process."""
         self._kill()
         self._reader.join()
 
@@ -100,7 +98,6 @@ class Pool(Engine):
         self._sizes: dict[JobProcess, int] = {}
 
     def machine(self, target: str) -> tuple[Machine, str]:
-        """This machine."""
         runtime = runtimes.find()
         return Machine.here(runtime), resolve_target(target, runtime)
 
@@ -146,7 +143,6 @@ class Pool(Engine):
                 return attempt.job, event
 
     def close(self) -> None:
-        """Kill all processes."""
         for each in self._processes:
             each.close()
         self._processes, self._sizes = [], {}

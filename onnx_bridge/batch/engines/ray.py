@@ -131,7 +131,6 @@ class Ray(Engine):
         return found
 
     def open(self, journal: Journal, on_event: OnEvent) -> None:
-        """Prepare for jobs."""
         self._on_event = on_event
 
     def choose(self, sizes: Sequence[int]) -> int | None:

@@ -46,7 +46,6 @@ class CleanedModel:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user."""
         return [*self.results.notes, *(self.products.notes if self.products else ())]
 
 

@@ -24,7 +24,6 @@ class RuntimeList:
         return next((choice.runtime for choice in self.choices if choice.used), None)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         entries = [{**_entry(each.runtime), "used": each.used, "why": each.why} for each in self.choices]
         return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
 
@@ -52,11 +51,9 @@ class Paths:
     paths: list[Path]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {self.done: [str(path) for path in self.paths]}
 
     def render(self) -> str:
-        """One line a path."""
         return "\n".join(f"{self.done} {path}" for path in self.paths) or f"nothing {self.done}"
 
 

@@ -52,11 +52,9 @@ class RuntimeStatus:
         return not any(check.level == "error" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
 
     def render(self) -> RenderableType:
-        """One line a check."""
         from rich.table import Table
 
         styles = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "error": "[red]error[/]"}

@@ -172,7 +172,6 @@ class Bisection:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing diverges."""
         return self.fault is None
 
     @property
@@ -185,7 +184,6 @@ class Bisection:
         return f"{self.model}: nothing diverges in {count} ({examined})"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "model": self.model,
             "passed": self.passed,

@@ -66,7 +66,6 @@ class Layer:
         return f"{self.operator} {self.node}" + (f" ({', '.join(said)})" if said else "")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         errors = {name: getattr(self, name) for name in ("cleaning", "accumulated", "local")}
         plain = {name: list(each) if isinstance(each, tuple) else each for name, each in _plain(self).items()}
         return plain | {name: each and each.to_json() for name, each in errors.items()} | {"passed": self.passed}
@@ -137,7 +136,6 @@ class LayerReport:
         return replace(self, together=others)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "passed": self.passed,
             "sentence": self.sentence,

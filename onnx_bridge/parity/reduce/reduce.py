@@ -53,7 +53,6 @@ class Reduction:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
         if self.reproduction is None:
             return f"{self.model}: nothing diverges on MIGraphX, so there is nothing to reduce"
         after = sum(1 for _ in self.reproduction.model.graph)
@@ -61,7 +60,6 @@ class Reduction:
         return f"{self.model}: {title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
         found = self.reproduction
         return {
             "model": self.model,

@@ -96,7 +96,6 @@ class FlatModule(nn.Module):
         return tuple(leaves.values())
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The module's own result."""
         args, kwargs = self._call.arguments(dict(zip(self._names, tensors, strict=True)))
         return self.module(*args, **kwargs)
 

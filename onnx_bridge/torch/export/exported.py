@@ -71,7 +71,6 @@ class Exported:
         return max((output.max_abs for output in outputs if output.max_abs is not None), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, without arrays."""
         return {
             "path": None if self.path is None else str(self.path),
             "exporter": self.exporter,

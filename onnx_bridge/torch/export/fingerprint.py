@@ -51,7 +51,6 @@ class _Walk:
         self._kept: list[Any] = []
 
     def feed(self, value: Any) -> None:
-        """Add a value."""
         if isinstance(value, enum.Enum):
             self._add("enum", type(value).__qualname__, value.name)
         elif isinstance(value, _PLAIN):

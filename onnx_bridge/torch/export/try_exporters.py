@@ -157,7 +157,6 @@ class _Attempt:
         return _Checked(model, runs, _compare(model, runs))
 
     def finish(self, exporter: Exporter, checked: _Checked, refusals: Mapping[str, str]) -> Exported:
-        """Write the model."""
         model, runs, path = checked.model, checked.runs, self.request.out
         if self.branches_on_data:
             self.notes.append(_FOLLOWED)

@@ -91,7 +91,6 @@ class Lowered(nn.Module):
 
     @property
     def programs(self) -> Programs:
-        """Its programs."""
         return self._programs
 
     def forecast(self) -> Forecast:

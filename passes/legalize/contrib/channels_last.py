@@ -56,7 +56,6 @@ class MoveChannels(NodeRewrite[_Found]):
         return _Found(node, len(x), context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Transpose, compute, transpose back."""
         node, a = match.node, Arithmetic(edit, match.dtype)
         inward = [0, match.rank - 1, *range(1, match.rank - 1)]
         inputs = list(node.inputs[:3])

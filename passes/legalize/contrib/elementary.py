@@ -143,7 +143,6 @@ class SpellOut(NodeRewrite[_Found]):
         return _Found(node, context.shape(node), context.dtype(node))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """The operator's definition."""
         found = _FORMS[match.node.op_type](Arithmetic(edit, match.dtype), match)
         return found if isinstance(found, Skip) else [found]
 

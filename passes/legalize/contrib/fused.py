@@ -140,7 +140,6 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
     operators = frozenset({(_DOMAIN, "FusedGemm"), (_DOMAIN, "FusedConv")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match known activations."""
         activation = node.attributes.get_string("activation", "")
         if activation and activation not in ACTIVATIONS:
             return Skip(f"its activation {activation} is unknown")

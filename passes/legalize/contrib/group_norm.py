@@ -49,7 +49,6 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
     needs_dtype = (0, 1)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match known activations."""
         activation = node.attributes.get_int("activation", 0)
         if activation not in (0, 1):
             return Skip(f"its activation {activation} is neither none nor SiLU")

@@ -110,7 +110,6 @@ class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Gated | Skip | None:
-        """Match padded tokens."""
         if given(node, 6) is not None:
             return Skip("its tokens are packed")
         return _Gated(node, context.shape(node), context.shape(node, 3)[1], context.dtype(node))

@@ -55,7 +55,6 @@ class _Loop(Match):
 
     @property
     def initial(self) -> list[ir.Value]:
-        """The initial loop-carried values."""
         values = [value for value in self.node.inputs[2:] if value is not None]
         return values
 

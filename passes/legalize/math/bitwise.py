@@ -74,7 +74,6 @@ class ShiftByArithmetic(_Bits):
     operators = frozenset({("", "BitShift")})
 
     def match(self, node: ir.Node, context: NodeContext) -> _IntegerMatch | Skip | None:
-        """Match unsigned integers."""
         found = super().match(node, context)
         if isinstance(found, _IntegerMatch) and found.dtype.is_signed():
             return Skip("BitShift is defined for unsigned integers only")

@@ -40,7 +40,6 @@ class DecomposeClip(NodeRewrite[_TypedMatch]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _TypedMatch | Skip | None:
-        """Match any node."""
         return _TypedMatch(node, context.dtype(node))
 
     def rewrite(self, match: _TypedMatch, edit: Edit) -> Sequence[ir.Value | None] | Skip:

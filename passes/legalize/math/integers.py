@@ -28,7 +28,6 @@ class UnsignedAbs(NodeRewrite[Match]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | None:
-        """Match unsigned integers."""
         dtype = context.dtype(node)
         return Match(node) if dtype.is_integer() and not dtype.is_signed() else None
 

@@ -93,7 +93,6 @@ class FoldEmptyReduction(NodeRewrite[_Empty]):
         return _Empty(node, np.full(result, value, dtype.numpy()))
 
     def rewrite(self, match: _Empty, edit: Edit) -> Sequence[ir.Value | None]:
-        """A constant."""
         return [edit.constant(match.result)]
 
 

@@ -33,7 +33,6 @@ class ArrayFeatureExtractor(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "ArrayFeatureExtractor")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match numeric features."""
         return ml.read(node, context.scope, rank=None)
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
@@ -117,7 +116,6 @@ class Normalizer(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "Normalizer")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match known norms."""
         found = ml.read(node, context.scope)
         kind = node.attributes.get_string("norm", "MAX")
         return Skip(f"its norm {kind} is unknown") if found is not None and kind not in ("MAX", "L1", "L2") else found
@@ -150,7 +148,6 @@ class OneHotEncoder(NodeRewrite[Features]):
     operators = frozenset({(DOMAIN, "OneHotEncoder")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match integer categories."""
         found = ml.read(node, context.scope, rank=None)
         if isinstance(found, Features) and not len(ml.integers(node, "cats_int64s")):
             return Skip("its categories are strings, which run on the host")

@@ -153,7 +153,6 @@ class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
     needs_shape = (0, 1)
 
     def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
-        """Match any ConvTranspose."""
         return _transpose_match(node, context)
 
     def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None]:

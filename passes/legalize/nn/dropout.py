@@ -72,7 +72,6 @@ class RemoveDropout(NodeRewrite[_Dropout]):
         return _Dropout(node, np.full(shape, scope.opset() >= 12, kind))
 
     def rewrite(self, match: _Dropout, edit: Edit) -> Sequence[ir.Value | None]:
-        """The input itself."""
         mask = None if match.mask is None else edit.constant(match.mask)
         return [match.node.inputs[0], mask][: len(match.node.outputs)]
 

@@ -120,7 +120,6 @@ class MatMulPooling(NodeRewrite[_PoolMatch]):
         return _match(node, context)
 
     def rewrite(self, match: _PoolMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """One MatMul per axis."""
         node, x = match.node, match.node.inputs[0]
         assert x is not None
         dtype = edit.scope.dtype(x)

@@ -195,7 +195,6 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-        """Match non-empty regions."""
         return _match(node, context)
 
     def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:

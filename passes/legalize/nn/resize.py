@@ -182,13 +182,11 @@ class GatherResize(NodeRewrite[_ResizeMatch]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip | None:
-        """Match mode nearest."""
         if node.attributes.get_string("mode", "nearest") != "nearest":
             return None
         return _match(node, context)
 
     def rewrite(self, match: _ResizeMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """One Gather per axis."""
         rounding = match.node.attributes.get_string("nearest_mode", "round_prefer_floor")
         if edit.scope.opset() < 11:
             rounding = "simple"

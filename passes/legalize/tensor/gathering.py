@@ -41,7 +41,6 @@ class GatherCompress(NodeRewrite[_Selected]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Selected | Skip | None:
-        """Match a constant condition."""
         scope = context.scope
         condition, sizes = scope.constant(node.inputs[1]), context.shape(node)
         if condition is None:

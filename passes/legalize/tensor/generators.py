@@ -128,7 +128,6 @@ class ConstantEye(NodeRewrite[_Eye]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Eye | Skip | None:
-        """Match a known dtype."""
         dtype = context.scope.dtype(node.inputs[0])
         if "dtype" in node.attributes:
             dtype = ir.DataType(node.attributes["dtype"].as_int())

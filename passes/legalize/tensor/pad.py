@@ -131,13 +131,11 @@ class ConcatPad(NodeRewrite[Padding]):
     operators = frozenset({("", "Pad")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Padding | Skip | None:
-        """Match mode constant."""
         if node.attributes.get_string("mode", "constant") != "constant":
             return None
         return _constant_padding(node, context.scope)
 
     def rewrite(self, match: Padding, edit: Edit) -> Sequence[ir.Value | None]:
-        """One Concat per axis."""
         y = concatenated(match, edit)
         return [y if y is not match.pad.inputs[0] else edit.op("Identity", [y])]
 
@@ -176,7 +174,6 @@ class GatherPad(NodeRewrite[Padding]):
         return found
 
     def rewrite(self, match: Padding, edit: Edit) -> Sequence[ir.Value | None]:
-        """One Gather per axis."""
         mode: Any = _PERIODIC[match.node.attributes.get_string("mode", "constant")]
         y, shape = _crop(match, edit)
         for axis, (size, begin, end) in enumerate(zip(shape, match.begins, match.ends, strict=True)):

@@ -162,7 +162,6 @@ class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
         return _Unpooled(node, shape, tuple(output))
 
     def rewrite(self, match: _Unpooled, edit: Edit) -> Sequence[ir.Value | None]:
-        """One ScatterElements into zeros."""
         x, indices = match.node.inputs[:2]
         assert x is not None and x.dtype is not None and indices is not None
         total = edit.constant(np.array([math.prod(match.output)], np.int64))

@@ -148,7 +148,6 @@ class ConstantShape(NodeRewrite[_Shaped]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Match any static shape."""
         return _Shaped(node, context.shape(node), ())
 
     def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:

@@ -31,12 +31,10 @@ class DropEmptyScatter(NodeRewrite[Match]):
     operators = frozenset(("", each) for each in ("Scatter", "ScatterElements", "ScatterND", "TensorScatter"))
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match updates without elements."""
         updates = context.scope.static_shape(node.inputs[1 if node.op_type == "TensorScatter" else 2])
         return Match(node) if updates is not None and 0 in updates else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The data."""
         return [match.node.inputs[0]]
 
 

@@ -46,7 +46,6 @@ class Span:
 
     @property
     def indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The selected indices."""
         return self.start + self.step * np.arange(self.count, dtype=np.int64)
 
     @property

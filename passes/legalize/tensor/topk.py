@@ -48,7 +48,6 @@ class _Rows(Match):
 
     @property
     def count(self) -> int:
-        """The number of rows."""
         return math.prod(size for axis, size in enumerate(self.shape) if axis != self.axis)
 
 
@@ -76,7 +75,6 @@ class RankByComparison(NodeRewrite[_Rows]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        """Match few comparisons."""
         found = _match(node, context)
         if isinstance(found, _Rows) and (found.length > _SHORT or found.count * found.length**2 > _COMPARISONS):
             return Skip(f"{found.count} rows of {found.length} elements need too many comparisons")
@@ -113,7 +111,6 @@ class SortRowByRow(NodeRewrite[_Rows]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        """Match few rows."""
         found = _match(node, context)
         if isinstance(found, _Rows) and found.count > _ROWS:
             return Skip(f"{found.count} rows are too many to become a node each")

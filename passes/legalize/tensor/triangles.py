@@ -41,7 +41,6 @@ class SelectTriangle(NodeRewrite[_Matrix]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Matrix:
-        """Match any matrix."""
         *_, rows, columns = context.shape(node)
         return _Matrix(node, rows, columns, context.dtype(node))
 

@@ -54,7 +54,6 @@ class BitCastByArithmetic(NodeRewrite[_BitCastMatch]):
     needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _BitCastMatch | Skip | None:
-        """Match supported dtypes."""
         source, target = context.dtype(node), ir.DataType(node.attributes.get_int("to", 0))
         known = {*_FLOATS, *(dtype for each in _INTEGERS.values() for dtype in each)}
         if source != target and not {source, target} <= known:
@@ -99,7 +98,6 @@ class _Layout:
 
     @property
     def infinity(self) -> int:
-        """The bits of infinity."""
         return (self.most - self.least + 2) << self.fraction
 
 

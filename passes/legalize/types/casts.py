@@ -74,11 +74,9 @@ class CastToBool(_CastRule):
     exactness = Exactness.BITWISE
 
     def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
-        """Numbers to bool."""
         return target == ir.DataType.BOOL and source not in (ir.DataType.BOOL, *SMALL)
 
     def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
-        """Not equal to zero."""
         zero = scalar(edit, 0, match.source)
         return [edit.op("Not", [edit.op("Equal", [match.node.inputs[0], zero])])]
 
@@ -164,7 +162,6 @@ class CastThroughInt64(_CastRule):
         return wide and source in _WIDE_FLOATS
 
     def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
-        """Two Casts."""
         whole = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.INT64.value})
         return [edit.op("Cast", [whole], {"to": match.target.value})]
 
@@ -181,7 +178,6 @@ class CastThroughFloat(_CastRule):
         return source in SMALL_FLOATS and target != ir.DataType.FLOAT and target not in SMALL_FLOATS
 
     def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
-        """Two Casts."""
         number = edit.op("Cast", [match.node.inputs[0]], {"to": ir.DataType.FLOAT.value})
         return [edit.op("Cast", [number], {"to": match.target.value})]
 

@@ -92,7 +92,6 @@ class DequantizeByArithmetic(_ByArithmetic):
     operators = frozenset({("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
 
     def rewrite(self, match: _QuantizationMatch, edit: Edit) -> Sequence[ir.Value]:
-        """The arithmetic."""
         return [dequantize(edit, match.node, [_in_carrier(edit, each) for each in match.node.inputs], match.target)]
 
 

@@ -129,7 +129,6 @@ class _Pairs(NodeRewrite[_Found]):
         return _Found(node, dtype, absorbed=(before,))
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Divide, round, multiply."""
         a = Arithmetic(edit, _NUMBER)
         if match.absorbed:
             before = match.absorbed[0]
@@ -166,7 +165,6 @@ class _Blocks(NodeRewrite[Match]):
     needs_shape = needs_dtype = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match valid attributes."""
         if node.attributes.get_int("rounding_mode", 0) not in list(Rounding):
             return Skip("its rounding_mode is unknown")
         if node.op_type in _MX and node.attributes.get_string("element_dtype", "int8") not in (*ELEMENTS, "int8"):
