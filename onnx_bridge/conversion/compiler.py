@@ -29,6 +29,7 @@ from onnx_bridge.core.errors import (
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
+from passes.core.graphs import ancestors_of_last
 from passes.target.partition import Partition, Side, boundary, can_cross
 
 _LIMITS = (OutOfMemory, WorkerTimeout, RuntimeNotFound, ProgramLost)
@@ -132,7 +133,7 @@ class Compiler:
         end = bisect_first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
         start = end - bisect_first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
         part = nodes[start:end]
-        related = _ancestors(part)
+        related = ancestors_of_last(part)
         return related if fails(related) else part
 
     def _fails(self, nodes: Sequence[ir.Node], compiling: bool) -> bool:
@@ -169,13 +170,3 @@ class Compiler:
 
 def _sizes(value: ir.Value) -> list[int | None] | None:
     return None if value.shape is None else [dim if isinstance(dim, int) else None for dim in value.shape]
-
-
-def _ancestors(part: Sequence[ir.Node]) -> list[ir.Node]:
-    """The last node of a part, and the nodes of the part that it depends on."""
-    inside, found, pending = set(part), set(), [part[-1]]
-    while pending:
-        node = pending.pop()
-        found.add(node)
-        pending += [each for each in node.predecessors() if each in inside and each not in found]
-    return [node for node in part if node in found]

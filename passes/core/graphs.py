@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -183,6 +183,16 @@ def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         yield node
         for graph in subgraphs(node):
             yield from with_nested(graph)
+
+
+def ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """The last of some nodes, and those of them that it depends on, in their order."""
+    inside, found, pending = set(nodes), set(), list(nodes[-1:])
+    while pending:
+        node = pending.pop()
+        found.add(node)
+        pending += [each for each in node.predecessors() if each in inside and each not in found]
+    return [node for node in nodes if node in found]
 
 
 def captures(node: ir.Node) -> dict[ir.Value, None]:

@@ -17,6 +17,7 @@ from onnx_bridge.parity.submodels import Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptom_detector import SymptomDetector
 from onnx_bridge.reference.compare import compare
+from passes.core.graphs import ancestors_of_last
 
 _MAX_EXCLUDED = 8
 """How often the search continues after nodes whose wrong outputs do not matter."""
@@ -94,18 +95,8 @@ class NodeLocalizer:
             return found if found is None or isinstance(found, bool) else True
 
         nodes = nodes_of(*minimal_interval(len(groups), fails)) if len(groups) > 1 else nodes_of(0, len(groups))
-        related = _ancestors_of_last(nodes)
+        related = ancestors_of_last(nodes)
         if len(related) < len(nodes) and isinstance(self.shows(related), Symptom):
             nodes = related
         found = self.shows(nodes)
         return nodes, found if isinstance(found, Symptom) else None
-
-
-def _ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """The last of some nodes, and those of them that it depends on."""
-    inside, found, pending = set(nodes), set(), list(nodes[-1:])
-    while pending:
-        node = pending.pop()
-        found.add(node)
-        pending += [each for each in node.predecessors() if each in inside and each not in found]
-    return [node for node in nodes if node in found]
