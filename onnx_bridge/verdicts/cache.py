@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from passes.core.base import Status, Verdict
+from passes.core.base import Proof, Status, Verdict
 
 _TAIL = 256
 """The bytes before the read position that identify the file: about one line."""
@@ -36,11 +36,18 @@ class CachedVerdict:
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
     """The signature and verdict of a line; None if it is damaged."""
     try:
-        signature, status, message, error, ran = json.loads(line)
-        verdict = Verdict(Status(status), str(message), None if error is None else float(error))
+        signature, status, message, error, proof, unproven, ran = json.loads(line)
+        error = None if error is None else float(error)
+        verdict = Verdict(Status(status), str(message), error, Proof(proof), str(unproven))
     except (ValueError, TypeError):
         return None
     return str(signature), CachedVerdict(verdict, ran is True)
+
+
+def _line(signature: str, known: CachedVerdict) -> str:
+    verdict = known.verdict
+    rests_on = verdict.proof.value, verdict.unproven
+    return json.dumps([signature, verdict.status.value, verdict.message, verdict.error, *rests_on, known.ran])
 
 
 class VerdictCache:
@@ -103,10 +110,7 @@ class VerdictCache:
     @staticmethod
     def _write(path: Path, found: Mapping[str, CachedVerdict]) -> bool:
         """Whether all verdicts were written."""
-        lines = [
-            json.dumps([signature, known.verdict.status.value, known.verdict.message, known.verdict.error, known.ran])
-            for signature, known in found.items()
-        ]
+        lines = [_line(signature, known) for signature, known in found.items()]
         data = "\n".join(["", *lines, ""]).encode()  # ends a line that another process left unfinished
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import DEFAULTS, Tolerance, default_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, widened
-from passes.core.base import Status, Verdict
+from passes.core.base import Proof, Status, Verdict
 from passes.target.probe import Probe
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))
@@ -112,7 +112,9 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
             if output.reason is not None:
                 reasons.append(f"output {index}: {output.reason}")
     error = max(errors, default=None)
-    return Verdict(Status.WRONG, reasons[0], error) if reasons else Verdict(Status.OK, error=error)
+    if reasons:
+        return Verdict(Status.WRONG, reasons[0], error, Proof.RUN)
+    return Verdict(Status.OK, error=error, proof=Proof.RUN)
 
 
 def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np.dtype[Any]]) -> Any:

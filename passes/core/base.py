@@ -67,6 +67,17 @@ class Status(enum.Enum):
     WRONG = "wrong"
 
 
+class Proof(enum.Enum):
+    """How far numbers are known."""
+
+    RUN = "real size"
+    """Compared with the reference in a run at real size."""
+    WITNESS = "witness"
+    """Compared with the reference in a run of a smaller instance."""
+    NONE = "none"
+    """Not compared."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """How a runtime handles one probe.
@@ -76,11 +87,15 @@ class Verdict:
         message: the runtime's message, cleaned; for a crash the signal and the last output; for wrong numbers how they
             differ.
         error: the largest absolute difference from the reference, if the probe was run and has one.
+        proof: what the verdict on the numbers rests on.
+        unproven: why they were not compared at real size; empty if they were.
     """
 
     status: Status
     message: str = ""
     error: float | None = None
+    proof: Proof = Proof.NONE
+    unproven: str = ""
 
 
 class Target(Protocol):
