@@ -17,7 +17,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.cache import VerdictCache, shared
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import graphs, inference
-from passes.core.base import Status, Target, Verdict
+from passes.core.base import Proof, Status, Target, Verdict
 from passes.core.graphs import Scope
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
