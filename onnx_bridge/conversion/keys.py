@@ -1,8 +1,9 @@
 """Content keys: digests of everything that a cleaned model, a bundle, or its comparison was made from.
 
 Two conversions have the same key if and only if nothing that matters differs: the bytes of the model and of its
-weights, shapes, frozen values, the pipeline and the code of its passes, the versions of the project and of MIGraphX,
-the variables that MIGraphX reads, the target and the GPU's architecture. Names, dates and limits do not matter.
+weights, shapes, frozen values, the pipeline, the code that decides (of users' passes, of the project, and the versions
+of the libraries that it computes with), the version of MIGraphX, the variables that MIGraphX reads, the target and the
+GPU's architecture. Names, dates and limits do not matter.
 
 Keys are a chain: the key of a comparison includes that of the conversion, which includes that of the cleaning. A change
 of an outer one leaves the inner ones as they are, so that only the stages behind it are repeated.
@@ -10,18 +11,16 @@ of an outer one leaves the inner ones as they are, so that only the stages behin
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from onnx_bridge.conversion.precision import BY_PASS, samples_digest
 from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.digest import file_digest, json_digest
-from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.samples.calibration import Calibration
@@ -29,7 +28,9 @@ from onnx_bridge.samples.files import SampleSource
 from passes.core.pipeline import Pipeline
 from passes.core.spec import options_of
 
-_PASSES = Path(__file__).resolve().parents[2] / "passes"
+_CLEANING = ("passes", "onnx_bridge.conversion.steps.clean")
+_CONVERSION = "onnx_bridge.conversion"
+"""What decides on each result, with all that it imports."""
 
 
 def cleaning_key(
@@ -58,8 +59,7 @@ def cleaning_key(
             "shapes": {name: list(shape) for name, shape in request.shapes.items()},
             "freeze": dict(request.freeze),
             "precision": _precision(request) if request.precision in BY_PASS else None,
-            "onnx_bridge": VERSION,
-            "passes": passes_digest(),
+            "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,
         }
@@ -88,6 +88,7 @@ def conversion_key(
     return json_digest(
         {
             "cleaned": cleaning,
+            "code": code_digest(_CONVERSION),
             "host": request.host,
             "precision": {**_precision(request), **calibration_key(request.calibration, calibration)},
             "options": dict(request.options),
@@ -131,16 +132,9 @@ def check_key(
             "data": None
             if data is None
             else {str(path.relative_to(data)): file_digest(path) for path in _files_in(data)},
-            "onnxruntime": metadata.version("onnxruntime"),
-            "onnx_bridge": VERSION,
+            "code": code_digest(),
         }
     )
-
-
-@functools.cache
-def passes_digest() -> str:
-    """The digest of the code of the project's passes."""
-    return json_digest({str(path.relative_to(_PASSES)): file_digest(path) for path in sorted(_PASSES.rglob("*.py"))})
 
 
 def _precision(request: ConvertRequest) -> dict[str, Any]:
@@ -160,7 +154,7 @@ def calibration_key(given: SampleSource | None, used: Calibration | None = None)
 def _user_files(pipeline: Pipeline) -> Iterator[Path]:
     """The files of users' passes in a pipeline, and those that options name."""
     for step in pipeline.passes:
-        own = type(step).__module__.partition(".")[0] == _PASSES.name
+        own = type(step).__module__.partition(".")[0] == "passes"
         if not own and (file := inspect.getsourcefile(type(step))) is not None:
             yield Path(file)
         for value in options_of(step).values():

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
@@ -38,29 +37,6 @@ SECONDS = 10.0
 _MEMORY = 4 << 30
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are sent to confirm a failure."""
-_KEY_MODULES = (
-    "passes.target.dependencies",
-    "passes.target.probe",
-    "passes.target.probe_writer",
-    "passes.analysis.randomness",
-    "passes.analysis.cost",
-    "onnx_bridge.verdicts.probed_runtime",
-    "onnx_bridge.verdicts.probe_request",
-    "onnx_bridge.verdicts.judge",
-    "onnx_bridge.verdicts.probe_samples",
-    "onnx_bridge.verdicts.reference_server",
-    "onnx_bridge.migraphx.server",
-    "onnx_bridge.migraphx.forked",
-    "onnx_bridge.migraphx.printed_error",
-    "onnx_bridge.samples.inputs",
-    "onnx_bridge.samples.roles",
-    "onnx_bridge.samples.generated",
-    "onnx_bridge.reference.reference",
-    "onnx_bridge.reference.compare",
-    "onnx_bridge.reference.metrics",
-    "onnx_bridge.reference.tolerances",
-)
-"""The modules that decide on verdicts: cached verdicts of another version of them are not used."""
 
 
 class ProbedRuntime:
@@ -205,17 +181,8 @@ def _reference_worker() -> ReferenceWorker:
 
 
 def _cache_file(runtime: Runtime, timeout: float) -> Path:
-    """The cache of a runtime, an environment, this code, and a time limit."""
+    """The cache of a runtime, an environment, the code that decides on verdicts, and a time limit."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("MIGRAPHX_"))
-    state = hashlib.blake2b(f"{settings}{_code()}{timeout}".encode(), digest_size=8).hexdigest()
+    state = hashlib.blake2b(f"{settings}{code_digest(__name__)}{timeout}".encode(), digest_size=8).hexdigest()
     identity = re.sub(r"[^\w.-]", "_", runtime.identity)
     return cache_dir() / "verdicts" / f"{identity}-{state}.jsonl"
-
-
-@functools.cache
-def _code() -> str:
-    specs = [importlib.util.find_spec(name) for name in _KEY_MODULES]
-    parts = [Path(spec.origin).read_bytes() for spec in specs if spec is not None and spec.origin is not None]
-    assert len(parts) == len(_KEY_MODULES)
-    parts += [metadata.version(name).encode() for name in ("onnx", "onnxruntime")]
-    return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()

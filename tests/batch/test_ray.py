@@ -29,7 +29,7 @@ from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.engines import ray as ray_engine
 from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.cli.main import app
-from onnx_bridge.conversion.keys import passes_digest
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
@@ -271,7 +271,7 @@ def test_no_suitable_node(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None
             engine.machine("ref")
         assert "runtime install" in str(error.value)
         machine = {"identity": "2", "architecture": None, "environment": {}, "targets": ["ref", "gpu"]}
-        facts |= {"problem": None, "machine": machine, "version": onnx_bridge.__version__, "passes": passes_digest()}
+        facts |= {"problem": None, "machine": machine, "code": code_digest()}
         with pytest.raises(RuntimeNotFound, match="no AMD GPU"):
             engine.machine("gpu")
         monkeypatch.setattr(ray_engine, "GPU", "ANOTHER")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnx_bridge.conversion import keys
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.conversion.precision import BY_PASS, PRECISIONS
 from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.digest import canonical_json, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -143,6 +146,15 @@ class TestConversionKey:
         assert self.key() == before
         monkeypatch.setenv("MIGRAPHX_DISABLE_MLIR", "1")
         assert self.key() != before
+
+    @pytest.mark.parametrize("library", ["onnx", "onnxruntime", "onnx-ir", "numpy"])
+    def test_versions_of_libraries(self, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        before, real = both("0" * 64, **PLAIN), metadata.version
+        monkeypatch.setattr(metadata, "version", lambda name: "0" if name == library else real(name))
+        monkeypatch.setattr(keys, "code_digest", code_digest.__wrapped__)
+        after = both("0" * 64, **PLAIN)
+        assert before[0] != after[0]
+        assert before[1] != after[1]
 
     def test_scripts_count_by_content(self, tmp_path: Path) -> None:
         script, moved = tmp_path / "a.py", tmp_path / "b.py"

@@ -26,7 +26,7 @@ from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, 
 from onnx_bridge.batch.engines.ray_node import facts, perform_on_node
 from onnx_bridge.batch.failure import lost
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.conversion.keys import passes_digest
+from onnx_bridge.core.code_digest import LIBRARIES, code_digest
 from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.version import VERSION
@@ -238,8 +238,8 @@ def _problem(found: Mapping[str, Any], target: str) -> str | None:
         return f"its MIGraphX lacks the target {target}"
     if target == "gpu" and found["machine"]["architecture"] is None:
         return "no AMD GPU that Ray's processes may use"
-    if (found["version"], found["passes"]) != (VERSION, passes_digest()):
-        return f"its onnx-bridge is not this machine's {VERSION}"
+    if found["code"] != code_digest():
+        return f"its onnx-bridge is not this machine's {VERSION}, or its {', '.join(LIBRARIES)} have other versions"
     return None
 
 

@@ -20,11 +20,10 @@ from typing import Any
 from onnx_bridge.batch.engines.base import LAST_EVENTS, Event, failed
 from onnx_bridge.batch.engines.local import JobProcess
 from onnx_bridge.batch.failure import Failure, lost
-from onnx_bridge.conversion.keys import passes_digest
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.locations import RemotePath, parse_location
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 
@@ -35,7 +34,7 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 @functools.cache
 def facts() -> dict[str, Any]:
     """What of this node influences bundles, as JSON values; ``problem`` says why it can make none."""
-    found: dict[str, Any] = {"version": VERSION, "passes": passes_digest()}
+    found: dict[str, Any] = {"code": code_digest()}
     try:
         return {**found, "machine": Machine.here(runtimes.find()).to_json(), "problem": None}
     except BridgeError as error:

@@ -23,6 +23,7 @@ from onnx_bridge.conversion.keys import conversion_key
 from onnx_bridge.conversion.partition import Partitioned
 from onnx_bridge.conversion.steps.clean import required_inputs
 from onnx_bridge.conversion.steps.compile import Compiled
+from onnx_bridge.core.code_digest import LIBRARIES
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.program import Shape
@@ -115,7 +116,7 @@ def _partitions(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Itera
 
 
 def _versions(worker: Worker) -> dict[str, str]:
-    libraries = {name: metadata.version(name) for name in ("onnx", "onnx-ir", "onnxruntime", "numpy")}
+    libraries = {name: metadata.version(name) for name in LIBRARIES}
     return {
         "onnx_bridge": VERSION,
         "migraphx": worker.version,

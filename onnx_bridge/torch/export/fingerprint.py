@@ -163,11 +163,3 @@ def _source(kind: type) -> str | None:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@functools.cache
-def own_code() -> str:
-    """The digest of this package's sources."""
-    package = Path(__file__).resolve().parents[2]
-    digests = [f"{path.relative_to(package)} {_digest(path)}" for path in sorted(package.rglob("*.py"))]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -22,6 +22,7 @@ from torch import nn
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.atomic_write import atomic_folder
+from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.progress import Progress, silent
@@ -30,7 +31,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.torch.export.calls import FlatModule, run_module
-from onnx_bridge.torch.export.fingerprint import fingerprint, own_code
+from onnx_bridge.torch.export.fingerprint import fingerprint
 from onnx_bridge.torch.export.modules import inference_copy
 from onnx_bridge.torch.export.structure import Structure, renamed
 from onnx_bridge.torch.export.tensors import to_array
@@ -40,7 +41,7 @@ from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.programs import Programs, read_samples
 from onnx_bridge.torch.lowering.request import LowerRequest
 
-_LIBRARIES = ("torch", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "numpy")
+_LIBRARIES = ("torch", "onnxscript")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _key(call: LoweringCall) -> str | None:
             "pad_before": sorted(request.pad_before),
             "exporter": request.exporter,
             "opset": request.opset,
-            "code": own_code(),
+            "code": code_digest(),
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
     )
