@@ -183,7 +183,7 @@ def _attribute(attribute: ir.Attr, placement: Placement) -> Rope | bytes:
 def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, str] | None = None) -> Rope:
     proto = onnx.TensorProto()
     large = None
-    if isinstance(tensor, ir.TensorProtoTensor) and external is None:
+    if isinstance(tensor, ir.TensorProtoTensor) and external is None and not _has_numbers(tensor.raw):
         proto.CopyFrom(tensor.raw)
         del proto.metadata_props[:]
     else:
@@ -207,6 +207,15 @@ def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, 
     if large is not None:
         rope.field(9, large)
     return rope
+
+
+def _has_numbers(proto: onnx.TensorProto) -> bool:
+    """Whether the elements are a list of numbers, which are written as bytes, as in probes.
+
+    Where the entries of ``int32_data`` are bit patterns, MIGraphX takes them for numbers (float8e4m3fnuz) or refuses
+    them (bfloat16).
+    """
+    return proto.data_type != onnx.TensorProto.STRING and not proto.HasField("raw_data")
 
 
 def _is_redundant(value: ir.Value) -> bool:
