@@ -14,6 +14,7 @@ from onnx_bridge.batch import transfer
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.model.file import ModelFile
+from passes.core.declarations import names_a_size
 
 _TIMESTAMP_NANOSECONDS = 2 * 10**9
 """The resolution of timestamps of file systems; a younger file can change without changing its timestamp."""
@@ -102,7 +103,7 @@ def _describe(file: ModelFile, digest: str, states: Sequence[tuple[str | int, ..
     return ModelInfo(
         digest,
         sum(int(each[1]) for each in states),
-        tuple(dict.fromkeys(filter(None, dims))),
+        tuple(dict.fromkeys(filter(names_a_size, dims))),
         tuple(each.name for each in required),
         () if fresh else tuple(states),
     )

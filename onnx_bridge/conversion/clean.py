@@ -13,11 +13,14 @@ import onnx_ir as ir
 from onnx_bridge.conversion.explain import rewrite_line
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import Comparison
+from passes.core import graphs
 from passes.core.base import Budget, Context, Target
+from passes.core.declarations import forget_impossible_sizes
 from passes.core.pipeline import Pipeline, Step
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes
@@ -163,18 +166,23 @@ def rewrite(
         InputError: the pipeline, a dimension or an input is wrong.
     """
     passes = pipeline or Pipeline.parse(request.pipeline)
-    notes = []
+    forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
+    open_dims = [] if request.default_dim is None else _open_dims(model, request)
     if request.freeze:
         passes = Pipeline([FreezeInputs(values=request.freeze)]) + passes
     if request.dims or request.shapes or request.default_dim is not None:
         sizes = FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)
         passes = Pipeline([sizes]) + passes
-        if request.default_dim is not None:
-            notes = _open_dims(model, request)
     verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
     context = Context(target, budget=Budget(request.max_rewrites), progress=progress)
     steps = passes.run(model, context, between=verifier)
     cleaned = steps[-1].result.model if steps else model
+    if request.default_dim is not None:
+        _check_sizes(cleaned, open_dims, request)
+    notes = []
+    if open_dims:
+        how = f"choose with {_choice(open_dims)}"
+        notes.append(f"open dimensions got the size {request.default_dim}: {', '.join(open_dims)}; {how}")
     return Cleaned(cleaned, passes, steps, notes, checked=verifier.found if verifier else [])
 
 
@@ -188,7 +196,7 @@ def _checked(comparison: Comparison | None) -> str:
 
 
 def _open_dims(model: ir.Model, request: CleanRequest) -> list[str]:
-    """A note on the dimensions that the user left open."""
+    """The dimensions of inputs that the user left open: their names, or ``input[axis]``."""
     names: dict[str, None] = {}
     for value in model.graph.inputs:
         given = value.name in request.shapes or value.name in request.freeze
@@ -199,8 +207,22 @@ def _open_dims(model: ir.Model, request: CleanRequest) -> list[str]:
         for index, dim in enumerate(value.shape):
             if isinstance(dim, ir.SymbolicDim) and dim.value not in request.dims:
                 names[dim.value or f"{value.name}[{index}]"] = None
-    if not names:
-        return []
-    first = next(iter(names))
-    how = f"--dim {first}=N" if "[" not in first else f"--shape {first.split('[')[0]}:[…]"
-    return [f"open dimensions got the size {request.default_dim}: {', '.join(names)}; choose with {how}"]
+    return list(names)
+
+
+def _choice(open_dims: Sequence[str]) -> str:
+    """The options that give sizes to open dimensions."""
+    named = next((f"--dim {name}=N" for name in open_dims if "[" not in name), None)
+    unnamed = next((f"--shape {name.split('[')[0]}:[…]" for name in open_dims if "[" in name), None)
+    return " and ".join(filter(None, (named, unnamed)))
+
+
+def _check_sizes(model: ir.Model, open_dims: Sequence[str], request: CleanRequest) -> None:
+    """Raise InputError if the inputs are too small for the model, as a convolution without padding shows."""
+    for value in graphs.values(model):
+        if value.shape is None or not any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+            continue
+        what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
+        if open_dims:
+            what += f"; open dimensions got the size {request.default_dim}: {', '.join(open_dims)}"
+        raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")

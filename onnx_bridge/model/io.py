@@ -3,9 +3,10 @@
     model = load("model.onnx")        # weights are memory-mapped, not read
     save(model, "cleaned.onnx")       # atomic; takes as long as copying the file
 
-`load` names unnamed nodes (``Conv_3``), sorts nodes that are out of order, and replaces Constant nodes whose value is
-external data by initializers. `save` omits value infos that only repeat the type of an initializer. The order of
-``value_info`` and metadata is not kept, nor are fields unknown to the installed onnx, except those of ModelProto.
+`load` names unnamed nodes (``Conv_3``), sorts nodes that are out of order, makes sizes unknown that are negative or
+named ``?``, and replaces Constant nodes whose value is external data by initializers. `save` omits value infos that
+only repeat the type of an initializer. The order of ``value_info`` and metadata is not kept, nor are fields unknown to
+the installed onnx, except those of ModelProto.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from onnx_ir import serde
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor
+from passes.core.declarations import forget_impossible_sizes
 
 CARRIED = "onnx_bridge.carried"
 """The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""
@@ -57,6 +58,7 @@ def build_model(file: ModelFile) -> ir.Model:
         for node in scope:
             _restore_attributes(node.attributes, file)
     _name_nodes(model)
+    forget_impossible_sizes(model)
     if file.unsorted:
         _sort(model, file.path)
     return model
