@@ -1,6 +1,6 @@
 """What a model says of its own values, as far as it cannot be so.
 
-    x: [-1, ?, 3]  →  x: [unknown, unknown, 3]         sizes of old Paddle exports, each its own
+x: [-1, ?, 3]  →  x: [unknown, unknown, 3]         sizes of old Paddle exports, each its own
 """
 
 from __future__ import annotations
