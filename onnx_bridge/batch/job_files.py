@@ -32,6 +32,7 @@ from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.requests import field_value
 from onnx_bridge.parity.request import CheckRequest
 
@@ -109,7 +110,7 @@ def beside(file: Location, text: str) -> Location:
 def read_text(path: Location) -> str:
     """The text of a file; raises InputError if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text() if isinstance(path, RemotePath) else read_regular(path).decode()
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InputError(f"it cannot be read: {reason}", where=str(path)) from error

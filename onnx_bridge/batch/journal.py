@@ -24,6 +24,7 @@ from typing import Any
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import LARGE, read_regular
 
 STATE_FOLDER = ".batch"
 """The folder in OUT of everything that is not a bundle."""
@@ -69,7 +70,7 @@ def read(folder: Path) -> tuple[list[Record], int, bool]:
 def read_bytes(folder: Path) -> bytes:
     """The content of the journal in a state folder; empty if there is none."""
     path = folder / _FILE
-    return path.read_bytes() if path.exists() else b""
+    return read_regular(path, LARGE) if path.exists() else b""
 
 
 class Journal:

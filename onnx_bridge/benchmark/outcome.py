@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import read_regular
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -312,7 +313,7 @@ class Baseline:
     def read(cls, path: Path) -> Baseline:
         """Read a baseline; raises InputError if the file is not one."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_regular(path))
             if values["format"] != FORMAT:
                 raise ValueError(f"its format is {values['format']}")
             rows = tuple(map(Row.from_json, values["rows"]))

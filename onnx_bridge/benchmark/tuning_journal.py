@@ -11,6 +11,7 @@ from typing import Any
 
 from onnx_bridge.benchmark.pareto import Candidate, Trial
 from onnx_bridge.core.digest import json_digest
+from onnx_bridge.core.regular_file import read_regular
 
 
 class Journal:
@@ -31,7 +32,7 @@ class Journal:
             path.unlink(missing_ok=True)
         if not path.exists():
             return
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_regular(path).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be incomplete
                 values = json.loads(line)
                 if values["key"] != key:

@@ -13,6 +13,8 @@ from onnx_bridge.core.errors import InputError
 FIRST = "manifest.json"
 """The first file of an archive."""
 _BLOCK = 512
+_HEADERS = frozenset(("path", "size"))
+"""The extended headers that `pack` writes, for long names and large files."""
 
 
 def is_packed(path: str | os.PathLike[str]) -> bool:
@@ -24,7 +26,8 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
             head = file.read(_BLOCK)
     except OSError:
         return False
-    return head.startswith(FIRST.encode() + b"\0") and head[257:262] == b"ustar"
+    plain = head[156:157] in (tarfile.REGTYPE, tarfile.AREGTYPE)  # no header that renames the next file
+    return head.startswith(FIRST.encode() + b"\0") and plain and head[257:262] == b"ustar"
 
 
 @contextmanager
@@ -38,10 +41,18 @@ def opened(packed: Path) -> Iterator[tarfile.TarFile]:
 
 
 def members(archive: tarfile.TarFile, packed: Path) -> Iterator[tarfile.TarInfo]:
-    """Its files; raises InputError for links, devices, and paths that lead out of the archive."""
+    """Its files.
+
+    Raises:
+        InputError: there is a link, a device, a sparse file, a second file of the same name, a header that `pack` does
+            not write, or a path that leads out of the archive.
+    """
+    seen: set[str] = set()
     for entry in archive:
         name = PurePosixPath(entry.name)
-        if not entry.isreg() or name.is_absolute() or ".." in name.parts:
+        plain = entry.isreg() and not entry.issparse() and entry.pax_headers.keys() <= _HEADERS
+        if not plain or name.is_absolute() or ".." in name.parts or not name.parts or str(name) in seen:
             what = f"{entry.name!r} in it is not a file of a bundle"
             raise InputError(what, where=str(packed), hint="it was not made by `onnx-bridge pack`")
+        seen.add(str(name))
         yield entry

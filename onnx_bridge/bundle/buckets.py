@@ -25,6 +25,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import BUCKETS, manifest_path
 from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.samples import inputs as samplers
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def has_buckets(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a bundle with buckets."""
     try:
-        values = json.loads((unpacked(path) / "manifest.json").read_text())
+        values = json.loads(read_regular(unpacked(path) / "manifest.json"))
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == BUCKETS

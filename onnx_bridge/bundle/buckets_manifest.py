@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import read_regular
 
 Axis = int | str | None
 EDGE = "edge"
@@ -112,7 +113,7 @@ class BucketsManifest:
             InputError: it is damaged, or describes a bundle without buckets.
         """
         try:
-            return cls.parse(path.read_text(), str(path))
+            return cls.parse(read_regular(path), str(path))
         except OSError as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
 

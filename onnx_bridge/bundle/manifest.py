@@ -15,7 +15,9 @@ import onnx_ir as ir
 
 from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.values import Kind
+from onnx_bridge.migraphx.compile_options import unknown_variable
 
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
@@ -51,7 +53,7 @@ def unsealed(text: str | bytes) -> str | None:
 def is_manifest(path: Path) -> bool:
     """Whether a file is a manifest of any format."""
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_regular(path))
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)
@@ -365,7 +367,7 @@ class Manifest:
             InputError: it is damaged, or of a format that this version does not know.
         """
         try:
-            return cls.parse(path.read_text(), str(path))
+            return cls.parse(read_regular(path), str(path))
         except OSError as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
 
@@ -421,5 +423,7 @@ class Manifest:
                 raise TypeError(f"{name!r} is not a file in the bundle")
         if (self.program is None) != bool(self.partitions) or (self.partitions and not self.model):
             raise TypeError("it has neither a program nor partitions with the model that they are extracted from")
+        if (variable := unknown_variable(self.environment)) is not None:
+            raise TypeError(f"{variable!r} is not a setting of MIGraphX")
         if not {"precision", "keep_fp32", "options", "dims"} <= self.request.keys():
             raise TypeError("its request is incomplete")

@@ -2,13 +2,12 @@
 
 The file is an uncompressed tar archive, its manifest first: any tool unpacks it, and weights hardly compress. Packing
 the same bundle gives the same bytes. MIGraphX reads programs from files of their own, so that a packed bundle is
-unpacked into the cache folder, and verified, when it is first loaded, once for all processes. Its folder there is named
-by the digest of its manifest, which has the digest of every file.
+unpacked into the cache folder when it is first loaded, once for all processes. Its folder there is named by the digest
+of the whole file, and verified at each use: nothing that another file unpacks to takes its place.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tarfile
@@ -22,6 +21,7 @@ from filelock import FileLock
 from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.verify import verify
 from onnx_bridge.core.atomic_write import AtomicFiles
+from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.user_cache import cache_dir
 
@@ -138,19 +138,17 @@ def unpacked(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not is_packed(path):
         return path
-    with opened(path) as archive:
-        first = archive.extractfile(next(members(archive, path)))
-        assert first is not None
-        key = hashlib.sha256(first.read()).hexdigest()
-    folder = cache_dir() / "bundles" / key
     try:
+        folder = cache_dir() / "bundles" / file_digest(path)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
-            if not (folder / FIRST).exists():
+            if folder.exists() and not ((folder / FIRST).exists() and not verify(folder, here=False).problems):
+                shutil.rmtree(folder)
+            if not folder.exists():
                 unpack(path, folder)
             os.utime(folder)  # the time of its last use
     except OSError as error:
         if isinstance(error, BridgeError):
             raise
-        raise InputError(f"it cannot be unpacked: {error.strerror or error}", where=str(folder)) from error
+        raise InputError(f"it cannot be unpacked: {error.strerror or error}", where=str(path)) from error
     return folder

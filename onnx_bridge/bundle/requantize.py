@@ -13,6 +13,7 @@ import numpy as np
 
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.core.errors import InputError, RuntimeFailure
+from onnx_bridge.core.regular_file import open_regular
 from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
 
 BY_CALIBRATION = ("int8", "fp8")
@@ -60,7 +61,7 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             for key in file.files:
                 partition, number, name = key.split("/", 2)
                 if int(partition) == index and name in shapes:

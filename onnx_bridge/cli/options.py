@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from onnx_bridge.core.regular_file import open_regular
 from passes.core.errors import InputError, nearest
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
@@ -141,7 +142,7 @@ def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=
 def _from_sample(name: str, path: Path) -> str:
     """The array of a name in an .npz, as JSON; raises InputError."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as arrays:
             if name in arrays:
                 return json.dumps(arrays[name].tolist())
             hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"

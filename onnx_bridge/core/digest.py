@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.regular_file import open_regular
+
 
 def canonical_json(value: Any) -> str:
     """A JSON value as text: equal values give equal text, in whatever order their members are.
@@ -38,6 +40,6 @@ def json_digest(value: Any) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
+    """The digest of a regular file's content, in hexadecimal; raises OSError."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

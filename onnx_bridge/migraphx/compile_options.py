@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +37,14 @@ class Setting:
         what: its effect.
         since: the first MIGraphX that reads it; empty for MIOpen's.
         until: the last one; empty if the newest still does.
+        values: a regular expression for all of its values; None for the path of a file, which no manifest has.
     """
 
     variable: str
     what: str
     since: str = ""
     until: str = ""
+    values: str | None = "[01]"
 
     @property
     def span(self) -> str:
@@ -51,16 +54,26 @@ class Setting:
         return f"MIGraphX reads it since {self.since}{f', and up to {self.until}' if self.until else ''}"
 
 
+_NUMBER = r"\d{1,4}"
+_NAMES = r"~?\w+([,;: ]~?\w+)*"
+
 SETTINGS: Mapping[str, Setting] = {
     "problem_cache": Setting(
-        "MIGRAPHX_PROBLEM_CACHE", "the file that keeps the results of tuning between conversions", "2.11"
+        "MIGRAPHX_PROBLEM_CACHE", "the file that keeps the results of tuning between conversions", "2.11", values=None
     ),
-    "gpu_compile_parallel": Setting("MIGRAPHX_GPU_COMPILE_PARALLEL", "how many kernels are compiled at a time", "2.1"),
+    "gpu_compile_parallel": Setting(
+        "MIGRAPHX_GPU_COMPILE_PARALLEL", "how many kernels are compiled at a time", "2.1", values=_NUMBER
+    ),
     "disable_mlir": Setting("MIGRAPHX_DISABLE_MLIR", "1: no kernels by rocMLIR", "2.8"),
     "mlir_ops": Setting(
-        "MIGRAPHX_MLIR_USE_SPECIFIC_OPS", "operators that rocMLIR compiles, or with ~ does not compile", "2.8"
+        "MIGRAPHX_MLIR_USE_SPECIFIC_OPS",
+        "operators that rocMLIR compiles, or with ~ does not compile",
+        "2.8",
+        values=_NAMES,
     ),
-    "mlir_tune_limit": Setting("MIGRAPHX_MLIR_TUNE_LIMIT", "how many solutions of rocMLIR are measured", "2.9"),
+    "mlir_tune_limit": Setting(
+        "MIGRAPHX_MLIR_TUNE_LIMIT", "how many solutions of rocMLIR are measured", "2.9", values=_NUMBER
+    ),
     "disable_pointwise_fusion": Setting(
         "MIGRAPHX_DISABLE_POINTWISE_FUSION", "1: no fusion of pointwise operators", "2.1"
     ),
@@ -71,18 +84,24 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "disable_schedule": Setting("MIGRAPHX_DISABLE_SCHEDULE_PASS", "1: one stream", "1.3"),
     "disable_passes": Setting(
-        "MIGRAPHX_DISABLE_PASSES", "MIGraphX's own passes that are left out, with commas", "2.12"
+        "MIGRAPHX_DISABLE_PASSES", "MIGraphX's own passes that are left out, with commas", "2.12", values=_NAMES
     ),
-    "gemm_provider": Setting("MIGRAPHX_SET_GEMM_PROVIDER", "hipblaslt or rocblas", "2.12"),
+    "gemm_provider": Setting("MIGRAPHX_SET_GEMM_PROVIDER", "hipblaslt or rocblas", "2.12", values=r"\w+"),
     "nhwc": Setting("MIGRAPHX_ENABLE_NHWC", "1: convolutions in channels-last layout", "2.5"),
     "miopen_find_mode": Setting(
-        "MIOPEN_FIND_MODE", "how MIOpen finds its kernels: 1 normal, 2 fast, 3 hybrid, 5 dynamic"
+        "MIOPEN_FIND_MODE", "how MIOpen finds its kernels: 1 normal, 2 fast, 3 hybrid, 5 dynamic", values=r"\w+"
     ),
     "miopen_find_enforce": Setting(
-        "MIOPEN_FIND_ENFORCE", "how MIOpen uses its database: 1 none, 3 search, 4 search and update"
+        "MIOPEN_FIND_ENFORCE", "how MIOpen uses its database: 1 none, 3 search, 4 search and update", values=r"\w+"
     ),
 }
 """The settings by name, with the versions whose sources name the variable."""
+
+_RECORDED = {each.variable: each.values for each in SETTINGS.values() if each.values is not None} | {
+    "MIGRAPHX_DISABLE_MIOPEN_POOLING": "[01]",
+    "MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION": "[01]",
+}
+"""The variables that a manifest may hold, with their values: those of the settings, and of further attempts."""
 
 TUNING = "tuning"
 """The option that keeps tuning results with a bundle: ``keep``, or the path of an earlier bundle to continue from."""
@@ -134,8 +153,10 @@ class CompileOptions:
                     what = f"this runtime does not support it: no library of MIGraphX {here} reads {variable}"
                     raise InputError(what, where=where, hint=f"{setting.span}; leave it out, or choose another runtime")
                 text = {"true": "1", "false": "0"}.get(str(value).lower(), str(value))
-                if not text or "\0" in text:
+                if not text:
                     raise InputError("it has no value", where=where, hint=setting.what)
+                if not re.fullmatch(setting.values or r"[^\0]+", text):
+                    raise InputError(f"it cannot be {text!r}", where=where, hint=setting.what)
                 environment[variable] = text
             elif name == TUNING:
                 if not (tuning := str(value)):
@@ -157,6 +178,19 @@ class CompileOptions:
 NO_OPTIONS = CompileOptions()
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def recorded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a conversion that its programs need when they run; files are those of the conversion alone."""
+    return {name: value for name, value in environment.items() if name in _RECORDED}
+
+
+def unknown_variable(environment: Mapping[str, str]) -> str | None:
+    """The first variable, with its value, that no conversion records; None if all are known settings."""
+    for name, value in environment.items():
+        if name not in _RECORDED or not re.fullmatch(_RECORDED[name], value):
+            return f"{name}={value}"
+    return None
 
 
 def parse_option(text: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.regular_file import open_regular, read_regular
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
@@ -63,7 +64,7 @@ class ImageRules:
             InputError: it is not TOML, or a rule is unknown or invalid.
         """
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(read_regular(path).decode())
         except (OSError, ValueError) as error:
             raise InputError(f"it cannot be read: {error}", where=str(path)) from None
         known = [each.name for each in fields(cls)]
@@ -151,7 +152,8 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
         raise InputError(what, where=str(path), hint="put them into an .npz, by name")
     (spec,) = specs
     try:
-        array = np.load(path, allow_pickle=False)
+        with open_regular(path) as file:
+            array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"it cannot be read: {error}", where=str(path)) from None
     if not isinstance(array, np.ndarray):
@@ -198,7 +200,7 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
     except ImportError:
         raise InputError("images need Pillow", where=str(path), hint="pip install pillow, or give an .npz") from None
     try:
-        with Image.open(path) as opened:
+        with open_regular(path) as file, Image.open(file) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
     except (OSError, UnidentifiedImageError) as error:
         raise InputError(f"it is not an image: {error}", where=str(path)) from None

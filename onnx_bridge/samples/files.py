@@ -34,6 +34,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.regular_file import LARGE, open_regular, read_regular
 from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
 
@@ -161,7 +162,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     others = [spec for spec in wanted if spec.kind is not Kind.TENSOR]
     ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: _restored(file[name], dtypes.get(_ELEMENT.sub("", name))) for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         hint = "save strings as numpy.str_" if "pickle" in str(error) else "write it with numpy.savez"
@@ -237,7 +238,7 @@ def _read_value(file: Path, kind: Kind) -> Value:
     if kind is not Kind.TENSOR:
         proto = onnx.OptionalProto if kind.optional else onnx.SequenceProto
     try:
-        return _value(proto.FromString(file.read_bytes()))
+        return _value(proto.FromString(read_regular(file, LARGE)))
     except Exception as error:  # protobuf's DecodeError, and whatever reading a broken tensor raises
         what, hint = f"is no serialized {kind.value}", f"write a {proto.__name__}"
         raise InputError(what, where=str(file), hint=hint) from error
@@ -254,6 +255,8 @@ def _value(proto: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto) ->
 
 
 def _array(proto: onnx.TensorProto) -> Array:
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        raise ValueError("its elements are in another file")
     return np.asarray(ir.serde.deserialize_tensor(proto).numpy())
 
 
@@ -267,7 +270,7 @@ _RESULTS = frozenset(("RunResults", "IterationResult"))
 
 def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Unvalidated:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), object_hook=_decoded)
+        found = json.loads(read_regular(path, LARGE), object_hook=_decoded)
     except InputError as error:
         raise InputError(error.what, where=str(path), hint=error.hint) from None
     except (OSError, ValueError, RecursionError) as error:

@@ -26,6 +26,7 @@ from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.core.code_digest import LIBRARIES
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.version import VERSION
+from onnx_bridge.migraphx.compile_options import recorded
 from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
@@ -54,7 +55,7 @@ def describe(compiled: Compiled) -> Manifest:
         model=tuple(each.result() for each in cleaned.files),
         target=plan.target,
         architecture=gpu_architecture() if plan.target == "gpu" else None,
-        environment={**plan.options.environment, **partitioned.environment},
+        environment=recorded({**plan.options.environment, **partitioned.environment}),
         versions=_versions(plan.worker),
         passes=cleaned.results.passes,
         inputs=tuple(map(TensorInfo.of, required_inputs(model))),

@@ -15,21 +15,31 @@ from onnx_bridge.parity.request import BisectRequest, LowPrecision, ReduceReques
 from passes.core.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes
+from passes.surgeon.surgeon import Surgeon
 
 
 def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, BisectRequest]:
     """The model that a bundle was converted from, and a request with the settings of that conversion.
 
+    A script is run only if the caller names it: a bundle may come from somebody else.
+
     Raises:
-        InputError: the model is gone or was changed, or the request has settings of its own.
+        InputError: the model is gone or was changed, the request has settings of its own, or a script of the pipeline
+            is not named by the request.
     """
     if request.reference is not None or request.precision is not None:
         what = "a bundle records what it was made of, and in which precision it computes"
         raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
-    _require_defaults(bundle, request.conversion)
+    given = None if request.conversion.pipeline == ConvertRequest().pipeline else request.conversion.pipeline
+    recorded = Pipeline.parse(bundle.manifest.pipeline).passes
+    scripts = [str(each) for each in recorded if isinstance(each, Surgeon)]
+    _require_defaults(bundle, replace(request.conversion, pipeline="default") if scripts else request.conversion)
+    if scripts and given is None:
+        what = f"it was made by a script, and no script that a bundle names is run: {scripts[0]}"
+        raise InputError(what, where=str(bundle.path), hint="give the pipeline again, if you trust the script")
     made_by, precision = ConvertRequest.from_json(bundle.manifest.request), bundle.manifest.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
-    passes = Pipeline.parse(bundle.manifest.pipeline).passes
+    passes = Pipeline.parse(given).passes if given is not None else recorded
     rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])
     conversion = replace(
         request.conversion,

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.regular_file import open_regular
 from onnx_bridge.core.values import Array, Value, flat
 
 
@@ -56,7 +57,7 @@ def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str)
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
         what = "there is no such file" if not path.exists() else f"it cannot be read: {error}"

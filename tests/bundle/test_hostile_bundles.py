@@ -1,0 +1,175 @@
+"""Bundles and inputs of other people: nothing runs in the caller, nothing is read from elsewhere, nothing blocks."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import onnx_bridge
+from onnx_bridge.bundle.manifest import sealed
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+
+X = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)}
+
+
+@pytest.fixture(scope="module")
+def original(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("hostile")
+    text = "g (float[2, 4] x) => (float[2, 4] y) { y = Relu(x) }"
+    onnx.save(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), home / "m.onnx")
+    return onnx_bridge.convert(home / "m.onnx", home / "bundle", target="ref").path
+
+
+@pytest.fixture
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "bundle"))
+
+
+def rewrite(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest, with a right checksum."""
+    values = json.loads((bundle / "manifest.json").read_text())
+    del values["checksum"]
+    change(values)
+    (bundle / "manifest.json").write_text(sealed(values))
+
+
+def archive(path: Path, *entries: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """A packed bundle of given files."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as file:
+        for entry, content in entries:
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content))
+    return path
+
+
+class TestEnvironment:
+    """A manifest sets only variables that MIGraphX reads, to values that they take."""
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("PYTHONWARNINGS", "all:0:antigravity.x:0:0"),
+            ("PYTHONPATH", "/elsewhere"),
+            ("LD_PRELOAD", "library.so"),
+            ("MIGRAPHX_PROBLEM_CACHE", "/etc/passwd"),
+            ("MIGRAPHX_UNKNOWN", "1"),
+            ("MIGRAPHX_DISABLE_MLIR", "1\n"),
+            ("MIGRAPHX_DISABLE_PASSES", "../x"),
+            ("MIGRAPHX_DISABLE_MLIR", 1),
+        ],
+    )
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_others_are_refused(self, bundle: Path, name: str, value: object, packed: bool) -> None:
+        rewrite(bundle, lambda values: values.update(environment={name: value}))
+        path = bundle
+        if packed:
+            files = {each: (bundle / each).read_bytes() for each in ("manifest.json", "m.mxr", "m.onnx")}
+            path = archive(bundle.parent / "m.onnxbridge", *((tarfile.TarInfo(each), files[each]) for each in files))
+        for use in (onnx_bridge.load, onnx_bridge.bench):
+            with pytest.raises(InputError, match=r"not a setting|damaged"):
+                use(path)
+        assert not onnx_bridge.verify(path).passed
+
+    def test_settings_are_used(self, bundle: Path) -> None:
+        rewrite(bundle, lambda values: values.update(environment={"MIGRAPHX_DISABLE_PASSES": "eliminate_pad,simplify"}))
+        loaded = onnx_bridge.load(bundle)
+        np.testing.assert_array_equal(loaded(X)["y"], np.maximum(X["x"], 0))
+
+
+class TestPacked:
+    """One packed bundle cannot take the place of another in the cache of unpacked ones."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ONNX_BRIDGE_RUNTIME", str(runtime.path))
+        monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path / "cache"))
+
+    def test_the_same_manifest_with_another_program(self, bundle: Path, tmp_path: Path) -> None:
+        good = tmp_path / "good.onnxbridge"
+        onnx_bridge.pack(bundle, good)
+        files = {name: (bundle / name).read_bytes() for name in ("manifest.json", "m.onnx", "m.mxr")}
+        files["m.mxr"] = bytes(len(files["m.mxr"]))
+        bad = archive(tmp_path / "bad.onnxbridge", *((tarfile.TarInfo(name), each) for name, each in files.items()))
+        with pytest.raises(InputError, match="damaged"):
+            onnx_bridge.load(bad)
+        np.testing.assert_array_equal(onnx_bridge.load(good)(X)["y"], np.maximum(X["x"], 0))
+
+    def test_what_is_in_the_cache_is_verified(self, bundle: Path, tmp_path: Path) -> None:
+        good = tmp_path / "good.onnxbridge"
+        onnx_bridge.pack(bundle, good)
+        onnx_bridge.load(good)
+        (program,) = (tmp_path / "cache/bundles").glob("*/m.mxr")
+        program.write_bytes(bytes(program.stat().st_size))
+        np.testing.assert_array_equal(onnx_bridge.load(good)(X)["y"], np.maximum(X["x"], 0))
+
+    def test_headers_that_rename_files(self, bundle: Path, tmp_path: Path) -> None:
+        first = tarfile.TarInfo("manifest.json")
+        second = tarfile.TarInfo("m.mxr")
+        second.pax_headers = {"path": "manifest.json"}
+        content = (bundle / "manifest.json").read_bytes()
+        renamed = archive(tmp_path / "m.onnxbridge", (first, content), (second, b"{}"))
+        with pytest.raises(InputError, match="not a file of a bundle"):
+            onnx_bridge.unpack(renamed, tmp_path / "out")
+
+    def test_sparse_files_and_other_headers(self, bundle: Path, tmp_path: Path) -> None:
+        first, content = tarfile.TarInfo("manifest.json"), (bundle / "manifest.json").read_bytes()
+        second = tarfile.TarInfo("m.mxr")
+        headers = {"major": "1", "minor": "0", "name": "m.mxr", "realsize": "9" * 12}
+        second.pax_headers = {f"GNU.sparse.{name}": value for name, value in headers.items()}
+        packed = archive(tmp_path / "m.onnxbridge", (first, content), (second, b"1\n0\n0\n".ljust(512, b"\0")))
+        with pytest.raises(InputError):
+            onnx_bridge.unpack(packed, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
+def test_scripts_are_named_by_the_caller(bundle: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(graph): pass\n")
+    rewrite(bundle, lambda values: values.update(pipeline=f"surgeon{{script={script}:f}},{values['pipeline']}"))
+    with pytest.raises(InputError, match="script"):
+        onnx_bridge.bisect(bundle)
+    assert not (tmp_path / "ran").exists()
+    onnx_bridge.bisect(bundle, pipeline=f"surgeon{{script={script}:f}}")
+    assert (tmp_path / "ran").exists()
+
+
+def test_inputs_that_name_other_files(bundle: Path, tmp_path: Path) -> None:
+    proto = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[2, 4], data_location=onnx.TensorProto.EXTERNAL)
+    proto.external_data.add(key="location", value="/etc/passwd")
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs/input_0.pb").write_bytes(proto.SerializeToString())
+    with pytest.raises(InputError, match="input_0"):
+        onnx_bridge.check(bundle, inputs=tmp_path / "inputs")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "m.mxr", "m.onnx"])
+def test_pipes_and_devices(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+    os.mkfifo(bundle / name)
+    assert not onnx_bridge.verify(bundle).passed if name != "manifest.json" else True
+    with pytest.raises(InputError):
+        onnx_bridge.load(bundle) if name != "m.onnx" else onnx_bridge.pack(bundle, bundle.parent / "m.onnxbridge")
+    (bundle / name).unlink()
+    (bundle / name).symlink_to("/dev/zero")
+    with pytest.raises(InputError):
+        onnx_bridge.load(bundle) if name != "m.onnx" else onnx_bridge.pack(bundle, bundle.parent / "m.onnxbridge")
+
+
+def test_inputs_that_are_no_files(bundle: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npz")
+    (tmp_path / "x.json").symlink_to("/dev/zero")
+    for name in ("x.npz", "x.json"):
+        with pytest.raises(InputError):
+            onnx_bridge.check(bundle, inputs=tmp_path / name)
