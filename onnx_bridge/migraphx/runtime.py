@@ -57,6 +57,11 @@ class Runtime:
     loader: Path | None = None
 
     @property
+    def release(self) -> tuple[int, ...]:
+        """Its version's major and minor number."""
+        return tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit())
+
+    @property
     def library(self) -> Path | None:
         """The C library to load with ctypes; None for the official module."""
         if self.kind == "module":

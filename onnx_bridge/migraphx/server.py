@@ -96,8 +96,7 @@ class Server:
                 for number, names in enumerate(probe["samples"])
             ]
             tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples))
-            if probe["target"] is not None:
-                self._library.has_target(probe["target"])  # loaded once, not in every fork
+            self._library.has_target(probe["target"])  # loaded once, not in every fork
         groups = [[task] for task in tasks] if request["alone"] else [tasks]
         answers: list[dict[str, Any]] = []
         outputs: Tensors = {}
@@ -108,7 +107,7 @@ class Server:
         return {"answers": answers}, outputs
 
     def _probe(self, model: bytes, probe: Mapping[str, Any], samples: Sequence[Tensors]) -> TensorMessage:
-        """Parse a model, compile it if there is a target, save and load it if wanted, and run it on samples.
+        """Parse a model, compile it, save and load it if wanted, and run it on samples.
 
         Returns:
             The outputs' shapes after parsing, and the outputs as ``sample:output``; or the error.
@@ -117,10 +116,9 @@ class Server:
         def work() -> TensorMessage:
             program = self._library.parse_onnx_buffer(model, OnnxOptions(map_input_dims=probe["shapes"]))
             shapes = _describe(program)["outputs"]
-            if probe["target"] is not None:
-                program.compile(probe["target"])
-                if probe["reload"]:
-                    program = self._reloaded(program)
+            program.compile(probe["target"])
+            if probe["reload"]:
+                program = self._reloaded(program)
             outputs = {
                 f"{number}:{index}": output
                 for number, sample in enumerate(samples)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from passes.core.base import Proof, Status, Verdict
+from passes.core.base import Obstacle, Proof, Status, Unproven, Verdict
 
 _TAIL = 256
 """The bytes before the read position that identify the file: about one line."""
@@ -22,32 +22,35 @@ _TAIL = 256
 
 @dataclass(frozen=True)
 class CachedVerdict:
-    """A verdict, and whether the probe was also compiled and, if that is cheap, run."""
+    """A verdict, and the budget of seconds that there was for runs at real size."""
 
     verdict: Verdict
-    ran: bool
+    budget: float
 
-    @property
-    def final(self) -> bool:
-        """Whether running the probe would not change the verdict."""
-        return self.ran or self.verdict.status not in (Status.OK, Status.WRONG)
+    def holds(self, budget: float) -> bool:
+        """Whether a verdict with that budget would be the same: a larger one may pay for a run at real size."""
+        by_numbers = self.verdict.status in (Status.OK, Status.WRONG)
+        too_large = self.verdict.unproven is not None and self.verdict.unproven.obstacle is Obstacle.SIZE
+        return budget <= self.budget or not (by_numbers and too_large)
 
 
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
     """The signature and verdict of a line; None if it is damaged."""
     try:
-        signature, status, message, error, proof, unproven, ran = json.loads(line)
+        signature, status, message, error, proof, obstacle, detail, budget = json.loads(line)
         error = None if error is None else float(error)
-        verdict = Verdict(Status(status), str(message), error, Proof(proof), str(unproven))
+        unproven = None if obstacle is None else Unproven(Obstacle(obstacle), str(detail))
+        verdict = Verdict(Status(status), str(message), error, Proof(proof), unproven)
+        return str(signature), CachedVerdict(verdict, float(budget))
     except (ValueError, TypeError):
         return None
-    return str(signature), CachedVerdict(verdict, ran is True)
 
 
 def _line(signature: str, known: CachedVerdict) -> str:
     verdict = known.verdict
-    rests_on = verdict.proof.value, verdict.unproven
-    return json.dumps([signature, verdict.status.value, verdict.message, verdict.error, *rests_on, known.ran])
+    why = (None, "") if verdict.unproven is None else (verdict.unproven.obstacle.value, verdict.unproven.detail)
+    fields = verdict.status.value, verdict.message, verdict.error, verdict.proof.value, *why
+    return json.dumps([signature, *fields, known.budget])
 
 
 class VerdictCache:
@@ -66,14 +69,14 @@ class VerdictCache:
         self._read_to, self._tail = 0, b""
         self._lock = threading.Lock()
 
-    def get(self, signature: str, *, run: bool) -> Verdict | None:
-        """The verdict of a probe; with ``run``, only one whose probe was run, or need not be."""
+    def get(self, signature: str, budget: float) -> Verdict | None:
+        """The verdict of a probe, if it holds with a budget of seconds."""
         with self._lock:
             for line in self._lines.pop(f'["{signature}"'.encode(), ()):
                 if (found := _parse(line)) is not None:
                     self._store(*found)
             known = self._known.get(signature)
-        return known.verdict if known is not None and (known.final or not run) else None
+        return known.verdict if known is not None and known.holds(budget) else None
 
     def refresh(self) -> None:
         """Read what has been appended since; if the file has been replaced, all of it."""
@@ -127,7 +130,7 @@ class VerdictCache:
 
     def _store(self, signature: str, known: CachedVerdict) -> None:
         before = self._known.get(signature)
-        if before is None or not before.final:
+        if before is None or not before.holds(known.budget):
             self._known[signature] = known
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from onnx_bridge.core.messages import Array
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.tolerances import DEFAULTS, Tolerance, default_tolerance
-from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, widened
+from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
 from passes.core.base import Proof, Status, Verdict
 from passes.target.probe import Probe
 
@@ -61,7 +62,8 @@ def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[
         return Verdict(Status.WRONG, mismatch)
     if request.samples:
         return _compare(request, outputs)
-    return _unproven(request.probe, answer["ok"]["outputs"]) or Verdict(Status.OK)
+    fixed = _fixed_size(request.probe, answer["ok"]["outputs"])
+    return Verdict(Status.OK if fixed is None else Status.WRONG, fixed or "", unproven=request.unproven)
 
 
 def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | None:
@@ -86,25 +88,28 @@ def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
     return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
 
 
-def _unproven(probe: Probe, shapes: Sequence[Description]) -> Verdict | None:
-    """The verdict of an accepted probe that was not run; None unless MIGraphX fixes sizes that depend on the data."""
+def _fixed_size(probe: Probe, shapes: Sequence[Description]) -> str | None:
+    """Which size MIGraphX fixes though it depends on the data; None if none is."""
     if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
         return None  # ONNX does not infer their shapes
     for index, (value, (_, _, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
         shape = probe.shape(value)
         if shape is not None and None in shape and not ranges:
-            return Verdict(Status.WRONG, f"accepted, but the size of output {index} depends on the data")
+            return f"accepted, but the size of output {index} depends on the data"
     return None
 
 
 def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
     errors, reasons = [], []
+    unordered = unordered_axis(request.probe)
     for number, expected in enumerate(request.expected):
         wanted = {name: widened(array) for name, array in expected.items()}
         actual = {
             name: _shaped(outputs[f"{number}:{index}"].numpy(), array)
             for index, (name, array) in enumerate(wanted.items())
         }
+        if unordered is not None:
+            wanted, actual = (_sorted(each, unordered) for each in (wanted, actual))
         tolerances = {name: _tolerance(request.probe, array) for name, array in wanted.items()}
         for index, output in enumerate(compare(actual, wanted, tolerances).outputs):
             if output.max_abs is not None:
@@ -115,6 +120,10 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
     if reasons:
         return Verdict(Status.WRONG, reasons[0], error, Proof.RUN)
     return Verdict(Status.OK, error=error, proof=Proof.RUN)
+
+
+def _sorted(arrays: Mapping[str, Array], axis: int) -> dict[str, Array]:
+    return {name: np.sort(array, axis) if array.ndim else array for name, array in arrays.items()}
 
 
 def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np.dtype[Any]]) -> Any:

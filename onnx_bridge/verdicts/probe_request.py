@@ -1,11 +1,10 @@
 """From a probe to a request that MIGraphX can carry out, with the outputs that are expected.
 
-Where it is cheap, a probe is compiled for ``ref`` and run, and its outputs are compared with the reference.
+A probe is compiled for ``ref``; where it is also run, its outputs are compared with the reference.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,15 +16,12 @@ import onnx_ir as ir
 from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.verdicts.probe_samples import samples
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
+from passes.core.base import Obstacle, Unproven
 from passes.core.graphs import subgraphs
 from passes.target.probe import Probe
 
 TARGET = "ref"
 
-_NODE_WORK, _CLUSTER_WORK = 1_000_000, 100_000_000
-"""The most multiply-adds of a node that is run, and of several that are suspected together."""
-_RUN_BYTES = 8 << 20
-"""The most bytes of constants and inputs of a probe that is run."""
 _TYPES = {
     ir.DataType.INT4: "int8_type",
     ir.DataType.UINT4: "uint8_type",
@@ -42,17 +38,17 @@ class ProbeRequest:
         probe: the probe.
         model: its model, serialized.
         whole: whether the model has the elements of all constants.
-        target: what it is compiled for; None where it is only parsed.
         samples: inputs to run it on.
         expected: the right outputs for each sample.
+        unproven: why it is not run; None if it is.
     """
 
     probe: Probe
     model: bytes
     whole: bool
-    target: str | None = None
     samples: list[Values] = field(default_factory=list)
     expected: list[Values] = field(default_factory=list)
+    unproven: Unproven | None = None
 
     @property
     def reload(self) -> bool:
@@ -75,7 +71,7 @@ class ProbeRequest:
     def to_json(self) -> dict[str, Any]:
         """The request without its tensors."""
         samples = [list(sample) for sample in self.samples]
-        return {"target": self.target, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
+        return {"target": TARGET, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
 
 def prepare(
@@ -86,21 +82,25 @@ def prepare(
     Args:
         probe: without a problem.
         reference: computes the expected outputs.
-        run: compile it and, where that is cheap and there is a reference, run it.
+        run: whether it is not too large to run.
         full: with all constants, whatever their size.
         by_onnx: what the probe replaces is computed by ONNX's own evaluator, not by ONNX Runtime.
     """
-    target = TARGET if run else None
-    if not (run and _is_cheap(probe)):
-        whole = full or probe.has_all_data
-        return ProbeRequest(probe, probe.to_proto(full=full).SerializeToString(), whole, target)
+    if not run:
+        model = probe.to_proto(full=full).SerializeToString()
+        return ProbeRequest(probe, model, full or probe.has_all_data, unproven=Unproven(Obstacle.SIZE))
     proto = probe.to_proto(full=True)
-    request = ProbeRequest(probe, proto.SerializeToString(), True, target)
-    if not _is_determined(probe) or not all(_can_be_fed(value) for value in proto.graph.input):
-        return request
-    if not _expect_original(request, proto, reference, by_onnx):
-        given = samples(ir.from_proto(proto))
-        _expect(request, given, reference.run(request.model, given))
+    request = ProbeRequest(probe, proto.SerializeToString(), True)
+    unfed = [dtype for value in proto.graph.input if not _can_be_fed(dtype := _dtype(value))]
+    if not _is_determined(probe):
+        request.unproven = Unproven(Obstacle.ORDER)
+    elif unfed:
+        request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
+    else:
+        if not _expect_original(request, proto, reference, by_onnx):
+            given = samples(ir.from_proto(proto))
+            _expect(request, given, reference.run(request.model, given))
+        request.unproven = None if request.samples else Unproven(Obstacle.REFERENCE)
     return request
 
 
@@ -109,7 +109,7 @@ def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: R
     original, places = request.probe.replaces, request.probe.full_input_indices
     if original is None or original.problem is not None or places is None:
         return False
-    if not (_is_cheap(original) and _is_determined(original)):
+    if not _is_determined(original):
         return False
     before = original.to_proto(full=True)
     given = samples(ir.from_proto(before))
@@ -132,28 +132,27 @@ def _expect(request: ProbeRequest, given: Sequence[Values], answers: Sequence[Va
             request.expected.append(outputs)
 
 
-def _is_cheap(probe: Probe) -> bool:
-    work = probe.multiply_adds()
-    limit = _NODE_WORK if len(probe.nodes) == 1 else _CLUSTER_WORK
-    if work is not None and work > limit:
-        return False
-    size = sum(_bytes(probe, value) for value in (*probe.inputs, *probe.outputs))
-    return size <= _RUN_BYTES and probe.data_bytes <= _RUN_BYTES
-
-
-def _bytes(probe: Probe, value: ir.Value) -> int:
-    dtype, shape = probe.dtype(value), probe.shape(value)
-    width = dtype.bitwidth if dtype is not None else 32
-    return math.prod(dim or 1 for dim in shape or ()) * width // 8
-
-
 def _is_determined(probe: Probe) -> bool:
-    """Whether ONNX defines the outputs of the probe, up to rounding."""
-    return not any(node.op_type == "TopK" and not node.attributes.get_int("sorted", 1) for node in probe.nodes)
+    """Whether ONNX defines the outputs of the probe, up to rounding and the order along `unordered_axis`."""
+    return unordered_axis(probe) is not None or not any(map(_is_unordered, probe.nodes))
 
 
-def _can_be_fed(value: onnx.ValueInfoProto) -> bool:
-    kind = migraphx_type(ir.DataType(value.type.tensor_type.elem_type))
+def unordered_axis(probe: Probe) -> int | None:
+    """The axis along which all outputs of a probe, or of what it replaces, have no defined order; None without one."""
+    nodes = (probe.replaces or probe).nodes
+    return nodes[0].attributes.get_int("axis", -1) if len(nodes) == 1 and _is_unordered(nodes[0]) else None
+
+
+def _is_unordered(node: ir.Node) -> bool:
+    return node.op_type == "TopK" and not node.attributes.get_int("sorted", 1)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> ir.DataType:
+    return ir.DataType(value.type.tensor_type.elem_type)
+
+
+def _can_be_fed(dtype: ir.DataType) -> bool:
+    kind = migraphx_type(dtype)
     return kind is not None and kind != "fp4x2_type"  # MIGraphX wants it packed
 
 

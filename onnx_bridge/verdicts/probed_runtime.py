@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,22 @@ from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker
-from passes.core.base import Status, Verdict
+from onnx_bridge.verdicts.run_time import run_seconds
+from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.target.probe import Probe
 
 _BATCH = 64
 SECONDS = 10.0
 """The default time limit of a probe."""
 _MEMORY = 4 << 30
+BUDGET = 2.0
+"""The default budget of estimated seconds for runs at real size."""
+_SHORT, _LARGEST_WITNESS = 0.05, 0.5
+"""The most estimated seconds of a probe that is always run at real size, and of a witness."""
+_SLOWER = 10
+"""How many times as long as estimated a run may take."""
+_RUN_BYTES = 512 << 20
+"""The most bytes of constants, inputs and outputs of a probe that is run."""
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are sent to confirm a failure."""
 
@@ -46,7 +57,8 @@ class ProbedRuntime:
         runtime: the runtime.
         cache: whether to use the verdicts on disk.
         progress: called as batches of probes are judged.
-        timeout: seconds for parsing, compiling and running one probe.
+        timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
+        budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
     """
 
@@ -59,41 +71,32 @@ class ProbedRuntime:
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
         timeout: float = SECONDS,
+        budget: float = BUDGET,
         compile_for: str = TARGET,
     ) -> None:
         self.runtime = runtime
+        self.budget = budget
+        self._left = budget
         self._progress = progress
         self._timeout = timeout
         self._compile_for = compile_for
         self._cache = shared(_cache_file(runtime, timeout)) if cache else VerdictCache(None)
         self._cache.refresh()
 
-    def verdicts(self, probes: Sequence[Probe], *, run: bool = True) -> list[Verdict]:
+    def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
         """The verdict of each probe, in their order; equal probes are judged once.
 
         Args:
             probes: one with a ``problem`` is rejected for that.
-            run: also compile them and, where that is cheap, compare what they compute with the reference.
 
         Raises:
             RuntimeFailure: the runtime cannot be loaded.
         """
         clear = {probe: verdict for probe in probes if (verdict := self._clear_verdict(probe)) is not None}
-        open_ = [probe for probe in probes if probe not in clear]
-        found = self._look_up(open_, run)
-        if len(found) < len({probe.signature for probe in open_}):
-            self._cache.refresh()
-            found |= self._look_up(open_, run)
-        new = {probe.signature: probe for probe in open_ if probe.signature not in found}
-        done = 0
-        for batch in _batches(new.values()):
-            judged = self._probe(batch, run)
-            lasting = {probe.signature: each.verdict for probe, each in judged.items() if not each.transient}
-            self._cache.add({signature: CachedVerdict(verdict, run) for signature, verdict in lasting.items()})
-            found |= {probe.signature: each.verdict for probe, each in judged.items()}
-            done += len(batch)
-            if self._progress is not None:
-                self._progress(f"MIGraphX has judged {done} of {len(new)} kinds of nodes")
+        by_signature = {probe.signature: probe for probe in probes if probe not in clear}
+        found = self._known(by_signature)
+        new = [probe for signature, probe in by_signature.items() if signature not in found]
+        found |= {probe.signature: judgement.verdict for probe, judgement in self._judge(new).items()}
         return [clear[probe] if probe in clear else found[probe.signature] for probe in probes]
 
     def _clear_verdict(self, probe: Probe) -> Verdict | None:
@@ -101,22 +104,78 @@ class ProbedRuntime:
         if probe.problem is not None:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
-            return Verdict(Status.OK)
+            return Verdict(Status.OK, unproven=Unproven(Obstacle.UNUSED))
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)
 
-    def _look_up(self, probes: Sequence[Probe], run: bool) -> dict[str, Verdict]:
-        found = {probe.signature: self._cache.get(probe.signature, run=run) for probe in probes}
+    def _known(self, signatures: Iterable[str]) -> dict[str, Verdict]:
+        """The verdicts in the cache."""
+        found = self._look_up(signatures)
+        missing = [signature for signature in signatures if signature not in found]
+        if missing:
+            self._cache.refresh()
+            found |= self._look_up(missing)
+        return found
+
+    def _look_up(self, signatures: Iterable[str]) -> dict[str, Verdict]:
+        found = {signature: self._cache.get(signature, self.budget) for signature in signatures}
         return {signature: verdict for signature, verdict in found.items() if verdict is not None}
 
-    def _probe(self, probes: Sequence[Probe], run: bool) -> dict[Probe, Judgement]:
+    def _judge(self, probes: Sequence[Probe]) -> dict[Probe, Judgement]:
+        """Judge probes that are not in the cache, and add their verdicts to it."""
+        if not probes:
+            return {}
+        large = {probe: seconds for probe in probes if (seconds := self._seconds(probe)) > _SHORT}
+        witnesses = {probe: _witness(probe, self.runtime) for probe in large}
+        by_witness = self._judge_witnesses([each for each in witnesses.values() if not isinstance(each, Skip)])
+        # first those without a witness, except replacements, of which the legalizer has one
+        doubted = {probe for probe, each in witnesses.items() if isinstance(each, Skip) and probe.replaces is None}
+        for probe in sorted(large, key=lambda each: (each not in doubted, large[each])):
+            if large[probe] <= self._left:
+                self._left -= large[probe]
+                del witnesses[probe]
+        judged = self._send_all([(probe, probe not in witnesses) for probe in probes])
+        for probe, witness in witnesses.items():
+            found = witness if isinstance(witness, Skip) else by_witness[witness.signature]
+            judged[probe] = _with_witness(judged[probe], found)
+        self._store(judged)
+        return judged
+
+    def _judge_witnesses(self, witnesses: Sequence[Probe]) -> dict[str, Judgement]:
+        """The judgement of each witness by its signature."""
+        by_signature = {each.signature: each for each in witnesses}
+        known = self._known(by_signature)
+        new = [each for signature, each in by_signature.items() if signature not in known]
+        judged = self._send_all([(each, True) for each in new])
+        self._store(judged)
+        found = {each.signature: judgement for each, judgement in judged.items()}
+        return found | {signature: Judgement(verdict) for signature, verdict in known.items()}
+
+    def _store(self, judged: Mapping[Probe, Judgement]) -> None:
+        lasting = {probe.signature: each.verdict for probe, each in judged.items() if not each.transient}
+        self._cache.add({signature: CachedVerdict(verdict, self.budget) for signature, verdict in lasting.items()})
+
+    def _seconds(self, probe: Probe) -> float:
+        """The estimated seconds of a run; infinite if it would need too much memory."""
+        return run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
+
+    def _send_all(self, probes: Sequence[tuple[Probe, bool]]) -> dict[Probe, Judgement]:
+        """Judge probes, each with whether to run it, in batches."""
+        judged: dict[Probe, Judgement] = {}
+        rest = iter(probes)
+        while batch := list(islice(rest, _BATCH)):
+            judged |= self._send_batch(batch)
+            if self._progress is not None:
+                self._progress(f"MIGraphX has judged {len(judged)} of {len(probes)} kinds of nodes")
+        return judged
+
+    def _send_batch(self, probes: Sequence[tuple[Probe, bool]]) -> dict[Probe, Judgement]:
         workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
         reference = _reference_worker()
-        if run:
-            reference.launch()
-        requests = [prepare(probe, reference, run=run) for probe in probes]
+        reference.launch()
+        requests = [prepare(probe, reference, run=run) for probe, run in probes]
         together = self._send(requests, alone=False)
-        found = dict(zip(probes, together, strict=False))
+        found = dict(zip((probe for probe, _ in probes), together, strict=False))
         # in a common fork another probe may be the cause; rejections are certain where all probes were answered
         certain = {Status.OK} if _ended_early(together, requests) else {Status.OK, Status.REJECTED}
         doubted = [
@@ -124,14 +183,13 @@ class ProbedRuntime:
         ]
         found |= zip([request.probe for request in doubted], self._send(doubted, alone=True), strict=True)
         for request in requests:
-            found[request.probe] = self._confirmed(request, found[request.probe], reference, run)
+            found[request.probe] = self._confirmed(request, found[request.probe], reference)
         return found
 
-    def _confirmed(
-        self, request: ProbeRequest, judgement: Judgement, reference: ReferenceWorker, run: bool
-    ) -> Judgement:
+    def _confirmed(self, request: ProbeRequest, judgement: Judgement, reference: ReferenceWorker) -> Judgement:
         """A failure, judged again with all constants of the probe, and with another reference."""
         probe = request.probe
+        run = request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
         if judgement.verdict.status is not Status.OK and not request.whole and probe.data_bytes <= _WHOLE_BYTES:
             (judgement,) = self._send([prepare(probe, reference, run=run, full=True)], alone=True)
         if judgement.verdict.status is Status.WRONG and probe.replaces is not None and run:
@@ -147,9 +205,10 @@ class ProbedRuntime:
         tensors: dict[str, Tensor] = {}
         for index, request in enumerate(requests):
             tensors |= request.tensors(str(index))
+        runs = [run_seconds(request.probe, self.runtime) for request in requests if request.samples]
         message: dict[str, Any] = {
             "do": "probe",
-            "timeout": self._timeout,
+            "timeout": self._timeout + _SLOWER * max(runs, default=0.0),
             "alone": alone,
             "probes": [request.to_json() for request in requests],
         }
@@ -169,10 +228,28 @@ def _ended_early(judgements: Sequence[Judgement], requests: Sequence[ProbeReques
     return len(judgements) < len(requests) or any(each.verdict.status in ends for each in judgements)
 
 
-def _batches(probes: Iterable[Probe]) -> Iterator[list[Probe]]:
-    rest = iter(probes)
-    while batch := list(islice(rest, _BATCH)):
-        yield batch
+def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
+    """The witness of a probe, if it is small."""
+    if probe.replaces is not None:
+        return Skip("a replacement has no witness of its own")
+    return Skip("")
+
+
+def _with_witness(judgement: Judgement, witness: Judgement | Skip) -> Judgement:
+    """The judgement of a probe that was only compiled, with that of its witness, or why there is none."""
+    if judgement.verdict.status is not Status.OK:
+        return judgement
+    if isinstance(witness, Skip):
+        return _unproven(judgement, witness.reason)
+    verdict, transient = witness.verdict, judgement.transient or witness.transient
+    if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
+        why = verdict.message or str(verdict.unproven)
+        return _unproven(replace(judgement, transient=transient), f"its witness: {why}")
+    return Judgement(replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE)), transient)
+
+
+def _unproven(judgement: Judgement, why: str) -> Judgement:
+    return replace(judgement, verdict=replace(judgement.verdict, unproven=Unproven(Obstacle.SIZE, why)))
 
 
 @functools.cache

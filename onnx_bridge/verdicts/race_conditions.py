@@ -33,7 +33,7 @@ def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
         runtime: the runtime that would run it.
         target: the target of the whole model.
     """
-    if target != "ref" or _version(runtime.version) >= _FIXED:
+    if target != "ref" or runtime.release >= _FIXED:
         return None
     limit = _SHARED.get(runtime.kind, _ALWAYS_SHARED)
     most = max(_rows(graphs.with_nested(probe.nodes), probe), default=0)
@@ -48,7 +48,3 @@ def _rows(nodes: Iterable[ir.Node], probe: Probe) -> Iterable[int]:
             sizes = list(shape.numpy())
             del sizes[node.attributes.get_int("axis", -1)]
             yield math.prod(sizes)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())

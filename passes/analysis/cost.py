@@ -1,14 +1,15 @@
-"""The estimated work of a node: multiply-adds, or elements.
+"""The estimated work of a node: multiply-adds, or elements; and both by kind, from which times can be predicted.
 
 Products count their multiply-adds, operators that only move or describe data count 0, all others count the elements of
-their largest operand or result. Unknown sizes count as 1, and the body of a loop counts once: the numbers compare parts
-of one model, they do not predict times.
+their largest operand or result. Unknown sizes count as 1, and the body of a loop counts once: `estimate` compares parts
+of one model, and does not predict times.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -24,6 +25,41 @@ _MOVERS = (
 )
 MOVERS = frozenset(_MOVERS.split())
 """Operators that only move, copy or describe data."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work by kind.
+
+    Attributes:
+        convolved: multiply-adds of convolutions.
+        multiplied: multiply-adds of other products.
+        moved: elements read or written, for each window of a pooling anew.
+    """
+
+    convolved: int = 0
+    multiplied: int = 0
+    moved: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.convolved + other.convolved, self.multiplied + other.multiplied, self.moved + other.moved)
+
+    def __mul__(self, times: int) -> Work:
+        return Work(self.convolved * times, self.multiplied * times, self.moved * times)
+
+
+def work(node: ir.Node) -> Work:
+    """The work of one node by kind, with its subgraphs."""
+    inner = sum((work(each) for graph in graphs.subgraphs(node) for each in graph), Work())
+    if "Shape" in node.op_type or node.op_type in ("Constant", "Size"):
+        return inner
+    elements = sum(math.prod(_sizes(value)) for value in (*node.inputs, *node.outputs) if value is not None)
+    window = math.prod(node.attributes.get_ints("kernel_shape", ())) if node.op_type.endswith("Pool") else 1
+    moved = Work(moved=elements * max(window, 1)) + inner
+    if node.op_type not in _PRODUCTS:
+        return moved
+    convolves = "Conv" in node.op_type
+    return moved + (Work(convolved=estimate(node)) if convolves else Work(multiplied=estimate(node)))
 
 
 def estimate(node: ir.Node) -> int:

@@ -78,6 +78,28 @@ class Proof(enum.Enum):
     """Not compared."""
 
 
+class Obstacle(enum.Enum):
+    """The kinds of reasons for which numbers are not compared at real size."""
+
+    SIZE = "too large to run"
+    DTYPE = "inputs of its dtype cannot be fed"
+    ORDER = "the order of its results is undefined"
+    REFERENCE = "there is no reference for it"
+    SHAPE = "a shape is not known"
+    UNUSED = "nothing uses its results"
+
+
+@dataclass(frozen=True)
+class Unproven:
+    """Why numbers were not compared at real size; ``detail`` says more, for example why there is no witness."""
+
+    obstacle: Obstacle
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.obstacle.value}: {self.detail}" if self.detail else self.obstacle.value
+
+
 @dataclass(frozen=True)
 class Verdict:
     """How a runtime handles one probe.
@@ -88,14 +110,14 @@ class Verdict:
             differ.
         error: the largest absolute difference from the reference, if the probe was run and has one.
         proof: what the verdict on the numbers rests on.
-        unproven: why they were not compared at real size; empty if they were.
+        unproven: why numbers were not compared at real size; None if they were, or if there are none.
     """
 
     status: Status
     message: str = ""
     error: float | None = None
     proof: Proof = Proof.NONE
-    unproven: str = ""
+    unproven: Unproven | None = None
 
 
 class Target(Protocol):
@@ -103,13 +125,8 @@ class Target(Protocol):
 
     name: str
 
-    def verdicts(self, probes: Sequence[Any], *, run: bool = True) -> list[Verdict]:
-        """The verdict on each probe, in their order, in one call.
-
-        Args:
-            probes: each a `passes.target.probe.Probe` without a ``problem``.
-            run: also compile them and, if that is cheap, compare their results with the reference.
-        """
+    def verdicts(self, probes: Sequence[Any]) -> list[Verdict]:
+        """The verdict on each `passes.target.probe.Probe` without a ``problem``, in their order, in one call."""
 
 
 class Budget:

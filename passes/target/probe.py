@@ -9,13 +9,14 @@ same bytes, whatever their names; the hash of the bytes is the probe's signature
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import onnx
 import onnx_ir as ir
 
-from passes.analysis.cost import estimate
+from passes.analysis.cost import Work, work
 from passes.analysis.randomness import RANDOM_REASON, is_random
 from passes.core import graphs
 from passes.core.graphs import Scope
@@ -24,6 +25,8 @@ from passes.target.probe_writer import INPUT_DTYPES, ProbeWriter, keeps_elements
 
 _NO_ARRAYS = frozenset((ir.DataType.STRING, ir.DataType.FLOAT4E2M1))
 """Dtypes whose arrays do not have one element a number."""
+_UNKNOWN_TRIPS = 16
+"""The assumed number of iterations of a loop that depends on the data."""
 
 
 class Probe:
@@ -179,31 +182,29 @@ class Probe:
             keeps_elements(each) or each.dtype not in INPUT_DTYPES for each in constants
         )
 
-    def multiply_adds(self) -> int | None:
-        """The estimated number of multiply-adds; None if it depends on the data."""
-        dependencies = self._dependencies
-        values = [
-            *dependencies.inputs,
-            *(value for node in self._all_nodes() for value in node.outputs if value.name != ""),
-        ]
-        shapes = [self.scope.shape(value) for value in values]
-        if any(shape is None or not shape.is_static() for shape in shapes):
-            return None
-        work = [estimate(node) for node in dependencies.cone]
-        for node in self.nodes:
-            iterations = self._iterations(node)
-            if iterations is None:
-                return None
-            work.append(iterations * estimate(node))
-        return sum(work)
+    @cached_property
+    def work(self) -> Work:
+        """The estimated work; sizes that depend on the data count as 1."""
+        total = sum((work(node) for node in self._dependencies.cone), Work())
+        return sum((work(node) * self._iterations(node) for node in self.nodes), total)
 
-    def _iterations(self, node: ir.Node) -> int | None:
+    @cached_property
+    def bytes(self) -> int:
+        """The bytes of its inputs, outputs, and constants; sizes that depend on the data count as 1."""
+        total = self.data_bytes
+        for value in (*self.inputs, *self.outputs):
+            dtype, shape = self.dtype(value), self.shape(value)
+            width = dtype.bitwidth if dtype is not None else 32
+            total += math.prod(1 if dim is None else dim for dim in shape or ()) * width // 8
+        return total
+
+    def _iterations(self, node: ir.Node) -> int:
         """How often a node's body runs; 1 without a body."""
         if node.domain == "" and node.op_type == "Loop":
             counts = (
                 graphs.ints(self._dependencies.constants.get(node.inputs[0])) if node.inputs[0] is not None else None
             )
-            return counts[0] if counts else None
+            return counts[0] if counts else _UNKNOWN_TRIPS
         if node.domain == "" and node.op_type == "Scan":
             sizes = [max(shape.numpy(), default=1) for value in node.inputs if (shape := self.scope.shape(value))]
             return max(sizes, default=1)

@@ -6,40 +6,41 @@ import json
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache
-from passes.core.base import Status, Verdict
+from passes.core.base import Obstacle, Proof, Status, Unproven, Verdict
 
 
 def test_removed_file(tmp_path: Path) -> None:
-    file, known = tmp_path / "cache.jsonl", CachedVerdict(Verdict(Status.OK), True)
+    file, known = tmp_path / "cache.jsonl", CachedVerdict(Verdict(Status.OK), 1.0)
     cache = VerdictCache(file)
     for remove in (file.unlink, lambda: file.write_bytes(b"")):
         cache.add({"one": known, "two": known})
         cache.refresh()
-        assert cache.get("one", run=True) == Verdict(Status.OK)
+        assert cache.get("one", 1.0) == Verdict(Status.OK)
         remove()
         cache.refresh()
-        assert cache.get("one", run=True) is cache.get("two", run=True) is None
+        assert cache.get("one", 1.0) is cache.get("two", 1.0) is None
 
 
 def test_removed_file_that_was_never_read(tmp_path: Path) -> None:
     file = tmp_path / "cache.jsonl"
     cache = VerdictCache(file)
     cache.refresh()
-    cache.add({"one": CachedVerdict(Verdict(Status.OK), True)})
+    cache.add({"one": CachedVerdict(Verdict(Status.OK), 1.0)})
     file.unlink()
     cache.refresh()
-    assert cache.get("one", run=True) is None
+    assert cache.get("one", 1.0) is None
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "written anew"])
 def test_replaced_file_is_read_from_the_start(tmp_path: Path, replaced: bool) -> None:
     """However long the other one is."""
-    file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", CachedVerdict(Verdict(Status.OK), True)
+    file, other, known = tmp_path / "cache.jsonl", tmp_path / "other.jsonl", CachedVerdict(Verdict(Status.OK), 1.0)
     cache = VerdictCache(file)
     cache.add({"one": known})
     cache.refresh()
@@ -50,25 +51,46 @@ def test_replaced_file_is_read_from_the_start(tmp_path: Path, replaced: bool) ->
     else:
         file.write_bytes(other.read_bytes())
     cache.refresh()
-    assert cache.get("one", run=True) is None
-    assert all(cache.get(name, run=True) == known.verdict for name in names)
+    assert cache.get("one", 1.0) is None
+    assert all(cache.get(name, 1.0) == known.verdict for name in names)
 
 
-def test_verdict_of_a_run_takes_precedence(tmp_path: Path) -> None:
+TOO_LARGE = Verdict(Status.OK, error=1e-6, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE, "why"))
+
+
+def test_verdict_of_the_largest_budget_takes_precedence(tmp_path: Path) -> None:
     file = tmp_path / "cache.jsonl"
-    for ran in (False, True, False):
-        VerdictCache(file).add({"one": CachedVerdict(Verdict(Status.OK, str(ran)), ran)})
+    for budget in (1.0, 3.0, 2.0):
+        VerdictCache(file).add({"one": CachedVerdict(replace(TOO_LARGE, message=str(budget)), budget)})
     cache = VerdictCache(file)
     cache.refresh()
-    assert cache.get("one", run=True) == Verdict(Status.OK, "True")
+    assert cache.get("one", 1.0) == cache.get("one", 3.0) == replace(TOO_LARGE, message="3.0")
+    assert cache.get("one", 4.0) is None
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(Status.OK, proof=Proof.RUN),
+        Verdict(Status.REJECTED, "no"),
+        replace(TOO_LARGE, status=Status.CRASHES),
+        Verdict(Status.OK, unproven=Unproven(Obstacle.REFERENCE)),
+    ],
+    ids=["run", "rejected", "crashes", "no reference"],
+)
+def test_verdict_that_no_budget_would_change(tmp_path: Path, verdict: Verdict) -> None:
+    cache = VerdictCache(tmp_path / "cache.jsonl")
+    cache.add({"one": CachedVerdict(verdict, 0.0)})
+    cache.refresh()
+    assert cache.get("one", 1e9) == verdict
 
 
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = VerdictCache(tmp_path / "file" / "cache.jsonl")
-    cache.add({"s": CachedVerdict(Verdict(Status.OK), True)})
+    cache.add({"s": CachedVerdict(Verdict(Status.OK), 1.0)})
     cache.refresh()
-    assert cache.get("s", run=True) == Verdict(Status.OK)
+    assert cache.get("s", 1.0) == Verdict(Status.OK)
 
 
 def test_concurrent_writers(tmp_path: Path) -> None:
@@ -80,7 +102,7 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         from passes.core.base import Status, Verdict
         cache = VerdictCache(Path(sys.argv[1]))
         for turn in range(200):
-            verdicts = [CachedVerdict(Verdict(Status.OK, "x" * n), True) for n in range(20)]
+            verdicts = [CachedVerdict(Verdict(Status.OK, "x" * n), 1.0) for n in range(20)]
             cache.add({f"{sys.argv[2]}-{turn}-{n}": each for n, each in enumerate(verdicts)})
     """
     arguments = [sys.executable, "-c", textwrap.dedent(code), str(file)]
@@ -90,6 +112,6 @@ def test_concurrent_writers(tmp_path: Path) -> None:
     cache = VerdictCache(file)
     cache.refresh()
     assert (
-        sum(cache.get(f"{p}-{t}-{n}", run=True) is not None for p in range(4) for t in range(200) for n in range(20))
+        sum(cache.get(f"{p}-{t}-{n}", 1.0) is not None for p in range(4) for t in range(200) for n in range(20))
         == 16000
     )

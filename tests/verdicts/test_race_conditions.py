@@ -65,5 +65,5 @@ def test_verdict_of_a_race_condition(runtime: Runtime) -> None:
     (verdict,) = ProbedRuntime(runtime).verdicts([rows("[32,8]")])
     assert verdict.status is Status.WRONG
     assert "same memory" in verdict.message
-    (verdict,) = ProbedRuntime(runtime, compile_for="gpu").verdicts([rows("[33,1]")], run=False)
+    (verdict,) = ProbedRuntime(runtime, compile_for="gpu").verdicts([rows("[33,1]")])
     assert verdict.status is Status.OK

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from passes.analysis.cost import Work
 from passes.core import graphs, inference
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
@@ -151,7 +152,7 @@ class TestWhatIsCutOut:
         np.testing.assert_allclose(y[0], np.log(np.exp(1) + 1), rtol=1e-6)
         single = Probe.of([edit.nodes[1]], scope)
         assert [value.shape for value in single.inputs] == [ir.Shape([2, 3])]
-        assert probe.multiply_adds() == 18
+        assert probe.work.moved == 12 + 13 + 12
 
 
 class TestConstants:
@@ -277,7 +278,7 @@ class TestProblems:
 
     def test_an_output_of_unknown_size_is_none(self) -> None:
         probe = last("(float[2,3] x) => (y) { y = NonZero(x) }")
-        assert probe.problem is None and probe.shape(probe.outputs[0]) == (2, None) and probe.multiply_adds() is None
+        assert probe.problem is None and probe.shape(probe.outputs[0]) == (2, None)
 
 
 class TestWork:
@@ -287,11 +288,19 @@ class TestWork:
             " (bool e, float[2,3] t) {{ e = Identity(d) t = Relu(s) }}>({}, c, x) }}"
         )
         count = np.int64(50)
-        assert last(text.format("n"), n=count).multiply_adds() == 50 * 6
-        assert last(text.format("n").replace("bool c", "bool c, int64 n")).multiply_adds() is None
+        once = last(text.format("n"), n=np.int64(1)).work
+        assert once.moved >= 12 and last(text.format("n"), n=count).work == once * 50
+        assert last(text.format("n").replace("bool c", "bool c, int64 n")).work.moved > once.moved
 
     def test_products_count_their_multiply_adds(self) -> None:
-        assert last("(float[2,3] x, float[3,4] w) => (y) { y = MatMul(x, w) }").multiply_adds() == 24
+        product = last("(float[2,3] x, float[3,4] w) => (y) { y = MatMul(x, w) }")
+        assert product.work == Work(multiplied=24, moved=6 + 12 + 8)
+        convolution = last("(float[1,2,5,5] x, float[4,2,3,3] w) => (y) { y = Conv(x, w) }")
+        assert convolution.work.convolved == 4 * 9 * 18 and not convolution.work.multiplied
+
+    def test_data_that_is_only_moved_counts(self) -> None:
+        assert last("(float[2,3] x) => (y) { y = Transpose(x) }").work == Work(moved=12)
+        assert last("(float[1,1,4,4] x) => (y) { y = MaxPool<kernel_shape=[2,2]>(x) }").work.moved == 4 * (16 + 9)
 
 
 class TestSuspects:
