@@ -64,16 +64,22 @@ def work(node: ir.Node) -> Work:
 
 def estimate(node: ir.Node) -> int:
     """The work of one node, with its subgraphs."""
-    inner = sum(estimate(each) for graph in graphs.subgraphs(node) for each in graph)
-    if node.op_type in MOVERS or inner:
-        return inner
+    work: dict[ir.Node, int] = {}
+    for each in reversed([*graphs.with_nested([node])]):
+        inner = sum(work[part] for graph in graphs.subgraphs(each) for part in graph)
+        work[each] = inner if inner or each.op_type in MOVERS else _own(each)
+    return work[node]
+
+
+def _own(node: ir.Node) -> int:
+    """The work of a node without that of its subgraphs."""
     count = _PRODUCTS.get(node.op_type)
     operands = [_sizes(value) for value in node.inputs]
     results = [_sizes(value) for value in node.outputs]
     if count is not None and len(operands) > 1 and results:
         try:
             return count(node, operands, results[0])
-        except (IndexError, ZeroDivisionError):  # an unknown or inconsistent shape
+        except IndexError:  # an unknown or inconsistent rank
             pass
     return max((math.prod(sizes) for sizes in (*operands, *results)), default=0)
 
@@ -108,8 +114,7 @@ def _gemm(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
 
 
 def _recurrent(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    steps, batch, _ = operands[0]
-    return steps * batch * (math.prod(operands[1]) + math.prod(operands[2]))
+    return math.prod(operands[0][:2]) * (math.prod(operands[1]) + math.prod(operands[2]))
 
 
 def _attention(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:

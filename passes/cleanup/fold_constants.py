@@ -1,15 +1,18 @@
 """Compute what depends on constants only, and what shapes imply, before the model runs.
 
     y = f(constants)                                       →  y, an initializer
+    If(true){ then: … else: … }                            →  the nodes of the branch that it takes
     Shape(x: [2, n, 12])[2], Size(x: [2, 3])               →  12, 6
     Constant                                               →  an initializer
 
 ONNX Runtime computes, with its optimizations off, all islands of constants in one session. In functions, which have no
-initializers, results are Constant nodes. Folding and shape inference alternate until nothing is left to fold.
+initializers, results are Constant nodes. Folding, shape inference and the inlining of branches
+(`passes.cleanup.inline_constant_if`) alternate until nothing changes: exporters nest branches over the rank of a
+result, which is known only once the branch around them is gone.
 
-Skips: random operators, operators outside of ONNX, what ONNX Runtime cannot compute (with its reason), and results
-larger than ``max-bytes`` and than the weights that they replace. Quantized constants are left to fold-qdq, and Identity
-to remove-identity.
+Skips: random operators, operators outside of ONNX, what ONNX Runtime cannot compute (with its reason), results larger
+than ``max-bytes`` and than the weights that they replace, and what inline-constant-if skips. Quantized constants are
+left to fold-qdq, and Identity to remove-identity.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.analysis.folding import Folder, Refusal
+from passes.analysis.foreign_inference import infer_foreign
 from passes.analysis.randomness import is_random
+from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
 from passes.core import graphs
-from passes.core.base import Context, Pass, Result
+from passes.core.base import Context, Pass, Result, Skip
 from passes.core.graphs import Scope
 from passes.core.inference import infer, infer_after
 
@@ -64,24 +69,33 @@ class FoldConstants(Pass):
             folder = Folder(
                 scope, context, result, name=self.name, accept=_accept, max_bytes=self.max_bytes, shapes=True
             )
+            skips = _fold(folder, context, result)
             if scope.function is None:
-                _fold_with_shapes(folder, model)
                 _lift(scope, context, result)
-            else:
-                while folder.fold():
-                    pass
             folder.report()
+            result.skips += skips
         return result
 
 
-def _fold_with_shapes(folder: Folder, model: ir.Model) -> None:
-    """Fold and infer alternately; only when nothing is left, let ONNX propagate the values of shapes."""
-    infer(model, propagate=False)
+def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
+    """Fold, inline and infer until nothing changes; returns why branches that are taken were not inlined."""
+    scope = folder.scope
+    infers = scope.function is None
+    if infers:
+        infer(scope.model, propagate=False)
     while True:
         while constants := folder.fold():
-            infer_after(constants, folder.scope)
-        if not infer(model, declared=False).learned:
-            return
+            if infers:
+                infer_after(constants, scope)
+        inlined = inline_constant_ifs(scope, context, FoldConstants.name)
+        result.rewrites += inlined.rewrites
+        if not (inlined.modified or (infers and _infer_further(scope.model))):
+            return inlined.skips
+
+
+def _infer_further(model: ir.Model) -> bool:
+    """Infer with the values of shapes, then behind operators that are not ONNX's; whether anything was learned."""
+    return bool(infer(model, declared=False).learned or infer_foreign(model))
 
 
 def _accept(node: ir.Node, scope: Scope) -> Refusal | None:

@@ -29,12 +29,28 @@ class InlineConstantIf(Pass):
     name = "inline-constant-if"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Inline from the outside in, so that branches that are never taken are not processed."""
+        """Inline in the main graph and in each function."""
         result = Result(model)
         for scope in graphs.scopes(model):
             graphs.name_nodes(scope)
-            _Inliner(self.name, scope, context, result).visit(scope.graph, ChainMap())
+            found = inline_constant_ifs(scope, context, self.name)
+            result.rewrites += found.rewrites
+            result.skips += found.skips
         return result
+
+
+def inline_constant_ifs(scope: Scope, context: Context, maker: str) -> Result:
+    """Inline within one scope, from the outside in, so that branches that are never taken are not processed.
+
+    Args:
+        scope: whose nodes have names.
+        context: for the budget.
+        maker: the name of the pass.
+    """
+    result = Result(scope.model)
+    if any((node.domain, node.op_type) == ("", "If") for node in scope.nodes()):
+        _Inliner(maker, scope, context, result).visit(scope.graph, ChainMap())
+    return result
 
 
 @dataclass

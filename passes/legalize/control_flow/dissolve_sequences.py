@@ -27,7 +27,6 @@ import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
-from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.edit import Edit, Proposal
@@ -63,8 +62,6 @@ _OPERATORS = frozenset(
     }
 )
 """The operators on sequences and optionals."""
-_ROUNDS = 8
-"""How often the graph is visited again after constants were folded and branches inlined."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +82,12 @@ class DissolveSequences(Pass):
         if not any(_is_sequence_operator(node) for node in scope.nodes()):
             return result
         graphs.name_nodes(scope)
-        for _ in range(_ROUNDS):
+        while True:  # each visit that changes anything leaves fewer readers of sequences
             walk = _Walk(self, Scope(model, model.graph), context, result)
             walk.visit(model.graph)
             if not walk.changed or not any(_is_sequence_operator(node) for node in scope.nodes()):
                 break
-            for step in (FoldConstants(), InlineConstantIf()):
-                result.rewrites += step.run(model, context).rewrites
+            result.rewrites += FoldConstants().run(model, context).rewrites
         walk.clear(model.graph)
         result.skips += walk.skips.values()
         return result

@@ -31,6 +31,23 @@ def at(position: int) -> Array:
     return np.array(position)
 
 
+def test_lengths_that_decide_on_lengths() -> None:
+    """Each branch is known only once the sequence before it is: as many visits as there are branches."""
+    count = 12
+    steps = "".join(
+        f"""n{i} = SequenceLength(s{i}) c{i} = Equal(n{i}, k{i})
+            s{i + 1} = If(c{i}) <then_branch = t{i} () => (seq(float[2,3]) u{i}) {{ u{i} = SequenceInsert(s{i}, b) }},
+                                else_branch = e{i} () => (seq(float[2,3]) v{i}) {{ v{i} = SequenceErase(s{i}) }}>"""
+        for i in range(count)
+    )
+    text = f"({ABC}) => (int64 n) {{ s0 = SequenceConstruct(a) {steps} n = SequenceLength(s{count}) }}"
+    constants, length = {}, 1
+    for i in range(count):
+        constants[f"k{i}"] = at(-1 if i % 3 == 2 else length)
+        length += -1 if i % 3 == 2 else 1
+    assert dissolved(text, **constants) == ["Identity"]
+
+
 class TestElements:
     @pytest.mark.parametrize(("position", "rows"), [(0, 2), (-1, 4), (2, 4), (-3, 2)])
     def test_construct_and_at(self, position: int, rows: int) -> None:
