@@ -95,8 +95,12 @@ class Buckets:
             for each in all_
         ]
         target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
+        proven = [
+            f"proven for {label(info.dims)}: {bundle.proof.line}"
+            for info, bundle in zip(self.manifest.buckets, self.bundles, strict=True)
+        ]
         notes = [f"note: {note}" for note in self.manifest.notes]
-        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, *notes]))
+        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, *proven, *notes]))
 
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import onnx_ir as ir
 
 from onnx_bridge.bundle.archive import is_packed
 from onnx_bridge.bundle.compatibility import require_compatible
-from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
+from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, HostSession, LoadedPartition
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, PartitionInfo, TensorInfo, manifest_path
 from onnx_bridge.bundle.pack import unpacked
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
@@ -43,6 +46,13 @@ class Bundle:
     Programs live in a worker process, which bundles share. They are loaded by the first call (`load` does it at once),
     and again after the process ended. Host partitions run in this process.
 
+    Args:
+        path: its folder, its program, or a packed bundle.
+        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
+        timeout: limit in seconds for each of MIGraphX's steps.
+        memory: limit in GiB for MIGraphX's process.
+        host: makes a session of a host partition; default: of ONNX Runtime in this process.
+
     Attributes:
         path: its folder, or its program; of a packed bundle, the folder that it was unpacked to.
         manifest: what is known of it.
@@ -57,6 +67,7 @@ class Bundle:
         runtime: str | None = None,
         timeout: float | None = None,
         memory: float | None = None,
+        host: Callable[[ir.Model], HostSession] = Reference,
     ) -> None:
         self.path = unpacked(path)
         where = manifest_path(self.path)
@@ -66,6 +77,7 @@ class Bundle:
         self.manifest = Manifest.read(where)
         self.runtime_name = runtime
         self._limits = Limits.of(timeout, memory)
+        self._host = host
         self._partitions: list[LoadedPartition] = []
         self._hosts: dict[int, HostPartition] = {}
         self._worker: Worker | None = None
@@ -80,6 +92,11 @@ class Bundle:
     def outputs(self) -> tuple[TensorInfo, ...]:
         """The outputs of the model."""
         return self.manifest.outputs
+
+    @property
+    def proof(self) -> BundleProof:
+        """How far its numbers are known."""
+        return self.manifest.proof
 
     @property
     def specs(self) -> list[samplers.TensorSpec]:
@@ -175,7 +192,7 @@ class Bundle:
     def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
             if index not in self._hosts:
-                self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)))
+                self._hosts[index] = HostPartition(info, self._host(cleaned.part(info)))
             return self._hosts[index]
         assert self._worker is not None
         try:

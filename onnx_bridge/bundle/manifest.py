@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
@@ -257,6 +258,7 @@ class Manifest:
         calibration: what int8 and fp8 programs were calibrated on.
         tuning: the archive of tuning results.
         cleaning: how the cleaned model was made; None if it cannot be reused.
+        proof: how far its numbers are known.
     """
 
     name: str
@@ -281,6 +283,7 @@ class Manifest:
     calibration: CalibrationInfo | None = None
     tuning: FileInfo | None = None
     cleaning: CleaningInfo | None = None
+    proof: BundleProof = field(default_factory=BundleProof)
 
     @property
     def format(self) -> int:
@@ -296,6 +299,10 @@ class Manifest:
     def keep_fp32(self) -> list[str]:
         """The operators and nodes that were kept in float32."""
         return list(self.request["keep_fp32"])
+
+    def is_proven_for(self, wanted: str) -> bool:
+        """Whether its proof suffices where a conversion is wanted to prove (`onnx_bridge.bundle.proof.Prove`)."""
+        return self.proof.satisfies(str(self.request["prove"]), wanted)
 
     @property
     def programs(self) -> tuple[FileInfo, ...]:
@@ -346,6 +353,7 @@ class Manifest:
             "inputs": [each.to_json() for each in self.inputs],
             "outputs": [each.to_json() for each in self.outputs],
             "partitions": [each.to_json() for each in self.partitions],
+            "proof": self.proof.to_json(),
             "format": self.format,
         }
         if not self.forecast:
@@ -390,7 +398,7 @@ class Manifest:
             )
         try:
             return cls._of(values)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"the manifest is damaged: {error}", where=where, hint="convert again") from None
 
     @classmethod
@@ -410,6 +418,7 @@ class Manifest:
                 "calibration": None if calibration is None else CalibrationInfo.from_json(calibration),
                 "tuning": _file(values["tuning"]),
                 "cleaning": None if cleaning is None else CleaningInfo(**cleaning),
+                "proof": BundleProof.from_json(values["proof"]),
             }
         )
         manifest._check()
@@ -425,5 +434,5 @@ class Manifest:
             raise TypeError("it has neither a program nor partitions with the model that they are extracted from")
         if (variable := unknown_variable(self.environment)) is not None:
             raise TypeError(f"{variable!r} is not a setting of MIGraphX")
-        if not {"precision", "keep_fp32", "options", "dims"} <= self.request.keys():
+        if not {"precision", "keep_fp32", "options", "dims", "prove"} <= self.request.keys():
             raise TypeError("its request is incomplete")

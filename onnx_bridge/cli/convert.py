@@ -37,7 +37,7 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.buckets import run_any
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.core.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
 from onnx_bridge.parity import check as parity
@@ -80,6 +80,16 @@ def convert(
     option: Options = None,
     timeout: Timeout = None,
     memory: Memory = None,
+    prove: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|always|never",
+            help="Run the bundle against the reference: within the budget, else by a witness; at real size; or not.",
+        ),
+    ] = "auto",
+    prove_budget: Annotated[
+        float, typer.Option(metavar="S", min=0.001, help="Of --prove auto: the most estimated seconds of a run.")
+    ] = PROVE_BUDGET,
     check: Annotated[bool, typer.Option("--check", help="Compare each bundle with the reference.")] = False,
     rtol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: absolute tolerance.")] = None,
@@ -107,7 +117,7 @@ def convert(
 
     What MIGraphX cannot run becomes host partitions, which ONNX Runtime runs, unless --no-host forbids it. Each of many
     models gets a folder in OUT; repeating the command converts those that are missing or have changed. Exit code 1 if
-    one failed, or if --check finds a difference.
+    one failed, or if --prove or --check finds a difference.
     """
     conversion = ConvertRequest(
         target=target,
@@ -125,6 +135,8 @@ def convert(
         options=dict(map(parse_option, option or ())),
         timeout=timeout,
         memory=memory,
+        prove=prove,
+        prove_budget=prove_budget,
     )
     request = JobRequest(conversion, check, CheckRequest(rtol=rtol, atol=atol))
     _check_engine(engine, address)

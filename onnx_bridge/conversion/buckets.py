@@ -27,10 +27,11 @@ from onnx_bridge.bundle.buckets_manifest import (
 )
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
+from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.request import CleanRequest, ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.weight_sharing import SharedWeights
@@ -66,6 +67,8 @@ def convert_buckets(  # noqa: PLR0913
     memory: float | None = None,
     runtime: str | None = None,
     reuse: bool = True,
+    prove: Prove = "auto",
+    prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
 ) -> Buckets:
     """Convert a model for several sizes of some of its dimensions.
@@ -95,6 +98,8 @@ def convert_buckets(  # noqa: PLR0913
         runtime: as above.
         reuse: whether to keep those buckets of an earlier bundle in ``out`` that are up to date, and the cleaned models
             of others.
+        prove: as above; the budget is that of all buckets together.
+        prove_budget: as above.
         progress: as above.
 
     Raises:
@@ -119,6 +124,8 @@ def convert_buckets(  # noqa: PLR0913
         memory=memory,
         runtime=runtime,
         reuse=reuse,
+        prove=prove,
+        prove_budget=prove_budget,
     )
     return run_buckets(model, Path(out), request, progress)
 
@@ -152,12 +159,13 @@ def run_buckets(
     ).model
     infer(cleaned)
     weights = SharedWeights(out / f"{name}.onnx.data")
-    requests = [replace(request, dims={**fixed, **each}, buckets={}, pad={}) for each in sizes]
+    budget = request.prove_budget / len(sizes)
+    requests = [replace(request, dims={**fixed, **each}, buckets={}, pad={}, prove_budget=budget) for each in sizes]
     # loaded while the weights are still those that they were saved with
     up_to_date = {
         label(each): models.load(_model_path(out / label(each)))
         for each, one in zip(sizes, requests, strict=True)
-        if request.reuse and _is_complete(out / label(each), _key(source, one))
+        if request.reuse and _is_complete(out / label(each), _key(source, one), request.prove)
     }
     buckets: list[BucketInfo] = []
     for each, one in zip(sizes, requests, strict=True):
@@ -245,13 +253,14 @@ def _key(source: Source, request: ConvertRequest) -> str | None:
     return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
 
 
-def _is_complete(bundle: Path, key: str | None) -> bool:
-    """Whether there is a bundle with this key, whose files are intact."""
+def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
+    """Whether there is a bundle with this key, proven as it should be, whose files are intact."""
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
         return False
-    return key is not None and manifest.key == key and not any(each.problem(bundle) for each in manifest.files)
+    current = key is not None and manifest.key == key and manifest.is_proven_for(prove)
+    return current and not any(each.problem(bundle) for each in manifest.files)
 
 
 def _model_path(bundle: Path) -> Path:

@@ -9,11 +9,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.clean import clean
 from onnx_bridge.conversion.steps.compile import partition_and_compile
 from onnx_bridge.conversion.steps.describe import describe
+from onnx_bridge.conversion.steps.prove import prove
 from onnx_bridge.conversion.steps.publish import publish
 from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.progress import Progress
@@ -26,7 +28,7 @@ def run(model: ModelSource | Source, out: Path, request: ConvertRequest, progres
     with resolve(Source.of(model), out, request, progress) as plan:
         cleaned = clean(plan)
         compiled = partition_and_compile(cleaned)
-        manifest = describe(compiled)
+        manifest = prove(compiled, describe(compiled))
         return publish(manifest, plan)
 
 
@@ -49,6 +51,8 @@ def convert(  # noqa: PLR0913
     memory: float | None = None,
     runtime: str | None = None,
     reuse: bool = True,
+    prove: Prove = "auto",
+    prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
 ) -> Bundle:
     """Clean a model, compile it with MIGraphX, and write the bundle.
@@ -76,10 +80,16 @@ def convert(  # noqa: PLR0913
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         reuse: whether to take the cleaned model of an earlier bundle in ``out`` if nothing that cleaning depends on has
             changed; it is not taken without ``cache`` either.
+        prove: whether the bundle is run against the reference (ONNX Runtime on the original model, on a seeded sample):
+            ``auto`` at real size where that is estimated to take at most ``prove_budget``, else by a witness, the same
+            model with smaller inputs; ``always`` at real size, however long it takes; or ``never``. What the numbers
+            rest on is the bundle's ``proof``.
+        prove_budget: seconds.
         progress: called with each `onnx_bridge.core.progress.Stage` as it begins, and with details.
 
     Raises:
         InputError: the model or an argument is wrong, or ``out`` cannot be written.
+        ParityError: the bundle computes something else than the reference; an earlier bundle in ``out`` stays.
         RuntimeFailure: there is no MIGraphX, or it exceeded a limit; or a node can be run neither by it nor, if
             allowed, by ONNX Runtime.
     """
@@ -99,5 +109,7 @@ def convert(  # noqa: PLR0913
         memory=memory,
         runtime=runtime,
         reuse=reuse,
+        prove=prove,
+        prove_budget=prove_budget,
     )
     return run(model, Path(out), request, progress)

@@ -7,15 +7,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.core import requests
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.files import SampleSource
 
 Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
+
+PROVE_BUDGET = 30.0
+"""The default of `ConvertRequest.prove_budget`, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,12 @@ class ConvertRequest:
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
         reuse: whether to take the cleaned model of an earlier bundle in the same folder if it is up to date.
+        prove: whether the bundle is run against the reference: ``auto`` within `prove_budget`, else by a witness;
+            ``always`` whatever it takes; or ``never``.
+        prove_budget: the most estimated seconds of a run at real size, and of the search for a witness.
 
     Raises:
-        InputError: a limit is not positive.
+        InputError: a limit is not positive, or there is no such way to prove.
     """
 
     target: str = "auto"
@@ -62,9 +69,14 @@ class ConvertRequest:
     memory: float | None = None
     runtime: str | None = None
     reuse: bool = True
+    prove: str = "auto"
+    prove_budget: float = PROVE_BUDGET
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "memory"):
+        if self.prove not in (known := get_args(Prove)):
+            hint = nearest(self.prove, known) or f"there are {', '.join(known)}"
+            raise InputError(f"it cannot be {self.prove!r}", where="prove", hint=hint)
+        for name in ("timeout", "memory", "prove_budget"):
             limit = getattr(self, name)
             if limit is not None and limit <= 0:
                 raise InputError(f"it cannot be {limit}", where=name, hint="give a positive number")

@@ -13,6 +13,7 @@ __all__ = [
     "InputError",
     "MigraphxError",
     "OutOfMemory",
+    "ParityError",
     "PassError",
     "ProgramLost",
     "RuntimeFailure",
@@ -50,6 +51,31 @@ class RuntimeFailure(BridgeError):
         super().__init__(what, where=where, hint=hint)
         self.output = output
         self.step: Step | None = None
+
+
+class ParityError(BridgeError):
+    """A converted model computes something else than the reference.
+
+    Attributes:
+        output: the output that is furthest beyond its tolerance.
+        error: its largest absolute error; None where it is missing, or of another dtype or shape.
+        tolerance: the largest absolute error that its worst element may have; None likewise.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        output: str,
+        error: float | None,
+        tolerance: float | None,
+        where: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.output, self.error, self.tolerance = output, error, tolerance
 
 
 class Unreachable(BridgeError):

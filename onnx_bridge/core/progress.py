@@ -19,6 +19,7 @@ class Stage(StrEnum):
     QUANTIZE = "quantize"
     COMPILE = "compile"
     SAVE = "save"
+    PROVE = "prove"
     FINISH = "finish"
     CHECK = "check"
 

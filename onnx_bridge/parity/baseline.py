@@ -25,12 +25,13 @@ from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.report import REFERENCE, Leg
 from onnx_bridge.parity.request import CheckRequest
-from onnx_bridge.parity.samples import frozen_values, samples_for
+from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.reference.compare import compare_all
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.suitable import frozen_values
 
 Outputs = Sequence[Mapping[str, Value]]
 

@@ -8,7 +8,6 @@ are sent only to confirm a rejection.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import os
@@ -25,6 +24,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts import reference_worker
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
@@ -171,7 +171,7 @@ class ProbedRuntime:
 
     def _send_batch(self, probes: Sequence[tuple[Probe, bool]]) -> dict[Probe, Judgement]:
         workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
-        reference = _reference_worker()
+        reference = reference_worker.shared()
         reference.launch()
         requests = [prepare(probe, reference, run=run) for probe, run in probes]
         together = self._send(requests, alone=False)
@@ -250,11 +250,6 @@ def _with_witness(judgement: Judgement, witness: Judgement | Skip) -> Judgement:
 
 def _unproven(judgement: Judgement, why: str) -> Judgement:
     return replace(judgement, verdict=replace(judgement.verdict, unproven=Unproven(Obstacle.SIZE, why)))
-
-
-@functools.cache
-def _reference_worker() -> ReferenceWorker:
-    return ReferenceWorker()
 
 
 def _cache_file(runtime: Runtime, timeout: float) -> Path:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from onnx_bridge.core import value_messages
 from onnx_bridge.core.child import serve
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.messages import Message
+from onnx_bridge.model import io as models
+from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.reference_worker import Values, flatten, nest
 
@@ -21,6 +25,8 @@ def main(connection: socket.socket) -> None:
     """Answer requests."""
 
     def answer(request: dict[str, Any], arrays: Values) -> Message:
+        if "path" in request:
+            return _run_file(request, arrays)
         samples = [_writable(sample or {}) for sample in nest(arrays, request["samples"])]
         evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
         found = evaluate(arrays["model"].tobytes(), samples)
@@ -28,6 +34,19 @@ def main(connection: socket.socket) -> None:
         return {"samples": names}, flatten([outputs or {} for outputs in found])
 
     serve(connection, answer)
+
+
+def _run_file(request: dict[str, Any], arrays: Values) -> Message:
+    """What `ReferenceWorker.run_file` asks for."""
+    path, shapes = Path(request["path"]), request["shapes"]
+    samples = value_messages.unpack(request["samples"], arrays)
+    try:
+        reference = Reference(resize(models.load(path), shapes) if shapes else path)
+        found = [reference.run(sample) for sample in samples]
+    except InputError as error:
+        return {"error": error.what}, {}
+    entries, outputs = value_messages.pack(found)
+    return {"samples": entries}, outputs
 
 
 def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:

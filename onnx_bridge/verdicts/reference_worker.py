@@ -6,18 +6,26 @@ index that it does not check). Such a crash costs one answer.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from onnx_bridge.core import value_messages
 from onnx_bridge.core.messages import Array
-from onnx_bridge.core.process import Child, ChildFailure
+from onnx_bridge.core.process import Child, ChildFailure, Reason
+from onnx_bridge.core.values import Value
 
 Values = dict[str, Array]
 
 _SECONDS = 30.0
 _MEMORY = 4 << 30
+
+
+class NoReference(Exception):
+    """The reference does not run a model; the text says why."""
 
 
 class ReferenceWorker:
@@ -59,11 +67,65 @@ class ReferenceWorker:
                 raise
         return nest(outputs, answer["samples"])
 
+    def run_file(
+        self,
+        path: Path,
+        samples: Sequence[Mapping[str, Value]],
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        timeout: float | None = None,
+        memory: int | None = None,
+    ) -> list[dict[str, Value]]:
+        """The outputs of a model file for each sample, by ONNX Runtime with all graph optimizations off.
+
+        Args:
+            path: the model.
+            samples: inputs by name.
+            shapes: of inputs, instead of those that the model declares (`onnx_bridge.model.resized`).
+            timeout: seconds.
+            memory: bytes of anonymous memory.
+
+        Raises:
+            NoReference: ONNX Runtime refuses the model or a sample, or a limit was exceeded.
+        """
+        entries, arrays = value_messages.pack(samples)
+        sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
+        request = {"path": str(path), "shapes": sizes, "samples": entries}
+        with self._lock:
+            self.launch()
+            assert self._process is not None
+            try:
+                answer, outputs = self._process.exchange(request, arrays, timeout=timeout, memory=memory)
+            except ChildFailure as failure:
+                self.close()
+                raise NoReference(_why(failure.reason, timeout, memory)) from None
+            except BaseException:  # also Ctrl-C, as above
+                self.close()
+                raise
+        if "error" in answer:
+            raise NoReference(answer["error"])
+        return value_messages.unpack(answer["samples"], outputs)
+
     def close(self) -> None:
         """End the process; the next request starts another."""
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+
+@functools.cache
+def shared() -> ReferenceWorker:
+    """The one of this process."""
+    return ReferenceWorker()
+
+
+def _why(reason: Reason, timeout: float | None, memory: int | None) -> str:
+    match reason:
+        case Reason.TIMEOUT:
+            return f"ONNX Runtime needs more than {timeout:g} s"
+        case Reason.MEMORY:
+            return f"ONNX Runtime needs more than {(memory or 0) / 2**30:.3g} GiB"
+    return "ONNX Runtime's process ended"
 
 
 def flatten(samples: Sequence[Mapping[str, Array]]) -> Values:

@@ -9,6 +9,7 @@ written.
 from __future__ import annotations
 
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.analysis.cost import Work
 from passes.target.probe import Probe
 
 _SAMPLES = 2
@@ -21,6 +22,10 @@ _FAST_PRODUCTS = (2, 16)
 
 def run_seconds(probe: Probe, runtime: Runtime) -> float:
     """The estimated seconds for all runs of a probe."""
-    work = probe.work
+    return _SAMPLES * work_seconds(probe.work, runtime)
+
+
+def work_seconds(work: Work, runtime: Runtime) -> float:
+    """The estimated seconds for some work."""
     multiplied = _MULTIPLIED_FAST if runtime.release >= _FAST_PRODUCTS else _MULTIPLIED
-    return _SAMPLES * (work.convolved / _CONVOLVED + work.multiplied / multiplied + work.moved / _MOVED)
+    return work.convolved / _CONVOLVED + work.multiplied / multiplied + work.moved / _MOVED

@@ -100,7 +100,7 @@ class TestBundles:
         assert manifest["versions"]["migraphx"].count(".") == 2
         assert manifest["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [2, 16]}
         assert manifest["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 16, 64]}]
-        assert {"clean", "write", "start", "parse", "compile", "save"} == set(manifest["timings"])
+        assert {"clean", "write", "start", "parse", "compile", "save", "prove"} == set(manifest["timings"])
         names = [each["name"] for each in manifest["passes"]]
         assert "fold-constants" in names
         assert any(each["rewrites"] for each in manifest["passes"])

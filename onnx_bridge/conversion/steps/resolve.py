@@ -26,6 +26,7 @@ from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.verdicts import reference_worker
 from passes.core.pipeline import Pipeline
 
 
@@ -97,6 +98,8 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     tuning = TuningResults(options.tuning, origin)
     worker = workers.shared(runtime, {**options.environment, **tuning.environment})
     worker.launch()  # it starts while the model is cleaned
+    if request.prove != "never":
+        reference_worker.shared().launch()
     limits = Limits.of(request.timeout, request.memory)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(staging_folder(out))

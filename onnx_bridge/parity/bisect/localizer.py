@@ -23,7 +23,7 @@ from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
-from onnx_bridge.parity.samples import frozen_values, samples_for
+from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
 from onnx_bridge.parity.symptom_detector import SymptomDetector
@@ -32,6 +32,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer

@@ -1,0 +1,66 @@
+"""How far the numbers of a bundle are known: what was compared with the reference, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from passes.core.base import Proof
+
+Prove = Literal["auto", "always", "never"]
+"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
+
+
+@dataclass(frozen=True)
+class BundleProof:
+    """What the numbers of a bundle rest on.
+
+    Attributes:
+        level: compared in a run at real size, in a run of a witness of the whole model, or not compared.
+        what: what was compared, as one sentence; empty if nothing was.
+        error: the largest absolute difference from the reference; None without any.
+        samples: the number of seeded samples.
+        seconds: how long it took, the conversion of a witness included.
+        unproven: why the bundle was not compared at real size; empty if it was.
+        nodes: the number of kinds of nodes by the level of their verdicts (`passes.core.base.Proof`), where known.
+    """
+
+    level: Proof = Proof.NONE
+    what: str = ""
+    error: float | None = None
+    samples: int = 0
+    seconds: float = 0.0
+    unproven: str = ""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """One line for a summary."""
+        if self.level is Proof.NONE:
+            return f"nothing was compared: {self.unproven}"
+        error = "" if self.error is None else f", largest error {self.error:.3g}"
+        why = f"; not at real size: {self.unproven}" if self.unproven else ""
+        return f"{self.what}{error}{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "level": self.level.value}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> BundleProof:
+        """The inverse of `to_json`; raises TypeError or ValueError."""
+        return cls(**{**values, "level": Proof(values["level"])})
+
+    def satisfies(self, asked: str, wanted: str) -> bool:
+        """Whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
+
+        Args:
+            asked: the `Prove` of the conversion that made it.
+            wanted: that of a conversion that would be skipped.
+        """
+        match wanted:
+            case "never":
+                return True
+            case "always":
+                return self.level is Proof.RUN or asked == "always"
+        return asked != "never"

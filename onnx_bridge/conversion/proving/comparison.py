@@ -1,0 +1,166 @@
+"""A bundle against the reference, on seeded samples: MIGraphX and ONNX Runtime each in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.proving.computed_precision import Precision
+from onnx_bridge.core.errors import InputError, OutOfMemory, WorkerTimeout
+from onnx_bridge.core.memory import available_bytes
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.migraphx.limits import Limits
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.conditioning import undetermined
+from onnx_bridge.samples.suitable import frozen_values, suitable
+from onnx_bridge.verdicts import reference_worker
+from onnx_bridge.verdicts.reference_worker import NoReference
+
+SAMPLES = 1
+"""How many samples a bundle is compared on."""
+
+Sample = Mapping[str, Value]
+Run = Callable[[Path, Sequence[Sample]], list[dict[str, Value]]]
+"""Runs a model file on samples."""
+
+
+class Unprovable(Exception):
+    """Why nothing can be compared, or why a comparison says nothing."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """The model that a bundle was converted from, as the reference runs it.
+
+    Attributes:
+        path: its file.
+        model: the same in memory, as the user gave it.
+        freeze: the values, as JSON text, of inputs that the bundle has as constants.
+        shapes: of inputs, instead of those that it declares.
+    """
+
+    path: Path
+    model: ir.Model
+    freeze: Mapping[str, str] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A bundle and the reference agree; ``error`` is the largest absolute difference, None without any numbers."""
+
+    error: float | None
+
+
+def compare_with_reference(
+    bundle: Path, original: Original, precision: Precision, limits: Limits
+) -> Agreement | OutputComparison:
+    """Run a bundle and its original on seeded samples.
+
+    Args:
+        bundle: its folder, or its program.
+        original: the model that it was converted from.
+        precision: what the model computes in.
+        limits: of each run.
+
+    Returns:
+        That they agree; or the output that is furthest beyond its tolerance.
+
+    Raises:
+        Unprovable: the reference does not run the model, a limit was exceeded, or the model's outputs are not
+            determined.
+        RuntimeFailure: MIGraphX fails on the sample.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        return _Comparison(original, precision, limits, Path(folder)).of(bundle)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    original: Original
+    precision: Precision
+    limits: Limits
+    folder: Path
+
+    def of(self, path: Path) -> Agreement | OutputComparison:
+        numbers = itertools.count()
+        bundle = Bundle(
+            path,
+            timeout=self.limits.timeout,
+            memory=None if self.limits.memory is None else self.limits.memory / 2**30,
+            host=lambda part: _HostSession(part, self.folder / f"{next(numbers)}.onnx", self._run),
+        )
+        samples = self._samples(bundle)
+        expected = self._reference(samples)
+        if not any(np.isfinite(array).any() for outputs in expected for array in _numbers(outputs)):
+            raise Unprovable("the reference returns no finite numbers")
+        errors = []
+        for sample, right in zip(samples, expected, strict=True):
+            compared = compare(_outputs(bundle, sample), right, self.precision.tolerances).outputs
+            differing = [each for each in compared if not each.passed]
+            if differing:
+                if undetermined(differing, sample, right, self._reference, self.precision.epsilon):
+                    listed = ", ".join(each.name for each in differing)
+                    what = "the reference's own change as much when its inputs change by one unit in the last place"
+                    raise Unprovable(f"the values of {listed} are not determined: {what}")
+                return max(differing, key=lambda each: each.severity)
+            errors += [each.max_abs for each in compared if each.max_abs is not None]
+        return Agreement(max(errors, default=None))
+
+    def _samples(self, bundle: Bundle) -> list[Sample]:
+        shapes = {each.name: each.shape for each in bundle.inputs}
+        try:
+            return list(suitable(self.original.model, shapes, samples=SAMPLES))
+        except InputError as error:
+            raise Unprovable(f"no samples can be generated: {error}") from None
+
+    def _reference(self, samples: Sequence[Sample]) -> list[dict[str, Value]]:
+        frozen = frozen_values(self.original.model, self.original.freeze)
+        return self._run(self.original.path, [{**sample, **frozen} for sample in samples], self.original.shapes)
+
+    def _run(
+        self, path: Path, samples: Sequence[Sample], shapes: Mapping[str, Sequence[int]] | None = None
+    ) -> list[dict[str, Value]]:
+        memory = available_bytes() if self.limits.memory is None else self.limits.memory
+        try:
+            return reference_worker.shared().run_file(
+                path, samples, shapes=shapes, timeout=self.limits.timeout, memory=memory
+            )
+        except NoReference as error:
+            raise Unprovable(f"the reference does not run it: {error}") from None
+
+
+class _HostSession:
+    """A host partition in the process of the reference."""
+
+    def __init__(
+        self, part: ir.Model, path: Path, run: Callable[[Path, Sequence[Sample]], list[dict[str, Value]]]
+    ) -> None:
+        models.save(part, path)
+        self._path, self._run = path, run
+
+    def run(self, sample: Sample, /) -> dict[str, Value]:
+        (outputs,) = self._run(self._path, [sample])
+        return outputs
+
+
+def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:
+    try:
+        return bundle(sample)
+    except (WorkerTimeout, OutOfMemory) as error:
+        raise Unprovable(error.what) from None
+    except InputError as error:
+        raise Unprovable(f"the bundle does not take the sample: {error}") from None
+
+
+def _numbers(outputs: Sample) -> list[np.ndarray]:
+    """The outputs as float64; strings are finite."""
+    return [np.zeros(1) if array.dtype.kind in "OUST" else array.astype(np.float64) for array in flat(outputs).values()]

@@ -1,0 +1,64 @@
+"""Whether two conversions made the same decisions: the same rewrites, and the same nodes on the host.
+
+A witness proves something of a model only if it was rewritten and partitioned in the same way. Every node says which
+pass made it and which nodes it replaces, so that the cleaned models show what was decided, however they were obtained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.partition import Partitioned
+from passes.core import graphs
+from passes.target.partition import Side
+
+Conversion = tuple[ir.Model, Partitioned]
+"""A cleaned model, and its partitions."""
+Node = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
+"""Domain, operator, the pass that made a node, the nodes that it replaces, and where its inputs come from."""
+
+
+def different_decision(one: Conversion, other: Conversion) -> str | None:
+    """The first node for which two conversions of a model decided differently, as a sentence; None if there is none."""
+    (model, partitioned), (other_model, others) = one, other
+    mine, theirs = list(_nodes(model)), list(_nodes(other_model))
+    for ours, its in zip(mine, theirs, strict=False):
+        if ours != its:
+            return f"there it has {_shown(its)} where the model has {_shown(ours)}"
+    if len(mine) != len(theirs):
+        return f"there it has {len(theirs)} nodes after cleaning, the model {len(mine)}"
+    if _sides(partitioned) != _sides(others):
+        return "there other nodes run on the host"
+    if partitioned.environment != others.environment:
+        return "there MIGraphX needed other settings to compile it"
+    return None
+
+
+def _nodes(model: ir.Model) -> Iterator[Node]:
+    for scope in graphs.scopes(model):
+        numbers = {node: index for index, node in enumerate(scope.nodes())}
+        for node in numbers:
+            made_by = node.metadata_props.get(graphs.PASS, "")
+            sources = tuple(_source(value, numbers) for value in node.inputs)
+            origins = tuple(graphs.origin(node)) if made_by else ()
+            yield node.domain, node.op_type, made_by, origins, sources
+
+
+def _source(value: ir.Value | None, numbers: dict[ir.Node, int]) -> str:
+    if value is None:
+        return ""
+    producer = value.producer()
+    if producer is None:
+        return "constant" if value.is_initializer() else str(value.name)
+    return f"{numbers.get(producer)}:{value.index()}"
+
+
+def _shown(node: Node) -> str:
+    _, operator, made_by, origins, _ = node
+    return f"{operator} for {', '.join(origins)} (by {made_by})" if made_by else operator
+
+
+def _sides(partitioned: Partitioned) -> list[tuple[Side, tuple[str, ...]]]:
+    return [(each.side, tuple(node.op_type for node in each.nodes)) for each in partitioned.plan.partitions]

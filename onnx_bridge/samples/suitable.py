@@ -1,0 +1,48 @@
+"""Samples that suit a model before it is cleaned, in the shapes that cleaning gave its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.roles import Dim
+from passes.core.base import Context
+from passes.specialize.freeze_inputs import FreezeInputs
+
+
+def suitable(
+    original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None], *, seed: int = 0, samples: int = 1
+) -> list[Sample]:
+    """Generated samples for the inputs that cleaning left.
+
+    Args:
+        original: the model before cleaning, from which the roles of inputs are derived.
+        shapes: of the inputs of the cleaned model, by name; None where the rank is unknown.
+        seed: zero or more.
+        samples: how many.
+
+    Raises:
+        InputError: as for `onnx_bridge.samples.inputs.generate`.
+    """
+    known = {name: shape for name, shape in shapes.items() if shape is not None}
+    wanted, dims = samplers.with_shapes([spec for spec in samplers.specs(original) if spec.name in shapes], known)
+    return samplers.generate(wanted, seed=seed, samples=samples, dims=dims)
+
+
+def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:
+    """The values of the inputs of a model that cleaning makes constant.
+
+    Args:
+        model: it is not changed.
+        freeze: the values as JSON text.
+    """
+    if not freeze:
+        return {}
+    model = model.clone()
+    FreezeInputs(values=freeze).run(model, Context())
+    tensors = {name: model.graph.initializers[name].const_value for name in freeze}
+    return {name: np.asarray(tensor.numpy()) for name, tensor in tensors.items() if tensor is not None}
