@@ -55,6 +55,8 @@ _SLACK = 2.0
 """How many times the budget a run may take that was estimated to fit."""
 _WITNESS_SHARE = 6
 """A witness should take at most this part of the budget."""
+_WITNESS_SECONDS = 30.0
+"""How long the conversions and runs of witnesses may take, at least."""
 _WITNESSES = 2
 """How many sizes are tried."""
 
@@ -130,7 +132,7 @@ class _Prover:
         if self.request.precision in BY_CALIBRATION and self.request.calibration is not None:
             raise Unprovable("no witness: the calibration data have the sizes of the model")
         reasons: list[str] = []
-        deadline = time.monotonic() + self.request.prove_budget
+        deadline = time.monotonic() + max(_WITNESS_SECONDS, self.request.prove_budget)
         for witness in self._witnesses():
             listed = ", ".join(f"{name} {list(shape)}" for name, shape in witness.shapes.items())
             self.plan.stopwatch.progress(f"converting a witness with {listed}")
