@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.cli.options import Cache, Dims, Freeze, Host, HtmlReport, Model, Pipeline, Shapes, dims, shapes, values
+from onnx_bridge.cli.options import (
+    Cache,
+    Dims,
+    Freeze,
+    Host,
+    HtmlReport,
+    Model,
+    Pipeline,
+    ProbeBudget,
+    Shapes,
+    dims,
+    shapes,
+    values,
+)
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion import doctor as diagnosis
 from onnx_bridge.report.diagnosis import write_diagnosis
@@ -26,6 +39,7 @@ def doctor(
     freeze: Freeze = None,
     host: Host = True,
     cache: Cache = True,
+    probe_budget: ProbeBudget = None,
     as_json: Json = False,
 ) -> None:
     """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
@@ -44,6 +58,7 @@ def doctor(
             freeze=values(freeze),
             host=host,
             cache=cache,
+            probe_budget=probe_budget,
             progress=tell,
         )
     if html is not None:

@@ -47,6 +47,14 @@ Host = Annotated[
     bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
 ]
 Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Whether to use verdicts of earlier runs.")]
+ProbeBudget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        min=0.0,
+        help="Estimated seconds, in all, for comparing large nodes at real size; the others have small witnesses.",
+    ),
+]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
 ]

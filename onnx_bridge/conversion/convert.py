@@ -43,6 +43,7 @@ def convert(  # noqa: PLR0913
     freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
     cache: bool = True,
+    probe_budget: float | None = None,
     precision: str = "fp32",
     calibration: SampleSource | None = None,
     keep_fp32: Sequence[str] = (),
@@ -70,6 +71,8 @@ def convert(  # noqa: PLR0913
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on ONNX Runtime; if not, the need for it is an error.
         cache: whether to use verdicts of earlier runs.
+        probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size, before
+            anything is compiled; default: 2. Nodes beyond it are compared by small witnesses.
         precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.conversion.precision`).
         calibration: samples for int8 and fp8 (see `onnx_bridge.samples.calibration`); default: generated samples, with
             a note.
@@ -101,6 +104,7 @@ def convert(  # noqa: PLR0913
         freeze=as_json(freeze),
         host=host,
         cache=cache,
+        probe_budget=probe_budget,
         precision=precision,
         calibration=calibration,
         keep_fp32=tuple(keep_fp32),

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from passes.core.base import Status
+from onnx_bridge.verdicts.proof_counts import ProofCounts
+from passes.core.base import Proof, Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,6 +38,8 @@ class NodeDiagnosis:
         module: the PyTorch module that it comes from, if the exporter recorded it.
         verdict: the runtime's on the unchanged node: a `passes.core.base.Status`, or `UNKNOWN`.
         message: the runtime's, or why the node cannot be probed.
+        proof: what the verdict on its numbers rests on.
+        unproven: why they were not compared at real size; empty if they were, or if there are none.
         action: the planned action.
         by: the passes that rewrite or remove it, or why it is on the host.
     """
@@ -46,6 +49,8 @@ class NodeDiagnosis:
     module: str
     verdict: str
     message: str
+    proof: Proof
+    unproven: str
     action: PlannedAction
     by: str = ""
 
@@ -61,6 +66,7 @@ class Diagnosis:
         nodes: every node except constants.
         partitions: the side and the number of nodes of each partition.
         share: the share of the estimated work on MIGraphX, from 0 to 1.
+        proofs: how far the numbers of the rewritten model's nodes on MIGraphX are known.
         kernels: the number of convolutions and matrix products that the gpu target will run in int8, fp8, with int4
             weights, or in float.
         memory: the predicted peak memory of MIGraphX in bytes.
@@ -76,6 +82,7 @@ class Diagnosis:
     nodes: list[NodeDiagnosis]
     partitions: list[dict[str, Any]]
     share: float
+    proofs: ProofCounts
     kernels: dict[str, int]
     memory: int
     parsed: bool
@@ -90,10 +97,11 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{key: value for key, value in asdict(self).items() if key != "nodes"},
+            **{key: value for key, value in asdict(self).items() if key not in ("nodes", "proofs")},
+            "proofs": self.proofs.to_json(),
             "passed": self.passed,
             "totals": self.totals(),
-            "nodes": [asdict(each) for each in self.nodes],
+            "nodes": [{**asdict(each), "proof": each.proof.value} for each in self.nodes],
         }
 
     def totals(self) -> dict[str, int]:
@@ -112,6 +120,7 @@ class Diagnosis:
             *(f"{name}: {value}" for name, value in self.facts.items()),
             f"nodes: {totals}",
             f"partitions: {partitions}; {self.share:.1%} of the work on MIGraphX",
+            f"numbers: {self.proofs}",
             f"products: {', '.join(f'{count} in {kernel}' for kernel, count in self.kernels.items()) or 'none'}",
             f"memory: about {self.memory / 2**30:.1f} GiB while MIGraphX saves the program",
             *(f"note: {note}" for note in self.notes),
@@ -124,10 +133,12 @@ class Diagnosis:
         if not self.passed:
             return f"[red]it cannot run[/]: {self.problem}{fixed}"
         host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.partitions) else ""
-        return f"[green]everything will run[/]{host}: {self.runtime} has parsed the whole of it{fixed}"
+        count = sum(self.proofs.unproven.values())
+        unproven = f", [yellow]{count} node{'s'[: count > 1]} unproven[/]" if count else ""
+        return f"[green]everything will run[/]{host}{unproven}: {self.runtime} has parsed the whole of it{fixed}"
 
     def _by_operator(self) -> RenderableType:
-        table = _table("operator", "nodes", "verdict", "planned action", "MIGraphX says")
+        table = _table("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")
         groups: dict[str, list[NodeDiagnosis]] = {}
         for each in self.nodes:
             groups.setdefault(each.operator, []).append(each)
@@ -137,15 +148,19 @@ class Diagnosis:
             actions = Counter(
                 f"{each.action}{f': {each.by}' if each.action is PlannedAction.REWRITTEN else ''}" for each in group
             )
+            proofs = Counter(each.proof.value for each in group)
             messages = dict.fromkeys(each.message for each in group if each.message)
-            table.add_row(operator, str(len(group)), counted(verdicts), counted(actions), next(iter(messages), ""))
+            cells = counted(verdicts), counted(proofs), counted(actions), next(iter(messages), "")
+            table.add_row(operator, str(len(group)), *cells)
         return table
 
     def _by_node(self) -> RenderableType:
-        table = _table("node", "operator", "module", "verdict", "planned action", "MIGraphX says")
+        table = _table("node", "operator", "module", "verdict", "proof", "planned action", "MIGraphX says")
         for each in self.nodes:
             action = f"{each.action}{f': {each.by}' if each.by else ''}"
-            table.add_row(each.name, each.operator, each.module, each.verdict, action, each.message)
+            unproven = each.unproven if each.proof is Proof.NONE else ""
+            cells = each.verdict, each.proof.value, action, each.message or unproven
+            table.add_row(each.name, each.operator, each.module, *cells)
         return table
 
 

@@ -23,7 +23,7 @@ from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core import graphs
-from passes.core.base import Status
+from passes.core.base import Proof, Status, Verdict
 from passes.core.graphs import Scope
 from passes.core.pipeline import Step
 from passes.target.probe import Probe
@@ -44,6 +44,7 @@ def doctor(  # noqa: PLR0913
     freeze: Mapping[str, Array | str] | None = None,
     host: bool = True,
     cache: bool = True,
+    probe_budget: float | None = None,
     runtime: str | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
@@ -58,6 +59,8 @@ def doctor(  # noqa: PLR0913
         freeze: inputs that become constant, by name: an array, or a value as JSON.
         host: whether nodes may run on the host; if not, the need for it is a problem.
         cache: whether to use verdicts of earlier runs.
+        probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size; default: 2.
+            Nodes beyond it are compared by small witnesses.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         progress: called with each stage and each pass.
 
@@ -65,7 +68,9 @@ def doctor(  # noqa: PLR0913
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
         RuntimeNotFound: there is no MIGraphX.
     """
-    request = DoctorRequest(pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), host, cache, runtime)
+    request = DoctorRequest(
+        pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), host, cache, probe_budget, runtime
+    )
     return run(model, None if out is None else Path(out), request, progress)
 
 
@@ -75,7 +80,7 @@ def run(
     """Diagnose a model as a request says; errors are those of `doctor`."""
     progress = progress or silent
     runtime = runtimes.find(request.runtime)
-    target = ProbedRuntime(runtime, cache=request.cache)
+    target = ProbedRuntime(runtime, cache=request.cache, budget=request.probe_budget)
     progress(Stage.LOAD)
     loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
     facts = _facts(loaded)
@@ -105,6 +110,7 @@ def run(
         nodes=nodes,
         partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
         share=partitioned.share,
+        proofs=partitioned.proofs,
         kernels=forecast(after.model).kernels(),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
@@ -114,21 +120,26 @@ def run(
     )
 
 
-def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, tuple[str, str]]:
-    """The verdict and its message on each node, also in subgraphs, except constants; in order."""
+_Told = tuple[str, str, Proof, str]
+"""A verdict as it is told: its status, its message, its proof, and why it is not proven at real size."""
+
+
+def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
+    """The verdict on each node, also in subgraphs, except constants; in order."""
     scope = Scope(model, model.graph)
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
-    return {
-        node: (found[node].status.value, found[node].message) if node in found else _without_probing(probe)
-        for node, probe in probes.items()
-    }
+    return {node: _as_told(found[node]) if node in found else _without_probing(probe) for node, probe in probes.items()}
 
 
-def _without_probing(probe: Probe) -> tuple[str, str]:
-    """The verdict and its message on a node that cannot be probed."""
-    return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem)
+def _as_told(verdict: Verdict) -> _Told:
+    return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or "")
+
+
+def _without_probing(probe: Probe) -> _Told:
+    """The verdict on a node that cannot be probed."""
+    return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
 
 
 class _Actions:

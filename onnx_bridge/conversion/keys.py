@@ -59,6 +59,7 @@ def cleaning_key(
             "shapes": {name: list(shape) for name, shape in request.shapes.items()},
             "freeze": dict(request.freeze),
             "precision": _precision(request) if request.precision in BY_PASS else None,
+            "probe budget": request.probe_budget,
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,

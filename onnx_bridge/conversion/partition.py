@@ -6,7 +6,7 @@ its nodes was accepted, the smallest part that fails is found by bisection, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -19,11 +19,12 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.analysis.structural_inputs import structural_inputs
 from passes.cleanup.infer_shapes import InferShapes
-from passes.core.base import Context, Status
+from passes.core.base import Context, Obstacle, Status, Unproven, Verdict
 from passes.core.graphs import Scope, name_nodes
-from passes.target.judge import Failure, Judge
+from passes.target.judge import Finding, Judge
 from passes.target.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
 from passes.target.probe import Probe
 
@@ -47,6 +48,7 @@ class Partitioned:
         notes: sentences for the user.
         error: why the model cannot run; None if it can.
         environment: the variables that MIGraphX needed in addition to compile the programs.
+        verdicts: those on the nodes that MIGraphX accepts, or may accept as parts of the whole.
     """
 
     plan: Plan
@@ -54,6 +56,13 @@ class Partitioned:
     notes: list[str] = field(default_factory=list)
     error: RuntimeFailure | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    verdicts: Mapping[ir.Node, Verdict] = field(default_factory=dict)
+
+    @property
+    def proofs(self) -> ProofCounts:
+        """How far the numbers of the nodes on the device are known, each by itself."""
+        nodes = [node for each in self.plan.partitions if each.side is Side.DEVICE for node in each.nodes]
+        return ProofCounts.of(self.verdicts[node] for node in nodes if node in self.verdicts)
 
     @property
     def problem(self) -> str | None:
@@ -106,7 +115,9 @@ def partition(
         RuntimeFailure: MIGraphX failed in a way that says nothing about the model.
     """
     compiler = compiler or Compiler(model, workers.shared(verdicts.runtime))
-    found = _Attempts(model, compiler, ladder, judged(model, verdicts)).run(host)
+    judged = judge(model, verdicts)
+    found = _Attempts(model, compiler, ladder, dict(judged.reasons)).run(host)
+    found.verdicts = judged.verdicts
     if found.error is not None:
         return found
     if ladder is not None and ladder.rung is not None:
@@ -178,24 +189,46 @@ class _Attempts:
         return False
 
 
-def judged(model: ir.Model, verdicts: ProbedRuntime) -> dict[ir.Node, str]:
-    """The nodes of the main graph that MIGraphX cannot run, and why.
+@dataclass(frozen=True)
+class Judged:
+    """The nodes of the main graph by what MIGraphX makes of them.
 
-    Nodes that cannot be probed because a shape is unknown are not among them: MIGraphX may infer shapes that ONNX
-    cannot, so that the model is tried as a whole.
+    Attributes:
+        reasons: the nodes that it cannot run, and why.
+        verdicts: those on the others.
     """
-    judge = Judge(verdicts, Scope(model, model.graph))
+
+    reasons: Mapping[ir.Node, str]
+    verdicts: Mapping[ir.Node, Verdict]
+
+
+def judge(model: ir.Model, verdicts: ProbedRuntime) -> Judged:
+    """Judge the nodes of the main graph.
+
+    Nodes that cannot be probed because a shape is unknown may run: MIGraphX may infer shapes that ONNX cannot, so that
+    the model is tried as a whole.
+    """
+    asked = Judge(verdicts, Scope(model, model.graph))
     alive = needed(model.graph)
-    nodes = [node for node in model.graph if node in alive and not is_constant(node)]
-    alone = judge.failing_nodes(nodes)
-    reasons = {node: _why(each) for node, each in alone.items() if not _may_try(each.probe)}
-    for each in judge.failing_clusters(alive - alone.keys()):
+    found = asked.judge_nodes([node for node in model.graph if node in alive and not is_constant(node)])
+    failing = {node: each for node, each in found.items() if each.fails}
+    reasons = {node: _why(each) for node, each in failing.items() if not _may_try(each.probe)}
+    for each in asked.failing_clusters(alive - failing.keys()):
         if reasons.keys().isdisjoint(each.nodes):
             reasons[each.nodes[0]] = _why(each)  # the first is the cheapest to move
-    return {node: reasons[node] for node in nodes if node in reasons}
+    return Judged(
+        {node: reasons[node] for node in found if node in reasons},
+        {node: _verdict(each) for node, each in found.items() if node not in reasons},
+    )
 
 
-def _why(found: Failure) -> str:
+def _verdict(found: Finding) -> Verdict:
+    """The verdict on a node that may run."""
+    problem = found.probe.problem
+    return found.verdict if problem is None else Verdict(Status.OK, unproven=Unproven(Obstacle.SHAPE, problem))
+
+
+def _why(found: Finding) -> str:
     if found.probe.problem is not None:
         return found.probe.problem
     together = f" together with {found.nodes[-1].name}" if len(found.nodes) > 1 else ""

@@ -36,6 +36,8 @@ class ConvertRequest:
         pad: by input, what fills it up to the size of its bucket: a number, or ``edge``.
         host: whether nodes may run on ONNX Runtime.
         cache: whether to use verdicts of earlier runs.
+        probe_budget: estimated seconds, in all, for comparing large nodes at real size; None is the default of
+            `onnx_bridge.verdicts.probed_runtime.ProbedRuntime`.
         precision: what to compute in: fp32, fp16, bf16, int8 or fp8.
         calibration: samples for int8 and fp8; None generates them.
         keep_fp32: operators and nodes that stay in float32.
@@ -61,6 +63,7 @@ class ConvertRequest:
     pad: Mapping[str, str] = field(default_factory=dict)
     host: bool = True
     cache: bool = True
+    probe_budget: float | None = None
     precision: str = "fp32"
     calibration: Path | SampleSource | None = None
     keep_fp32: tuple[str, ...] = ()
@@ -125,6 +128,7 @@ class DoctorRequest:
     freeze: Mapping[str, str] = field(default_factory=dict)
     host: bool = True
     cache: bool = True
+    probe_budget: float | None = None
     runtime: str | None = None
 
 

@@ -7,6 +7,7 @@ import os
 from onnx_bridge.conversion.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction
 from onnx_bridge.report.colours import BAD, FIRST, GOOD, PLAIN, WARN
 from onnx_bridge.report.html import Cell, Column, Page, Row, Share, Table, facts_of, text_cell
+from passes.core.base import Proof
 
 _COLOURS = {
     PlannedAction.UNCHANGED: GOOD,
@@ -28,7 +29,7 @@ def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
 def diagnosis_page(diagnosis: Diagnosis) -> Page:
     """The page that `write_diagnosis` writes."""
     host = any(each["side"] == "host" for each in diagnosis.partitions)
-    sentences = [f"{diagnosis.share:.1%} of the estimated work runs on MIGraphX."]
+    sentences = [f"{diagnosis.share:.1%} of the estimated work runs on MIGraphX. Nodes: {diagnosis.proofs}."]
     sentences += [diagnosis.problem] if diagnosis.problem else []
     if diagnosis.passed:
         sentences.insert(0, f"{diagnosis.runtime} has parsed the whole model.")
@@ -41,6 +42,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         Column("operator", "code"),
         Column("module", "text", "the PyTorch module that it comes from"),
         Column("verdict", "verdict", "the verdict on the unchanged node"),
+        Column("proof", "text", "what the verdict on its numbers rests on"),
         Column("planned action", "text"),
         Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
         Column("message of MIGraphX", "text"),
@@ -76,8 +78,9 @@ def _finding(index: int, node: NodeDiagnosis) -> Row:
         text_cell(node.operator),
         text_cell(node.module),
         Cell(node.verdict, colour=verdict),
+        text_cell(node.proof.value, WARN if node.verdict == "ok" and node.proof is Proof.NONE else ""),
         text_cell(node.action, WARN if node.action is PlannedAction.HOST else ""),
         text_cell(node.by),
-        text_cell(node.message),
+        text_cell(node.message or (node.unproven if node.proof is Proof.NONE else "")),
     ]
     return Row(cells, choice=node.action)

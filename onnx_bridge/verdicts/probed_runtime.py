@@ -33,6 +33,7 @@ from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from onnx_bridge.verdicts.run_time import run_seconds
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.target.probe import Probe
+from passes.target.witness import witness
 
 _BATCH = 64
 SECONDS = 10.0
@@ -58,7 +59,8 @@ class ProbedRuntime:
         cache: whether to use the verdicts on disk.
         progress: called as batches of probes are judged.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
-        budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`.
+        budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`; default:
+            `BUDGET`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
     """
 
@@ -71,12 +73,12 @@ class ProbedRuntime:
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
         timeout: float = SECONDS,
-        budget: float = BUDGET,
+        budget: float | None = None,
         compile_for: str = TARGET,
     ) -> None:
         self.runtime = runtime
-        self.budget = budget
-        self._left = budget
+        self.budget = BUDGET if budget is None else budget
+        self._left = self.budget
         self._progress = progress
         self._timeout = timeout
         self._compile_for = compile_for
@@ -135,8 +137,8 @@ class ProbedRuntime:
                 self._left -= large[probe]
                 del witnesses[probe]
         judged = self._send_all([(probe, probe not in witnesses) for probe in probes])
-        for probe, witness in witnesses.items():
-            found = witness if isinstance(witness, Skip) else by_witness[witness.signature]
+        for probe, small in witnesses.items():
+            found = small if isinstance(small, Skip) else by_witness[small.signature]
             judged[probe] = _with_witness(judged[probe], found)
         self._store(judged)
         return judged
@@ -232,16 +234,19 @@ def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
     """The witness of a probe, if it is small."""
     if probe.replaces is not None:
         return Skip("a replacement has no witness of its own")
-    return Skip("")
+    found = witness(probe)
+    if not isinstance(found, Skip) and run_seconds(found, runtime) > _LARGEST_WITNESS:
+        return Skip("its witness is too large as well")
+    return found
 
 
-def _with_witness(judgement: Judgement, witness: Judgement | Skip) -> Judgement:
+def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:
     """The judgement of a probe that was only compiled, with that of its witness, or why there is none."""
     if judgement.verdict.status is not Status.OK:
         return judgement
-    if isinstance(witness, Skip):
-        return _unproven(judgement, witness.reason)
-    verdict, transient = witness.verdict, judgement.transient or witness.transient
+    if isinstance(small, Skip):
+        return _unproven(judgement, small.reason)
+    verdict, transient = small.verdict, judgement.transient or small.transient
     if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
         why = verdict.message or str(verdict.unproven)
         return _unproven(replace(judgement, transient=transient), f"its witness: {why}")

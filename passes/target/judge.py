@@ -10,7 +10,7 @@ The probe of a node is cached in its ``meta``, and stays valid as long as what i
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -27,12 +27,16 @@ _CACHED = "onnx_bridge.probe"
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Nodes on which the runtime fails, in topological order: one node, or a cluster."""
+class Finding:
+    """The verdict on nodes, in topological order: one node, or a cluster."""
 
     nodes: tuple[ir.Node, ...]
     probe: Probe
     verdict: Verdict
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict.status is not Status.OK
 
 
 @dataclass
@@ -42,19 +46,28 @@ class Judge:
     target: Target
     scope: Scope
 
-    def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Failure]:
-        """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
+    def judge_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
+        """The verdict on each node, except constants: that on it alone, or on its rule group if it fails alone.
+
+        A rule group is considered as far as it is in ``nodes``.
+        """
         asked = [node for node in nodes if graphs.constant_of(node) is None]
         found = self._ask([((node,), self._probe(node)) for node in asked])
-        for each in found:  # next time it is probed anew: more may be known of its inputs by then
-            each.nodes[0].meta.pop(_CACHED, None)
-        return {each.nodes[0]: each for each in self._failing_in_group(found, asked)}
+        for each in found:
+            if each.fails:  # next time it is probed anew: more may be known of its inputs by then
+                each.nodes[0].meta.pop(_CACHED, None)
+        return {each.nodes[0]: each for each in self._in_groups(found, asked)}
 
-    def failing_clusters(self, sound: Collection[ir.Node]) -> list[Failure]:
+    def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
+        """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
+        return {node: each for node, each in self.judge_nodes(nodes).items() if each.fails}
+
+    def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
         """The clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
         clusters = [each for each in fusion_clusters(self.scope) if all(node in sound for node in each)]
-        found = self._ask([(each, Probe.of(each, self.scope)) for each in clusters])
-        return self._failing_in_group(found, [node for node in self.scope.graph if node in sound] if found else [])
+        found = [each for each in self._ask([(each, Probe.of(each, self.scope)) for each in clusters]) if each.fails]
+        nodes = [node for node in self.scope.graph if node in sound] if found else []
+        return [each for each in self._in_groups(found, nodes) if each.fails]
 
     def ask(self, probe: Probe) -> Verdict:
         """The verdict on a probe: a rejection if it cannot be given to a runtime."""
@@ -62,31 +75,33 @@ class Judge:
             return Verdict(Status.REJECTED, probe.problem)
         return self.target.verdicts([probe])[0]
 
-    def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Failure]:
-        """The failures among some probes."""
+    def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Finding]:
+        """The verdicts on some probes."""
         possible = [(nodes, probe) for nodes, probe in probes if probe.problem is None]
         verdicts = self.target.verdicts([probe for _, probe in possible]) if possible else []
         known = {nodes: verdict for (nodes, _), verdict in zip(possible, verdicts, strict=True)}
-        found = []
-        for nodes, probe in probes:
-            verdict = known.get(nodes) or Verdict(Status.REJECTED, str(probe.problem))
-            if verdict.status is not Status.OK:
-                found.append(Failure(nodes, probe, verdict))
-        return found
+        return [
+            Finding(nodes, probe, known.get(nodes) or Verdict(Status.REJECTED, str(probe.problem)))
+            for nodes, probe in probes
+        ]
 
-    def _failing_in_group(self, found: list[Failure], nodes: Iterable[ir.Node]) -> list[Failure]:
-        """The failures that do not lie within a rule group that passes."""
-        if not found:
+    def _in_groups(self, found: list[Finding], nodes: Iterable[ir.Node]) -> list[Finding]:
+        """The findings, where failures that lie within a rule group that passes have its verdict."""
+        failing = [each for each in found if each.fails]
+        if not failing:
             return found
         group_of = rule_groups(nodes)
         inside = {
             each.nodes: group
-            for each in found
+            for each in failing
             if (group := group_of.get(each.nodes[0])) and set(group) >= set(each.nodes)
         }
-        groups = [(group, Probe.of(group, self.scope)) for group in dict.fromkeys(inside.values())]
-        failed = {each.nodes for each in self._ask(groups)}
-        return [each for each in found if each.nodes not in inside or inside[each.nodes] in failed]
+        asked = self._ask([(group, Probe.of(group, self.scope)) for group in dict.fromkeys(inside.values())])
+        passing = {each.nodes: each.verdict for each in asked if not each.fails}
+        return [
+            replace(each, verdict=passing[group]) if (group := inside.get(each.nodes)) in passing else each
+            for each in found
+        ]
 
     def _probe(self, node: ir.Node) -> Probe:
         """The probe of a node: the cached one if it is still valid."""

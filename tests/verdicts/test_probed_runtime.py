@@ -21,7 +21,7 @@ from passes.core.base import Proof, Status, Target, Verdict
 from passes.core.graphs import Scope
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
-from tests.passes.helpers import sealed, tiny, weigh
+from tests.passes.helpers import tiny
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])
 
@@ -211,13 +211,6 @@ class TestAttribution:
 
 
 class TestConstants:
-    def test_large_constants_are_not_read_without_a_run(self, runtime: Runtime) -> None:
-        model = tiny("(float[4,1024] x) => (float[4,1024] y) { y = MatMul(x, w) }")
-        weigh(model, "w", sealed(1024, 1024))
-        scope = Scope(model, model.graph)
-        without_runs = ProbedRuntime(runtime, cache=False, budget=0.0)
-        assert judged(without_runs, Probe.of([scope.graph[0]], scope)).status is Status.OK
-
     def test_rejection_is_confirmed_with_constants(self, target: Target) -> None:
         names = ", ".join(f"y{number}" for number in range(200))
         text = f"(float[2,600] x, int64[200] i) => ({names}) {{ {names} = Split<axis=1>(x, i) }}"

@@ -59,7 +59,12 @@ def clean(plan: Plan) -> CleanedModel:
     request, stopwatch = plan.request, plan.stopwatch
     limits = {} if request.timeout is None or request.timeout >= SECONDS else {"timeout": request.timeout}
     verdicts = ProbedRuntime(
-        plan.runtime, cache=request.cache, progress=stopwatch.progress, compile_for=plan.target, **limits
+        plan.runtime,
+        cache=request.cache,
+        progress=stopwatch.progress,
+        budget=request.probe_budget,
+        compile_for=plan.target,
+        **limits,
     )
     results = _reused(plan) or _cleaned(plan, verdicts)
     products = plan.precision.quantized_products(results.model)

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.conversion.compiler import Compiler
-from onnx_bridge.conversion.partition import judged, partition, with_inferred_types
+from onnx_bridge.conversion.partition import judge, partition, with_inferred_types
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
 from onnx_bridge.core.progress import Progress, silent
@@ -76,7 +76,11 @@ class FaultLocalizer:
         self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
         self.model = _loaded(model)
         self._verdicts = ProbedRuntime(
-            self.runtime, cache=request.conversion.cache, progress=progress, compile_for=self.target
+            self.runtime,
+            cache=request.conversion.cache,
+            progress=progress,
+            budget=request.conversion.probe_budget,
+            compile_for=self.target,
         )
         self.tell("clean")
         self.applications = PassApplications(self.model, self._verdicts, request.conversion, progress)
@@ -221,7 +225,7 @@ class FaultLocalizer:
                 found, failure = partitioned.plan, partitioned.error
                 self.notes += [note for note in partitioned.notes if note not in self.notes]
             except (OutOfMemory, WorkerTimeout):  # which the submodels will exceed as well
-                found, failure = plan(self.cleaned, judged(self.cleaned, self._verdicts)), None
+                found, failure = plan(self.cleaned, judge(self.cleaned, self._verdicts).reasons), None
         if found.wholly_on_device and len(found.partitions) == 1:
             return None, failure
         return [node for each in found.partitions if each.side is Side.DEVICE for node in each.nodes], failure
