@@ -14,7 +14,7 @@ from passes.core import graphs
 from passes.core.graphs import Scope
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
-_OPERANDS: Mapping[str, tuple[int, ...]] = {
+OPERANDS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "BlackmanWindow": (0,),
     "CenterCropPad": (1,),
@@ -83,7 +83,7 @@ def _is_structural(value: ir.Value) -> bool:
     """Whether every use of a value is structural."""
     for use in value.uses():
         node = use.node
-        if node.domain == "" and use.idx in _OPERANDS.get(node.op_type, ()):
+        if node.domain == "" and use.idx in OPERANDS.get(node.op_type, ()):
             continue
         if node.domain != "" or node.op_type not in _ARITHMETIC or next(graphs.subgraphs(node), None) is not None:
             return False

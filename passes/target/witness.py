@@ -2,9 +2,9 @@
 
 The witness of a probe has the same operators, attributes, dtypes, ranks and constants, in a model of its own. Only
 sizes are smaller: equal sizes are equal in the witness too, 0, 1 and 2 stay, and sizes keep their order and their
-remainder by 2, by strides and by what else selects behaviour (`shrinking`, `size_map`). Elements of constants are those
-of the real ones, taken at even distances, so that each gate, group or part of an axis is in it; those that name sizes
-or positions become smaller with what they name. Nodes that differ only in sizes that select nothing have equal
+remainder by 2, by strides and by what else selects behaviour (`passes.target.shrinking`). Elements of constants are
+those of the real ones, taken at even distances, so that each gate, group or part of an axis is in it; those that name
+sizes or positions become smaller with what they name. Nodes that differ only in sizes that select nothing have equal
 witnesses.
 
 What is computed must have the pattern that the real one has: the same ranks, the same axes of 1, and sizes that follow
@@ -18,16 +18,21 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from passes.analysis.foreign_inference import infer_foreign
 from passes.core import graphs, inference
 from passes.core.base import Skip
 from passes.core.graphs import Scope
 from passes.target.dependencies import Dependencies
 from passes.target.probe import Probe
-from passes.target.shrinking import Operands, Shrinking, shrink
-from passes.target.size_map import Expression, Rule, SizeMap
+from passes.target.shrinking.operands import Dims, Operands, Shrinking
+from passes.target.shrinking.sampling import sampled, within
+from passes.target.shrinking.shrink import shrink, shrink_arithmetic
+from passes.target.shrinking.sizes import ALIKE, Expression, SizeMap
 
-_ATTEMPTS = 3
-"""How often larger sizes are tried."""
+_ATTEMPTS = ((0, 0), (1, 1), (3, 2))
+"""How much larger minima are than they need to be, and by which power of all moduli all sizes keep their remainder."""
+_LIST = 64
+"""Shape arithmetic computes lists of at most this many elements."""
 
 
 def witness(probe: Probe) -> Probe | Skip:
@@ -38,57 +43,85 @@ def witness(probe: Probe) -> Probe | Skip:
     """
     if probe.problem is not None:
         return Skip(probe.problem)
-    if any(next(graphs.subgraphs(node), None) is not None for node in probe.nodes):
-        return Skip("it has a subgraph")
-    dependencies = Dependencies(probe.nodes, probe.scope, full=True)
-    nodes = list(dependencies.ordered())
+    if probe.replaces is not None:
+        return Skip("it is judged by what it replaces")
+    plan = _Plan(probe)
     reason = ""
-    for attempt in range(_ATTEMPTS):
-        plan = _Plan(nodes, dependencies, Rule(least=3 * 2**attempt, modulus=2 if attempt == 0 else 4 * 2**attempt))
-        small = _Copy(probe, plan).probe()
-        reason = _difference(probe, small, plan)
+    for least, power in _ATTEMPTS:
+        plan.sizes.solve(least, power)
+        copy = _Copy(plan)
+        reason = copy.difference()
         if not reason:
-            return small
+            return copy.probe()
     return Skip(reason)
 
 
 class _Plan:
     """The sizes of a witness, and how each node shrinks."""
 
-    def __init__(self, nodes: Sequence[ir.Node], dependencies: Dependencies, least: Rule) -> None:
-        self.nodes, self.dependencies = nodes, dependencies
+    def __init__(self, probe: Probe) -> None:
+        self.probe, self.scope = probe, probe.scope
+        self.dependencies = Dependencies(probe.nodes, probe.scope, full=True)
+        self.nodes = list(self.dependencies.ordered())
         self.sizes = SizeMap()
-        self.shrunk = {node: shrink(self._operands(node), self.sizes) for node in nodes}
-        if least != Rule():
-            for key in list(self.sizes.rules):
-                self.sizes.require(key, least)
-        self.sizes.solve()
         self.axes: dict[ir.Value, list[Expression | None]] = {}
         self.elements: dict[ir.Value, list[Expression]] = {}
-        for node, shrunk in self.shrunk.items():
-            for index, value in enumerate(node.inputs):
-                if value is not None:
-                    self.axes.setdefault(value, shrunk.axes[index])
-                    if index in shrunk.elements:
-                        self.elements.setdefault(value, shrunk.elements[index])
+        self.limits: dict[ir.Value, list[Expression]] = {}
+        self.shrunk: dict[ir.Node, Shrinking] = {}
+        every = list(graphs.with_nested(self.nodes))
+        arithmetic: set[ir.Node] = set()
+        for node in every:
+            operands = self._operands(node, kinds=len(every) == 1)
+            if len(every) > 1 and self._is_arithmetic(node, operands, arithmetic):
+                arithmetic.add(node)
+                shrunk = shrink_arithmetic(operands)
+            else:
+                shrunk = shrink(operands, self.sizes)
+            self._add(node, shrunk)
 
-    def _operands(self, node: ir.Node) -> Operands:
-        constants = self.dependencies.constants
-        shapes: list[tuple[int, ...] | None] = [
-            tuple(constants[each].shape.numpy()) if each in constants else self._static(each) for each in node.inputs
-        ]
-        results = [self._static(each) for each in node.outputs]
-        known = {index: constants[each] for index, each in enumerate(node.inputs) if each in constants}
-        return Operands(node, shapes, results, known, kinds=len(self.nodes) == 1)
+    def _add(self, node: ir.Node, shrunk: Shrinking) -> None:
+        self.shrunk[node] = shrunk
+        for index, value in enumerate(node.inputs):
+            if value is not None:
+                self.axes.setdefault(value, shrunk.axes[index])
+                if index in shrunk.elements:
+                    self.elements.setdefault(value, shrunk.elements[index])
+                if index in shrunk.limits:
+                    self.limits.setdefault(value, shrunk.limits[index])
 
-    def _static(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        shape = self.dependencies.scope.static_shape(value)
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor of a constant."""
+        found = None if value is None else self.dependencies.constants.get(value)
+        return found if found is not None else self.scope.constant(value)
+
+    def real(self, value: ir.Value | None) -> Dims | None:
+        """The real shape of a value, if it is known."""
+        tensor = self.constant(value)
+        shape = self.scope.static_shape(value) if tensor is None else tensor.shape.numpy()
         return None if shape is None else tuple(shape)
 
-    def shape(self, value: ir.Value, real: Sequence[int]) -> list[int]:
+    def _operands(self, node: ir.Node, *, kinds: bool) -> Operands:
+        tensors = {index: self.constant(value) for index, value in enumerate(node.inputs)}
+        known = {index: tensor for index, tensor in tensors.items() if tensor is not None}
+        shapes, results = [[self.real(each) for each in values] for values in (node.inputs, node.outputs)]
+        return Operands(node, shapes, results, known, kinds)
+
+    def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
+        """Whether a node computes lists of numbers from shapes or constants."""
+        if node.op_type in ("Shape", "Size") or next(graphs.subgraphs(node), None) is not None:
+            return False
+        if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
+            return False
+        producers = [value.producer() for value in node.inputs if value is not None]
+        if any(each is not None and (each in before or each.op_type in ("Shape", "Size")) for each in producers):
+            return True
+        dtype = self.scope.dtype(node.outputs[0])
+        return node in self.dependencies.cone and dtype is not None and dtype.is_integer()
+
+    def small(self, value: ir.Value, real: Sequence[int]) -> list[int]:
         """The shape of an input or a constant in the witness."""
         axes = self.axes.get(value)
-        if axes is None:  # captured by a subgraph
+        if axes is None or len(axes) != len(real):  # an output of a subgraph, or of the probe
             return [self.sizes["", size] for size in real]
         return [size if axis is None else self.sizes.evaluate(axis) for axis, size in zip(axes, real, strict=True)]
 
@@ -96,101 +129,130 @@ class _Plan:
 class _Copy:
     """A model with the nodes of a probe, for smaller sizes."""
 
-    def __init__(self, probe: Probe, plan: _Plan) -> None:
-        self._plan, self._probe = plan, probe
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
         self._values: dict[ir.Value, ir.Value] = {}
-        dependencies, scope = plan.dependencies, probe.scope
-        inputs = [self._input(value, scope) for value in dependencies.inputs]
+        dependencies, scope = plan.dependencies, plan.scope
+        inputs = [self._input(value) for value in dependencies.inputs]
         constants = [self._constant(value, tensor) for value, tensor in dependencies.constants.items()]
         nodes = [self._node(node) for node in plan.nodes]
-        outputs = [self._values[value] for value in probe.outputs]
-        graph = ir.Graph(
-            inputs,
-            outputs,
-            nodes=nodes,
-            initializers=constants,
-            opset_imports=dict(scope.opset_imports),
-            name="witness",
-        )
-        model = ir.Model(
-            graph, ir_version=max(scope.model.ir_version, 4), functions=list(scope.model.functions.values())
-        )
-        self._scope = Scope(model, graph)
+        outputs = [self._values[value] for value in plan.probe.outputs]
+        imports = dict(scope.opset_imports)
+        graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, opset_imports=imports, name="witness")
+        functions = list(scope.model.functions.values())
+        self._model = ir.Model(graph, ir_version=max(scope.model.ir_version, 4), functions=functions)
+        self._scope = Scope(self._model, graph)
         self._infer(nodes)
 
     def probe(self) -> Probe:
         """The nodes as a probe of this model."""
-        nodes = [self._values[node.outputs[0]].producer() for node in self._probe.nodes]
-        outputs = [self._values[value] for value in self._probe.outputs]
-        return Probe([node for node in nodes if node is not None], self._scope, outputs)
+        made = {old: self._values[old.outputs[0]].producer() for old in self._plan.probe.nodes}
+        outputs = [self._values[value] for value in self._plan.probe.outputs]
+        return Probe([node for node in made.values() if node is not None], self._scope, outputs)
+
+    # copying
 
     def _named(self, value: ir.Value) -> ir.Value:
-        new = self._values[value] = ir.Value(name=f"v{len(self._values)}", type=value.type)
+        new = ir.Value(name=f"v{len(self._values)}" if value.name != "" else "", type=value.type)
+        self._values[value] = new
         return new
 
-    def _input(self, value: ir.Value, scope: Scope) -> ir.Value:
-        new = self._named(value)
-        new.shape = ir.Shape(self._plan.shape(value, scope.static_shape(value) or ()))
+    def _input(self, value: ir.Value) -> ir.Value:
+        new, real = self._named(value), self._plan.real(value)
+        new.shape = None if real is None else ir.Shape(self._plan.small(value, real))
         return new
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         new = self._named(value)
-        shape = self._plan.shape(value, tensor.shape.numpy())
-        small = sampled(tensor, shape)
-        elements = self._plan.elements.get(value)
-        if elements is not None:
-            array = np.array([self._plan.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
-            small = ir.Tensor(array.reshape(shape), dtype=tensor.dtype)
-        new.type, new.shape, new.const_value = ir.TensorType(tensor.dtype), ir.Shape(shape), small
+        small = self._tensor(value, tensor)
+        new.type, new.shape, new.const_value = ir.TensorType(tensor.dtype), ir.Shape(small.shape.numpy()), small
         return new
+
+    def _tensor(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """The elements of a constant: what they name if they name sizes, else a sample of the real ones."""
+        plan = self._plan
+        shape = plan.small(value, tensor.shape.numpy())
+        elements = plan.elements.get(value)
+        if elements is not None:
+            numbers = np.array([plan.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
+            return ir.Tensor(numbers.reshape(shape), dtype=tensor.dtype)
+        limits = plan.limits.get(value)
+        small = sampled(tensor, shape)
+        if limits is None:
+            return small
+        return within(small, [each.real for each in limits], [plan.sizes.evaluate(each) for each in limits])
 
     def _node(self, node: ir.Node) -> ir.Node:
         inputs = [None if value is None else self._values[value] for value in node.inputs]
+        attributes = [self._attribute(each, node) for each in node.attributes.values()]
         outputs = [self._named(value) for value in node.outputs]
-        for old, new in zip(node.outputs, outputs, strict=True):
-            new.name = new.name if old.name else ""
-        attributes = [self._attribute(each, self._plan.shrunk[node]) for each in node.attributes.values()]
         return ir.Node(
             node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=node.name
         )
 
-    def _attribute(self, attribute: ir.Attr, shrunk: Shrinking) -> ir.Attr:
-        elements = shrunk.attributes.get(attribute.name)
+    def _attribute(self, attribute: ir.Attr, node: ir.Node) -> ir.Attr:
+        elements = self._plan.shrunk[node].attributes.get(attribute.name)
         if elements is not None:
             small = [self._plan.sizes.evaluate(each) for each in elements]
-            if attribute.type == ir.AttributeType.INT:
-                return ir.AttrInt64(attribute.name, small[0])
-            return ir.AttrInt64s(attribute.name, small)
-        return attribute
+            single = attribute.type == ir.AttributeType.INT
+            return ir.AttrInt64(attribute.name, small[0]) if single else ir.AttrInt64s(attribute.name, small)
+        if attribute.is_ref():
+            return attribute
+        if attribute.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
+        if attribute.type == ir.AttributeType.GRAPHS:
+            return ir.AttrGraphs(attribute.name, [self._graph(each) for each in attribute.as_graphs()])
+        tensor = graphs.constant_of(node)
+        return attribute if tensor is None else ir.AttrTensor("value", self._tensor(node.outputs[0], tensor))
+
+    def _graph(self, graph: ir.Graph) -> ir.Graph:
+        constants = [
+            self._constant(value, value.const_value)
+            for value in graph.initializers.values()
+            if value.const_value is not None and not value.is_graph_input()
+        ]
+        inputs = [self._input(value) for value in graph.inputs]
+        nodes = [self._node(node) for node in graph]
+        outputs = [self._values[value] for value in graph.outputs]
+        return ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, name=graph.name)
 
     def _infer(self, nodes: Sequence[ir.Node]) -> None:
-        if len(nodes) == 1:
+        if len(nodes) == 1 and len(list(graphs.with_nested(nodes))) == 1:
             inference.infer_node(nodes[0], self._scope)
         else:
-            inference.infer(self._scope.model, declared=False)
+            inference.infer(self._model, declared=False)
+        for node, shrunk in self._plan.shrunk.items():
+            for index, axes in shrunk.results.items():
+                new = self._values[node.outputs[index]]
+                if new.shape is None:
+                    new.shape = ir.Shape([self._plan.sizes.evaluate(each) for each in axes])
+        infer_foreign(self._model)
 
+    # verification
 
-def sampled(tensor: ir.TensorProtocol, shape: Sequence[int]) -> ir.TensorProtocol:
-    """Elements of a tensor at even distances along each axis; the tensor itself if it has that shape."""
-    if list(shape) == list(tensor.shape.numpy()):
-        return tensor
-    places = [np.arange(small) * size // small for small, size in zip(shape, tensor.shape.numpy(), strict=True)]
-    return ir.Tensor(np.ascontiguousarray(tensor.numpy()[np.ix_(*places)]), dtype=tensor.dtype)
+    def difference(self) -> str:
+        """How the witness differs in pattern from what it stands for; empty if it does not."""
+        for node, shrunk in self._plan.shrunk.items():
+            for value in node.outputs:
+                if value.name and (reason := self._differs(value, value.shape is not None)):
+                    return reason
+            for (index, axis), rule in shrunk.rules.items():
+                real, small = self._plan.real(node.inputs[index]), self._small(node.inputs[index])
+                if real and small and not rule.allows(small[axis] or 0, real[axis]):
+                    return f"input {index} of {node.op_type} of {list(real)} would become {small}"
+        return ""
 
-
-def _difference(probe: Probe, small: Probe, plan: _Plan) -> str:
-    """How a witness differs from what it stands for; empty if it does not."""
-    for real, own in zip(probe.outputs, small.outputs, strict=True):
-        before, after = probe.shape(real), small.shape(own)
-        if before is None:
-            continue
+    def _differs(self, value: ir.Value, is_known: bool) -> str:
+        before, after = self._plan.scope.shape(value), self._small(value)
+        if before is None or not is_known:
+            return ""
         if after is None or len(before) != len(after):
-            return f"the shape of {real.name} is not known for smaller sizes"
-        for size, less in zip(before, after, strict=True):
-            if (size is None) != (less is None) or (size is not None and less is not None and not _alike(size, less)):
-                return f"{real.name} of {list(before)} would become {list(after)}"
-    return ""
+            return f"the shape of {value.name} is not known for smaller sizes"
+        for size, small in zip(before, after, strict=True):
+            if isinstance(size, int) and (small is None or not ALIKE.allows(small, size)):
+                return f"{value.name} of {before} would become {after}"
+        return ""
 
-
-def _alike(size: int, small: int) -> bool:
-    return small <= size and (size > 1) == (small > 1) and (size > 0) == (small > 0)
+    def _small(self, value: ir.Value | None) -> list[int | None] | None:
+        shape = self._scope.shape(self._values[value]) if value is not None else None
+        return None if shape is None else [each if isinstance(each, int) else None for each in shape]

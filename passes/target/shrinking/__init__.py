@@ -1,0 +1,1 @@
+"""How the sizes of nodes may shrink without changing what selects their behaviour."""
