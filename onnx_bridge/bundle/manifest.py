@@ -27,6 +27,8 @@ SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
 _CHECKSUM = "checksum"
 """The member of a manifest that is the digest of all others."""
+_PREVIOUS = "previous"
+"""The member of the manifest of a single program with the earlier manifest, while the program is replaced."""
 
 
 def manifest_path(bundle: Path) -> Path:
@@ -49,6 +51,33 @@ def unsealed(text: str | bytes) -> str | None:
         return None if claimed == json_digest(values) else "its content was changed (checksum)"
     except (ValueError, TypeError, AttributeError):
         return "it is not a manifest"
+
+
+def with_previous(new: Path, earlier: Path) -> bytes:
+    """The text of a manifest that describes a new program until it has replaced the earlier one, and then that."""
+    values, previous = (json.loads(read_text(each)) for each in (new, earlier))
+    for each in (values, previous):
+        each.pop(_CHECKSUM, None)
+    return sealed({**values, _PREVIOUS: previous}).encode()
+
+
+def read_text(path: Path) -> bytes:
+    """The text of a manifest; while a program is replaced, that of the program which is there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    text = read_regular(path)
+    if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
+        return text
+    values = json.loads(text)
+    previous = values.pop(_PREVIOUS)
+    del values[_CHECKSUM]
+    try:
+        there = file_digest(path.with_name(path.name.replace(".manifest.json", ".mxr")))
+        return sealed(values if values["program"]["sha256"] == there else previous).encode()
+    except (OSError, KeyError, TypeError):
+        return text
 
 
 def is_manifest(path: Path) -> bool:
@@ -375,7 +404,7 @@ class Manifest:
             InputError: it is damaged, or of a format that this version does not know.
         """
         try:
-            return cls.parse(read_regular(path), str(path))
+            return cls.parse(read_text(path), str(path))
         except OSError as error:
             raise InputError(f"the manifest cannot be read: {error}", where=str(path), hint="convert again") from None
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.compatibility import require_compatible
-from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, unsealed
+from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, read_text, unsealed
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.migraphx import runtime as runtimes
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class _Folder:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return read_regular(self._folder / name)
+            return read_text(self._folder / name)
         except OSError:
             return None
 

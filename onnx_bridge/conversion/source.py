@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_bridge.core.background import Background
 from onnx_bridge.model import io as models
 from onnx_bridge.model.file import ModelFile
 
@@ -41,7 +42,7 @@ class Source:
     def _file(self) -> ModelFile | None:
         return None if isinstance(self.given, ir.Model) else ModelFile(Path(self.given))
 
-    def hash(self, background: ThreadPoolExecutor | None = None) -> None:
+    def hash(self, background: Background | None = None) -> None:
         """Parse the file, and start to hash it.
 
         Args:

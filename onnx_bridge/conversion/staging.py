@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import SHARED, Manifest, is_manifest, manifest_path
+from onnx_bridge.bundle.manifest import SHARED, Manifest, is_manifest, manifest_path, with_previous
+from onnx_bridge.core.atomic_write import exchange
 from onnx_bridge.core.errors import BridgeError, InputError
+
+_STAGING = ".converting-"
+"""The prefix of the names of staging folders."""
 
 
 @contextlib.contextmanager
@@ -36,10 +41,14 @@ def staging_folder(out: Path) -> Iterator[Path]:
         with contextlib.ExitStack() as stack:
             if parent == out:
                 stack.enter_context(_lock(parent))
-                for stale in parent.glob(".converting-*"):  # left by a conversion that was killed
+                place = out.resolve()
+                beside = (
+                    Path(each) for each in os.scandir(place.parent) if each.name.startswith(_STAGING + place.name)
+                )
+                for stale in (*parent.glob(f"{_STAGING}*"), *beside):  # left by a conversion that was killed
                     with contextlib.suppress(InputError), _lock(stale):  # or in use, for a single program
                         shutil.rmtree(stale, ignore_errors=True)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".converting-", dir=parent)))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_STAGING, dir=parent)))
             stack.enter_context(_lock(folder))
             yield folder
     except BaseException as error:
@@ -71,20 +80,69 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def move_into_place(out: Path, folder: Path, manifest: Manifest) -> None:
-    """Replace an earlier bundle by the files in a staging folder: the manifest is moved first, programs last.
+    """Replace an earlier bundle by the files in a staging folder, which is gone then.
 
-    A process that is killed in between leaves a manifest that marks the files as a bundle's, and that describes files
-    that are missing, so that the bundle is not mistaken for a complete one.
+    At every instant there is the whole of the earlier bundle or of the new one, also if the process is killed: folders
+    are exchanged by one rename; the manifest of a single program describes both programs while it is replaced. Where
+    folders cannot be exchanged, files are moved one by one, so that a bundle moved in part is found to be damaged.
     """
     place = manifest_path(out)
     manifest.write(folder / place.name)
+    if out.suffix == ".mxr":
+        if is_manifest(place):
+            (folder / "both").write_bytes(with_previous(folder / place.name, place))
+            (folder / "both").replace(place)
+        _move_files(place.parent, folder, [*(each.file for each in manifest.files), place.name])
+    elif not _exchange(out, folder):
+        for each in _own_files(out) - {place.name}:
+            (out / each).unlink(missing_ok=True)
+        files = [each.file for each in manifest.files if not each.file.startswith(SHARED)]
+        _move_files(out, folder, [place.name, *files])
+
+
+def _move_files(out: Path, folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (folder / name).replace(out / name)
+
+
+def _own_files(out: Path) -> set[str]:
+    """The files of a bundle in its folder, with its manifest; without those that buckets share."""
+    place = manifest_path(out)
     with contextlib.suppress(BridgeError):
         if place.exists():
-            for each in Manifest.read(place).files:
-                if not each.file.startswith(SHARED):  # other buckets may need those
-                    (place.parent / each.file).unlink(missing_ok=True)
-    for name in (place.name, *(each.file for each in manifest.files if not each.file.startswith(SHARED))):
-        (folder / name).replace(place.parent / name)
+            return {place.name, *(each.file for each in Manifest.read(place).files if not each.file.startswith(SHARED))}
+    return {place.name}
+
+
+def _exchange(out: Path, folder: Path) -> bool:
+    """Exchange a bundle with the staging folder inside of it, which takes the user's files in it along as links.
+
+    Returns:
+        Whether that was possible: the user has no folders in it, this process does not work there, the parent is
+        writable, and the file system can exchange folders.
+    """
+    own, place = _own_files(out), out.resolve()
+    others = [each for each in place.iterdir() if each.name not in own and not each.name.startswith(_STAGING)]
+    if Path.cwd().is_relative_to(place) or any(each.is_dir() and not each.is_symlink() for each in others):
+        return False
+    new = place.with_name(f"{_STAGING}{place.name}-{secrets.token_hex(4)}")
+    try:
+        folder.rename(new)
+    except OSError:
+        return False
+    try:
+        for each in others:
+            if not (new / each.name).exists():
+                os.link(each, new / each.name, follow_symlinks=False)
+        new.chmod(place.stat().st_mode & 0o7777)
+        exchanged = exchange(new, place)
+    except OSError:
+        exchanged = False
+    if exchanged:
+        shutil.rmtree(new, ignore_errors=True)
+    else:
+        new.rename(folder)
+    return exchanged
 
 
 def refuse_to_overwrite(paths: Sequence[Path], model: str | os.PathLike[str] | ir.Model, out: Path) -> None:

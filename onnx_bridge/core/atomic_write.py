@@ -5,6 +5,7 @@ Everything is written under a temporary name in the same folder, so on the same 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import tempfile
@@ -14,6 +15,9 @@ from pathlib import Path
 from types import TracebackType
 
 from onnx_bridge.core.errors import InputError
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
 
 @contextmanager
@@ -100,6 +104,18 @@ class AtomicFiles:
             for _, temporary, path in self._files[-1:]:
                 temporary.replace(path)
             undo.pop_all()
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders of one file system by a single rename (Linux, renameat2).
+
+    Returns:
+        Whether they were exchanged; False where the system or the file system cannot do that.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0)
 
 
 def write_all(file: int, data: bytes | bytearray | memoryview) -> None:

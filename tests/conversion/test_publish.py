@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +16,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch.output import intact_manifest
-from onnx_bridge.bundle.manifest import FileInfo, manifest_path
-from onnx_bridge.conversion.staging import adopt
-from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.bundle.manifest import FileInfo, Manifest, manifest_path
+from onnx_bridge.conversion import staging
+from onnx_bridge.migraphx.runtime import Runtime
 
 
 class Killed(BaseException):
@@ -22,6 +26,7 @@ class Killed(BaseException):
 
 
 def model(path: Path, seed: int) -> Path:
+    path.parent.mkdir(exist_ok=True)
     made = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[4, 16] x) => (float[4, 8] y) { y = MatMul(x, w) }'
     )
@@ -31,38 +36,109 @@ def model(path: Path, seed: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kept", range(4))
-def test_a_killed_replacement_leaves_no_mixture(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two models whose programs have the same size: after a kill there is the one, the other, or none."""
-    source, out = model(tmp_path / "m.onnx", 0), tmp_path / "out"
-    first = onnx_bridge.convert(source, out, target="ref").manifest
-    model(source, 1)
-    second = onnx_bridge.convert(source, tmp_path / "elsewhere", target="ref").manifest
-    assert [each.bytes for each in second.files] == [each.bytes for each in first.files]
-    replaced: list[Path] = []
-    replace = Path.replace
+STEPS = ((Path, "replace"), (Path, "rename"), (Path, "chmod"), (os, "link"), (staging, "exchange"), (shutil, "rmtree"))
+"""What replacing a bundle calls."""
 
-    def killed(self: Path, target: Path) -> Path:
-        if target.parent == out:
-            if len(replaced) == kept:
+
+def killed_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process end before one of the calls."""
+    left = iter(range(step))
+
+    def instrumented(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if next(left, None) is None:
                 raise Killed
-            replaced.append(target)
-        return replace(self, target)
+            return function(*args, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        try:
-            onnx_bridge.convert(source, out, target="ref")
-        except Killed:
-            assert len(replaced) == kept
-            assert intact_manifest(out, first.key or "") is intact_manifest(out, second.key or "") is None
-            with pytest.raises(BridgeError, match=r"is missing|there is no"):
-                onnx_bridge.load(out)
-        else:
-            assert kept == len(replaced) == 3  # the manifest, the model and the program
-    onnx_bridge.convert(source, out, target="ref")
-    assert intact_manifest(out, second.key or "") is not None
-    assert onnx_bridge.check(onnx_bridge.load(out), reference=source).passed
+        return call
+
+    for owner, name in STEPS:
+        patch.setattr(owner, name, instrumented(getattr(owner, name)))
+
+
+@pytest.fixture(scope="module")
+def bundles(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models whose programs have the same size, each as a folder and as a single program."""
+    home = tmp_path_factory.mktemp("bundles")
+    for seed, name in enumerate(("old", "new")):
+        source = model(home / f"{name}/m.onnx", seed)
+        onnx_bridge.convert(source, home / name / "out", target="ref")
+        onnx_bridge.convert(source, home / name / "out.mxr", target="ref")
+    return home
+
+
+def replacements(
+    bundles: Path, tmp_path: Path, name: str, patch: pytest.MonkeyPatch, *, folders: bool = False
+) -> Iterator[Path]:
+    """The path of the old bundle after it was replaced by the new one, and the process killed before each step."""
+    other = bundles / "new" / name
+    manifest = Manifest.read(manifest_path(other))
+    for step in range(50):
+        home = tmp_path / str(step)
+        shutil.copytree(bundles / "old", home)
+        (home / "out" / "notes.txt").write_text("mine")
+        if folders:
+            (home / "out" / "mine").mkdir()
+        killed = True
+        with contextlib.suppress(Killed), staging.staging_folder(home / name) as folder:
+            for each in manifest.files:
+                shutil.copyfile(manifest_path(other).parent / each.file, folder / each.file)
+            with patch.context() as inner:
+                killed_at(step, inner)
+                staging.move_into_place(home / name, folder, manifest)
+            killed = False
+        yield home / name
+        if not killed:
+            return
+    raise AssertionError("it never ended")
+
+
+def state(out: Path, bundles: Path) -> str:
+    """Which of the bundles is in a place, whole; empty if none is."""
+    if onnx_bridge.verify(out, here=False).problems:
+        return ""
+    found = Manifest.read(manifest_path(out))
+    return next(each for each in ("old", "new") if Manifest.read(manifest_path(bundles / each / out.name)) == found)
+
+
+@pytest.mark.parametrize("name", ["out", "out.mxr"])
+def test_a_kill_leaves_the_old_or_the_new(
+    name: str, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for out in replacements(bundles, tmp_path, name, monkeypatch):
+        states.append(state(out, bundles))
+        assert (out.parent / "out/notes.txt").read_text() == "mine"
+        assert onnx_bridge.check(onnx_bridge.load(out), reference=bundles / states[-1] / "m.onnx").passed
+        with staging.staging_folder(out):  # sweeps what the killed process left
+            assert len(list(out.parent.glob(".converting-*"))) == (name != "out")
+    assert states == sorted(states, reverse=True)
+    assert (states[0], states[-1]) == ("old", "new")
+    assert len(states) > 3
+
+
+@pytest.mark.parametrize("folders", [True, False])
+def test_where_folders_cannot_be_exchanged(
+    folders: bool, bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user has folders in the bundle, or the file system cannot do it: a bundle moved in part is damaged."""
+    if not folders:
+        monkeypatch.setattr(staging, "exchange", lambda *_: False)
+    places = replacements(bundles, tmp_path, "out", monkeypatch, folders=folders)
+    states = [state(out, bundles) for out in places]
+    assert "" in states
+    assert states[-1] == "new"
+
+
+def test_the_mode_of_the_folder_and_links_to_it(bundles: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundles / "old/out", tmp_path / "out")
+    (tmp_path / "out").chmod(0o750)
+    (tmp_path / "link").symlink_to("out")
+    onnx_bridge.convert(bundles / "new/m.onnx", tmp_path / "link", target="ref")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o750
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
+    assert onnx_bridge.check(tmp_path / "out", reference=bundles / "new/m.onnx").passed
 
 
 def test_a_second_name_for_external_data(tmp_path: Path) -> None:
@@ -73,7 +149,7 @@ def test_a_second_name_for_external_data(tmp_path: Path) -> None:
     onnx.save(cleaned, out / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
     files = tuple(FileInfo.of(out / name) for name in ("m.onnx", "m.onnx.data"))
     replace(manifest, model=files).write(manifest_path(out))
-    adopt(out, tmp_path / "other", tmp_path / "n.onnx")
+    staging.adopt(out, tmp_path / "other", tmp_path / "n.onnx")
     for each in (out, tmp_path / "other"):
         onnx.load(each / "m.onnx")
         assert onnx_bridge.check(onnx_bridge.load(each), reference=source).passed

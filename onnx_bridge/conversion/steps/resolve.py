@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite, staging_folder
 from onnx_bridge.conversion.stopwatch import Stopwatch
 from onnx_bridge.conversion.tuning_results import Origin, TuningResults
+from onnx_bridge.core.background import Background
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -64,7 +64,7 @@ class Plan:
     worker: Worker
     ladder: Ladder
     stopwatch: Stopwatch
-    background: ThreadPoolExecutor
+    background: Background
 
     @property
     def program_only(self) -> bool:
@@ -108,7 +108,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
             stack.callback(worker.close)  # its environment is of no use to other conversions
         stack.enter_context(worker.limited(limits))
         ladder = stack.enter_context(Ladder(runtime, target, limits, worker.environment))
-        background = stack.enter_context(ThreadPoolExecutor(1))
+        background = stack.enter_context(Background())
         folder_files = [out / f"{source.name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
         files = [out] if out.suffix == ".mxr" else folder_files
         refuse_to_overwrite([*files, manifest_path(out)], source.given, out)
