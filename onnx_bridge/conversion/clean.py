@@ -183,6 +183,10 @@ def rewrite(
     if open_dims:
         how = f"choose with {_choice(open_dims)}"
         notes.append(f"open dimensions got the size {request.default_dim}: {', '.join(open_dims)}; {how}")
+    if context.contradictions:
+        first, *more = context.contradictions.values()
+        others = f" (and {len(more)} other values)" if more else ""
+        notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
     return Cleaned(cleaned, passes, steps, notes, checked=verifier.found if verifier else [])
 
 

@@ -28,6 +28,7 @@ from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Skip
+from passes.core.declarations import settle
 from passes.core.graphs import Scope
 from passes.core.inference import infer, infer_after
 
@@ -82,6 +83,7 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
     scope = folder.scope
     infers = scope.function is None
     if infers:
+        settle(scope.model, context)
         infer(scope.model, propagate=False)
     while True:
         while constants := folder.fold():
@@ -95,7 +97,7 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
 
 def _infer_further(model: ir.Model) -> bool:
     """Infer with the values of shapes, then behind operators that are not ONNX's; whether anything was learned."""
-    return bool(infer(model, declared=False).learned or infer_foreign(model))
+    return bool(infer(model).learned or infer_foreign(model))
 
 
 def _accept(node: ir.Node, scope: Scope) -> Refusal | None:

@@ -1,9 +1,7 @@
 """Infer the types and shapes of all values, by ONNX's inference with propagation of shape values.
 
 ONNX Runtime infers those after operators that ONNX does not define. Nothing is computed, no weight is read, and known
-types and shapes are kept.
-
-Skips: a value whose declared type or shape contradicts inference keeps it, but other passes do not rely on it.
+types and shapes are kept, unless they contradict what inference finds.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import onnx_ir as ir
 
 from passes.analysis.foreign_inference import infer_foreign
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
+from passes.core.declarations import settle
 from passes.core.inference import infer
 
 
@@ -27,14 +26,12 @@ class InferShapes(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Merge the inferred types and shapes into the values of the main graph and its subgraphs."""
         result = Result(model)
+        settle(model, context)
         inferred = infer(model, commit=context.budget.take)
         if foreign := infer_foreign(model) if context.budget.left != 0 else []:
-            inferred.learned += [*foreign, *infer(model, declared=False).learned]
+            inferred.learned += [*foreign, *infer(model).learned]
         if inferred.error:
             result.skips.append(Skip(f"ONNX's inference failed: {inferred.error}"))
-        for value, reason in inferred.disputed.items():
-            producer = value.producer()
-            result.skips.append(Skip(reason, (producer.name or "") if producer else ""))
         if inferred.learned:
             nodes = {node.name: None for value in inferred.learned if (node := value.producer()) and node.name}
             result.rewrites.append(Rewrite(tuple(nodes), note=f"{len(inferred.learned)} values known better"))

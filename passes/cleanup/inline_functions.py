@@ -170,19 +170,20 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
-    """Prefix names with that of the call; symbolic dimensions of the function have no meaning outside of it."""
+    """Prefix names with that of the call; forget the shapes of results, which differ from call to call."""
 
     def value(each: ir.Value) -> None:
         if each.name:
             each.name = scope.names.value(f"{call.name}/{each.name}")
-        if each.shape is not None and not each.is_initializer():
-            each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
 
     for node in nodes:
         node.name = scope.names.node(f"{call.name}/{node.name}")
         for output in node.outputs:
             value(output)
+            output.shape = None
         for graph in graphs.subgraphs(node):
             for each in (*graph.inputs, *graph.initializers.values()):
                 value(each)
+                if each.shape is not None and not each.is_initializer():
+                    each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
             _rename(call, graph, scope)

@@ -153,11 +153,13 @@ class Context:
         target: the runtime that the model is meant for; None if none is available.
         budget: every pass takes from it before it commits a rewrite.
         progress: is notified of the steps of long work.
+        contradictions: what the model declares of its values and is not so, a sentence by the name of each value.
     """
 
     target: Target | None = None
     budget: Budget = field(default_factory=Budget)
     progress: Callable[[str], None] | None = None
+    contradictions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

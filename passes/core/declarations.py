@@ -1,15 +1,206 @@
-"""What a model says of its own values, as far as it cannot be so.
+"""What a model declares of its own values: taken for what it is, a hint, and replaced by what is so.
 
-x: [-1, ?, 3]  →  x: [unknown, unknown, 3]         sizes of old Paddle exports, each its own
+    y: [3, 4, 1, 6] = MatMul(a, b)                   →  y: [3, 4, 6]          what inference finds
+    Loop(…){ (acc: [0, 4]) → (Concat(acc, row)) }    →  acc: [unknown, 4]     as it grows from turn to turn
+    x: [-1, ?, 3]                                    →  x: [unknown, unknown, 3]
+
+What a body declares of a value that it carries holds only if the initial value has that shape, and if the body's result
+has it whenever its input does. So the shapes of carried values are computed: from those of the initial values, a size
+becomes unknown where the result differs, until nothing changes. What was declared is not used.
+
+What depends on a declaration that turns out to be wrong was declared under the same error: only what inference finds
+is left of it. All other declarations are kept, since inference does not know everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from passes.core import graphs
+from passes.core import graphs, inference, loops
+from passes.core.base import Context
+from passes.core.graphs import Scope
+from passes.core.loops import Parameter
+
+_ROUNDS = 20
+"""The most inferences to find the shapes of carried values; without a result they are unknown."""
+_Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
+
+
+def settle(model: ir.Model, context: Context) -> int:
+    """Replace what a model declares of the types and shapes of its values by what inference finds, where they differ.
+
+    Args:
+        model: the values of the main graph and its subgraphs are changed in place; its inputs are what they say.
+        context: its ``contradictions`` are added to.
+
+    Returns:
+        How many values were declared otherwise.
+    """
+    for scope in graphs.scopes(model):
+        if scope.function is not None:  # its calls may differ
+            for each in loops.parameters(scope):
+                each.value.shape = None
+    parameters = list(loops.parameters(Scope(model, model.graph)))
+    declared = {value: value.shape for each in parameters for value in (each.value, each.final) if value is not None}
+    try:
+        found = _carried_through(model, parameters)
+    except inference.FAILURES:
+        found = {}
+        for value in declared:
+            value.shape = None
+    wrong = {
+        value: reason
+        for value, known in found.items()
+        if graphs.DISPUTED not in value.meta and (reason := _contradiction(value, known))
+    }
+    unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
+    for value in wrong:
+        value.type = found[value][0] or value.type
+    for value in _dependents((*wrong, *unproven), parameters, model) - declared.keys():
+        kind, shape = found.get(value, (None, None))
+        value.type, value.shape = value.type or kind, shape
+    context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
+    return len(wrong)
+
+
+def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, _Known]:
+    """Set the shapes of all parameters to what is proven; returns what inference finds then, from inputs alone."""
+    for each in parameters:
+        each.value.shape = None
+        _leave(each, None)
+    started: set[Parameter] = set()
+    found = _infer(model, propagate=False)
+    propagate = bool(parameters) and not any(inference.is_long(shape) for _, shape in found.values())
+    for _ in range(_ROUNDS):
+        changed = _advance(parameters, started, found, Scope(model, model.graph))
+        if not changed:
+            return found
+        found = _infer(model, propagate=propagate)
+    for each in parameters:
+        each.value.shape = None
+        _leave(each, None)
+    return _infer(model, propagate=propagate)
+
+
+def _advance(
+    parameters: Iterable[Parameter], started: set[Parameter], found: dict[ir.Value, _Known], scope: Scope
+) -> bool:
+    """One step towards shapes that hold in every iteration; whether there was anything to change.
+
+    First every parameter gets the shape of its source, where that is known; then sizes that change become unknown.
+    """
+    sources = {each: _shape(each.source, found, scope) for each in parameters}
+    new = [each for each, shape in sources.items() if shape is not None and each not in started]
+    for each in new:
+        each.value.shape = _entered(each, sources[each])
+        if each.final is not None and each.source is not None:  # a shape without a type cannot be written
+            each.value.type = each.value.type or each.source.type or found[each.source][0]
+            each.final.type = each.final.type or each.value.type
+        _leave(each, sources[each])
+    if new:
+        started.update(new)
+        return True
+    changed = False
+    for each in started:
+        kept = _common(each.value.shape, _entered(each, sources[each]))
+        if each.result is not None:
+            kept = _common(kept, _shape(each.result, found, scope))
+        if kept != each.value.shape:
+            each.value.shape, changed = kept, True
+            _leave(each, sources[each])
+    return changed
+
+
+def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
+    """Set the shape of the final value of a carried one."""
+    if parameter.final is None:
+        return
+    shape = parameter.value.shape
+    lead = None if source is None else [source[axis] for axis in parameter.removed]
+    parameter.final.shape = None if shape is None or lead is None else ir.Shape([*lead, *shape])
+
+
+def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:
+    if source is None or any(axis >= len(source) for axis in parameter.removed):
+        return None
+    removed = {axis % len(source) for axis in parameter.removed}
+    return ir.Shape([dim for axis, dim in enumerate(source) if axis not in removed])
+
+
+def _shape(value: ir.Value | None, found: dict[ir.Value, _Known], scope: Scope) -> ir.Shape | None:
+    if value is None:
+        return None
+    tensor = scope.constant(value)
+    if tensor is not None:
+        return ir.Shape(tensor.shape.numpy())
+    return value.shape if value.producer() is None else found.get(value, (None, None))[1]
+
+
+def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
+    """What two shapes have in common; None without a common rank."""
+    if one is None or other is None or len(one) != len(other):
+        return None
+    return ir.Shape([mine if mine == theirs else None for mine, theirs in zip(one, other, strict=True)])
+
+
+def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, _Known]:
+    return {value: inference.read(info) for value, info in inference.run(model, declared=False, propagate=propagate)}
+
+
+def _contradiction(value: ir.Value, found: _Known) -> str | None:
+    kind, shape = found
+    if kind is not None and value.type is not None and kind != value.type:
+        return f"{value.name} is declared as {value.type}, and inferred to be {kind}"
+    if shape is None or value.shape is None:
+        return None
+    pairs = zip(value.shape, shape, strict=False)
+    differ = any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)
+    if differ or len(shape) != len(value.shape):
+        return f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
+    return None
+
+
+def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
+    """Whether a declaration has a size that is not proven."""
+    if declared is None:
+        return False
+    if proven is None or len(declared) != len(proven):
+        return True
+    return any(
+        one != other and not isinstance(other, int) if not isinstance(one, int) else one != other
+        for one, other in zip(declared, proven, strict=True)
+        if isinstance(one, int) or one.value is not None
+    )
+
+
+def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], model: ir.Model) -> set[ir.Value]:
+    """Some values, with all that is computed from them."""
+    owners = {graph: node for node in graphs.with_nested(model.graph) for graph in graphs.subgraphs(node)}
+    passed: dict[ir.Value | None, list[ir.Value]] = {}
+    for each in parameters:
+        for value in (each.source, each.result):
+            passed.setdefault(value, []).append(each.value)
+    reached, pending = set(values), list(values)
+
+    def reach(more: Iterable[ir.Value]) -> None:
+        pending.extend(value for value in more if value not in reached)
+        reached.update(more)
+
+    while pending:
+        value = pending.pop()
+        reach(passed.get(value, ()))
+        for use in value.uses():
+            reach(use.node.outputs)
+        if value.is_graph_output() and value.graph in owners:
+            reach(owners[value.graph].outputs)
+    return reached
+
+
+def names_a_size(name: str) -> bool:
+    """Whether values that have the same name of a size have the same size."""
+    return name.strip() not in ("", "?")
 
 
 def forget_impossible_sizes(model: ir.Model) -> None:
@@ -20,11 +211,6 @@ def forget_impossible_sizes(model: ir.Model) -> None:
     for value in _all_values(model):
         if value.shape is not None and any(map(_is_impossible, value.shape)):
             value.shape = ir.Shape([None if _is_impossible(dim) else dim for dim in value.shape])
-
-
-def names_a_size(name: str) -> bool:
-    """Whether values that have the same name of a size have the same size."""
-    return name.strip() not in ("", "?")
 
 
 def _is_impossible(dim: int | ir.SymbolicDim) -> bool:

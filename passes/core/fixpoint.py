@@ -21,7 +21,7 @@ def run_to_fixpoint(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context:
     result = Result(model)
     known = frozenset().union(*(step.operators for step in steps))
     while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
-        infer(model, declared=not result.rewrites)
+        infer(model)
         results = [step.run(model, context) for step in steps]
         result.skips = [skip for each in results for skip in each.skips]
         found = [rewrite for each in results for rewrite in each.rewrites]

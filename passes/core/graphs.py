@@ -16,7 +16,7 @@ PASS = "onnx_bridge.pass"
 ORIGIN = "onnx_bridge.origin"
 """The node property that lists, as JSON, the names of the nodes of the source model that a node replaces."""
 DISPUTED = "onnx_bridge.disputed"
-"""Set in the ``meta`` of a value whose declared shape contradicts inference: passes rely on neither."""
+"""Set in the ``meta`` of a value of which a script declared what inference cannot confirm: passes do not rely on it."""
 
 
 class Names:

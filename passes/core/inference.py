@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
+from passes.core import graphs, loops
 from passes.core.graphs import Scope
 
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
 _MAX_LIST = 2**16
 """With longer lists than this, ONNX must not propagate the values of shapes."""
+FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
+"""What `run` raises for a model that ONNX's inference rejects."""
 
 
 @dataclass
@@ -28,45 +30,33 @@ class Inferred:
 
     Attributes:
         learned: values whose types or shapes are known better than before.
-        disputed: values whose declared types or shapes contradict inference, with the reason; they are not changed.
         error: why inference failed; empty if it did not.
     """
 
     learned: list[ir.Value] = field(default_factory=list)
-    disputed: dict[ir.Value, str] = field(default_factory=dict)
     error: str = ""
 
 
-def infer(
-    model: ir.Model, *, commit: Callable[[], bool] = lambda: True, declared: bool = True, propagate: bool = True
-) -> Inferred:
+def infer(model: ir.Model, *, commit: Callable[[], bool] = lambda: True, propagate: bool = True) -> Inferred:
     """Merge inferred types and shapes into the values of the main graph and its subgraphs.
 
-    Known types and shapes are kept: a declared shape that contradicts inference is marked as disputed.
+    What is declared is kept: `passes.core.declarations.settle` corrects it, which is needed once for a model.
 
     Args:
         model: its values' types and shapes are changed in place.
         commit: called once, before the first change; if it returns False, nothing changes.
-        declared: whether to look for declared shapes that contradict inference from the inputs alone. This costs a
-            second inference, and is needed once for a model.
         propagate: whether ONNX may propagate the values of shapes. It then processes every list of numbers element
             by element, so it is disabled if there are long lists.
     """
     result = Inferred()
     updates: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
     try:
-        if declared:
-            for value, info in _run(model, declared=False, propagate=False):
-                _dispute(value, info, result)
-                propagate = propagate and not _is_long(_read(info)[1])
-            for value in result.disputed:
-                value.meta[graphs.DISPUTED] = True  # so that the next inference does not build on what it declares
-        propagate = propagate and not any(_is_long(value.shape) for value in graphs.values(model))
-        for value, info in _run(model, declared=True, propagate=propagate):
+        propagate = propagate and not any(is_long(value.shape) for value in graphs.values(model))
+        for value, info in run(model, declared=True, propagate=propagate):
             update = _update(value, info) if _is_undisputed(value) else None
             if update is not None:
                 updates[value] = update
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+    except FAILURES as error:
         return Inferred(error=first_line(error))
     if updates and commit():
         for value, (kind, shape) in updates.items():
@@ -124,8 +114,14 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
-    """Run inference; yields the values of the model with their inferred types and shapes."""
+def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Run inference; yields the values of the model with their inferred types and shapes.
+
+    Args:
+        model: not changed.
+        declared: whether to build on the types and shapes that values have, besides those of inputs.
+        propagate: whether ONNX propagates the values of shapes.
+    """
     proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))  # so that initializers need not be inputs
     proto.opset_import.extend(
         onnx.helper.make_opsetid(*each) for each in Scope(model, model.graph).opset_imports.items()
@@ -157,15 +153,22 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
             _constant(node.outputs[0], tensor, proto)
             continue
         _node(node, proto.node.add(), declared=declared)
-        if declared or node.domain not in ("", "ai.onnx.ml"):
-            for value in node.outputs:
-                if value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value):
-                    ir.serde.serialize_value_into(proto.value_info.add(), value)
+        for value in node.outputs:
+            known = value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value)
+            if known and (declared or _is_beyond_onnx(value, node)):
+                ir.serde.serialize_value_into(proto.value_info.add(), value)
     for value in graph.outputs:
         info = proto.output.add()
         ir.serde.serialize_value_into(info, value)
-        if info.type.HasField("tensor_type") and not (declared and _is_undisputed(value)):
+        producer = value.producer()
+        known = declared or (producer is not None and producer.graph is graph and _is_beyond_onnx(value, producer))
+        if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
+
+
+def _is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
+    """Whether ONNX does not infer the shape of an output: after foreign operators, and of what a loop carries."""
+    return node.domain not in ("", "ai.onnx.ml") or value in loops.carried_outputs(node)
 
 
 def _is_undisputed(value: ir.Value) -> bool:
@@ -214,7 +217,8 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
                 yield from _pairs(node.attributes[attribute.name].as_graph(), attribute.g)
 
 
-def _read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+def read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """The type and the shape that inference found; None for what it did not find."""
     kind = ir.serde.deserialize_type_proto_for_type(info.type)
     shape = ir.serde.deserialize_type_proto_for_shape(info.type)
     if kind is not None and kind.dtype == ir.DataType.UNDEFINED:
@@ -228,7 +232,8 @@ def _is_known(value: ir.Value) -> bool:
     return value.type is not None and value.shape is not None and value.shape.is_static()
 
 
-def _is_long(shape: ir.Shape | None) -> bool:
+def is_long(shape: ir.Shape | None) -> bool:
+    """Whether it is that of a list whose elements ONNX must not propagate."""
     return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _MAX_LIST
 
 
@@ -240,23 +245,7 @@ def _update(value: ir.Value, info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol
     """The merged type and shape of a value; None if inference adds nothing."""
     if _is_known(value):
         return None
-    kind, shape = _read(info)
+    kind, shape = read(info)
     merged = graphs.merge_shapes(value.shape, shape) if shape is not None else value.shape
     kind = value.type if value.type is not None else kind
     return (kind, merged) if kind is not value.type or merged != value.shape else None
-
-
-def _dispute(value: ir.Value, info: onnx.ValueInfoProto, result: Inferred) -> None:
-    """Record a value whose declared type or shape contradicts inference."""
-    kind, shape = _read(info)
-    if kind is not None and value.type is not None and kind != value.type:
-        result.disputed[value] = f"{value.name} is declared as {value.type}, and inferred to be {kind}"
-    elif shape is not None and value.shape is not None and _contradict(value.shape, shape):
-        result.disputed[value] = f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
-
-
-def _contradict(declared: ir.Shape, inferred: ir.Shape) -> bool:
-    if len(declared) != len(inferred):
-        return True
-    pairs = zip(declared, inferred, strict=True)
-    return any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)

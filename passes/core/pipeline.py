@@ -12,6 +12,7 @@ import onnx_ir as ir
 import passes
 from passes.core import spec
 from passes.core.base import Context, Exactness, Pass, Result
+from passes.core.declarations import settle
 from passes.core.errors import BridgeError, InputError, PassError
 from passes.core.graphs import scopes
 from passes.core.onnx_ir_passes import adapt
@@ -104,7 +105,7 @@ class Pipeline:
     def run(
         self, model: ir.Model, context: Context | None = None, *, between: Callable[[Step], None] | None = None
     ) -> list[Step]:
-        """Run the passes in order.
+        """Run the passes in order, on a model whose declarations are corrected (`passes.core.declarations`).
 
         Args:
             model: rewritten in place, unless a pass makes another; the last step has the final model.
@@ -119,6 +120,7 @@ class Pipeline:
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed
         nodes = _count(model)
+        settle(model, context)
         for each in self.passes:
             if context.progress is not None:
                 context.progress(each.name)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite
+from passes.core.declarations import settle
 from passes.core.errors import InputError, nearest
 
 FROZEN = "onnx_bridge.frozen"
@@ -61,6 +62,8 @@ class FreezeShapes(Pass):
         if result.rewrites and sizes:
             _substitute(model, sizes)
             model.metadata_props[FROZEN] = json.dumps({**before, **sizes}, sort_keys=True)
+        if result.rewrites:
+            settle(model, context)
         return result
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:

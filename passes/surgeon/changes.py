@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.core import graphs
+from passes.core.base import Context
+from passes.core.declarations import settle
 from passes.core.graphs import DISPUTED
 from passes.core.inference import infer
 
@@ -91,15 +93,15 @@ def invalidate(model: ir.Model, changes: Changes) -> tuple[int, str]:
             value.meta.pop(DISPUTED, None)
     if not stale and not changes.declared:
         return 0, ""
+    count = settle(model, Context())
     inferred = infer(model)
-    count = 0
     for value, (kind, shape) in stale.items():
         if (value.type is None and kind is not None) or (value.shape is None and shape is not None):
             value.type = value.type if value.type is not None else kind
             value.shape = value.shape if value.shape is not None else shape
             value.meta[DISPUTED] = True
             count += 1
-    return count + len(inferred.disputed), inferred.error
+    return count, inferred.error
 
 
 def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:

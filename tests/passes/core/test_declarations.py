@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.declarations import forget_impossible_sizes
+from passes.core import graphs
+from passes.core.base import Context
+from passes.core.declarations import forget_impossible_sizes, settle
+from passes.core.inference import infer
+from passes.core.pipeline import Pipeline
+from passes.specialize.freeze_shapes import FreezeShapes
+from tests.passes.rewriting import run
 
 
 def typed(name: str, shape: list[int | str | None]) -> onnx.ValueInfoProto:
@@ -40,3 +49,206 @@ class TestImpossibleSizes:
         inner.shape = function.shape = ir.Shape([-1])
         forget_impossible_sizes(model)
         assert inner.shape == function.shape == ir.Shape([None])
+
+
+def text_model(text: str, opset: int = 17) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "own": 1]> g {text}'))
+
+
+def settled(text: str, opset: int = 17) -> tuple[dict[str, str], dict[str, str]]:
+    """The shapes of all values of a model, after its declarations are corrected; and the contradictions."""
+    model, context = text_model(text, opset), Context()
+    settle(model, context)
+    infer(model)
+    return {str(value.name): str(value.shape) for value in graphs.values(model)}, context.contradictions
+
+
+def same_numbers(model: ir.Model, pipeline: str, inputs: dict[str, Any]) -> None:
+    """Require that a pipeline does not change what ONNX Runtime computes."""
+    proto = ir.to_proto(model)
+    expected = run(proto, inputs)
+    Pipeline.parse(pipeline).run(model)
+    found = run(ir.to_proto(model), inputs)
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+
+
+GROWING = """(float[3,4] x, int64 m, bool c) => (float[{out}] out, int64[2] sizes) <float[0,4] z> {{
+    init = Constant<value = float[0,4] {{}}> ()
+    out = Loop(m, c, init) <body = b (int64 i, bool ci, float[{carried}] acc) => (bool co, float[{result}] next)
+        <float[0,4] copy> {{
+        co = Identity(ci)
+        row = Gather<axis=0>(x, i)
+        zero = Constant<value = int64[1] {{0}}> ()
+        r = Unsqueeze(row, zero)
+        copy = Identity(acc)
+        next = Concat<axis=0>(copy, r)
+    }}>
+    z = Neg(out)
+    sizes = Shape(z)
+}}"""
+"""A loop that appends a row in each turn, as torchvision's Mask R-CNN pastes its masks."""
+TURNS = {"x": np.arange(12, dtype=np.float32).reshape(3, 4), "m": np.array(3), "c": np.array(True)}
+
+
+class TestCarriedValues:
+    @pytest.mark.parametrize("carried", ["0,4", "n,4", "3,4", "1,2,3"])
+    @pytest.mark.parametrize("result", ["1,4", "n,4"])
+    def test_that_grow(self, carried: str, result: str) -> None:
+        shapes, contradictions = settled(GROWING.format(out="0,4", carried=carried, result=result))
+        assert not contradictions
+        assert {shapes[name] for name in ("acc", "copy", "out", "z")} == {"[None,4]"}
+        assert shapes["next"] in ("[None,4]", "[n,4]")
+        assert (shapes["r"], shapes["sizes"]) == ("[1,4]", "[2]")
+
+    @pytest.mark.parametrize(
+        "pipeline", ["none", "infer-shapes", "fold-constants", "remove-identity", "default", "legalize"]
+    )
+    def test_that_grow_keep_their_rows(self, pipeline: str) -> None:
+        model = text_model(GROWING.format(out="n,4", carried="0,4", result="1,4"))
+        same_numbers(model, pipeline, TURNS)
+
+    def test_that_stay_are_proven(self) -> None:
+        shapes, _ = settled(
+            """(float[2,3] x, int64 m, bool c) => (float[a,b] y) {
+                y = Loop(m, c, x) <body = b (int64 i, bool ci, float[a,b] v) => (bool co, float[a,b] w) {
+                    co = Identity(ci)
+                    s = Shape(v)
+                    r = Reshape(v, s)
+                    w = Add(r, v)
+                }>
+            }"""
+        )
+        assert {shapes[name] for name in ("v", "r", "y")} == {"[2,3]"}
+
+    def test_that_exchange_their_shapes(self) -> None:
+        shapes, _ = settled(
+            """(float[2,3] x, float[4,3] z, int64 m, bool c) => (float[2,3] p, float[4,3] q) {
+                p, q = Loop(m, c, x, z) <body = b (int64 i, bool ci, float[2,3] v, float[4,3] w)
+                    => (bool co, float[4,3] w2, float[2,3] v2) {
+                    co = Identity(ci)
+                    w2 = Neg(w)
+                    v2 = Neg(v)
+                }>
+            }"""
+        )
+        assert {shapes[name] for name in ("v", "w", "p", "q")} == {"[None,3]"}
+
+    def test_of_nested_loops_and_captures(self) -> None:
+        """An inner loop that captures what the outer one carries, and carries it on."""
+        text = """(float[1,4] x, int64 m, bool c) => (float[n,4] y, float[4,2] t, int64[2] k) {
+            y, t = Loop(m, c, x, two) <body = b (int64 i, bool ci, float[1,4] acc, float[4,2] same)
+                => (bool co, float[1,4] grown, float[4,2] same2) {
+                co = Identity(ci)
+                grown, same2 = Loop(m, c, acc, same) <body = d (int64 j, bool cj, float[1,4] in, float[4,2] in2)
+                    => (bool cjo, float[1,4] more, float[4,2] more2) <float[1,4] chosen> {
+                    cjo = Identity(cj)
+                    chosen = If (cj) <then_branch = e () => (float[1,4] p) { p = Identity(in) },
+                                      else_branch = f () => (float[1,4] q) { q = Neg(acc) }>
+                    more = Concat<axis=0>(chosen, x)
+                    more2 = Neg(in2)
+                }>
+            }>
+            k = Shape(y)
+        }"""
+        source = text_model(text.replace("two)", "z)").replace("(float[1,4] x,", "(float[1,4] x, float[4,2] z,"))
+        settle(source, Context())
+        shapes = {str(value.name): str(value.shape) for value in graphs.values(source)}
+        assert {shapes[name] for name in ("acc", "in", "y", "p", "q", "chosen", "grown")} == {"[None,4]"}
+        assert {shapes[name] for name in ("same", "in2", "t")} == {"[4,2]"}
+        inputs = {"x": np.ones((1, 4), np.float32), "z": np.ones((4, 2), np.float32), "m": np.array(2)}
+        same_numbers(source, "default", {**inputs, "c": np.array(True)})
+
+    def test_of_loops_in_a_row(self) -> None:
+        body = """<body = b{0} (int64 i{0}, bool ci{0}, float[7] v{0}) => (bool co{0}, float[7] w{0}) {{
+            co{0} = Identity(ci{0}) w{0} = Neg(v{0}) }}>"""
+        loops = " ".join(f"x{n + 1} = Loop(m, c, x{n}) {body.format(n)}" for n in range(5))
+        shapes, _ = settled(f"(float[2] x0, int64 m, bool c) => (float[7] y) {{ {loops} y = Exp(x5) }}")
+        assert {shape for name, shape in shapes.items() if name[0] in "xvwy"} == {"[2]"}
+
+    def test_whose_first_value_is_unknown(self) -> None:
+        shapes, _ = settled(
+            """(float[4] x, int64 m, bool c) => (float[4] y) {
+                f = own.Thing(x)
+                y = Loop(m, c, f) <body = b (int64 i, bool ci, float[4] v) => (bool co, float[4] w) {
+                    co = Identity(ci) w = Neg(v) }>
+            }"""
+        )
+        assert {shapes[name] for name in ("v", "y")} == {"None"}
+
+    def test_of_scans(self) -> None:
+        shapes, _ = settled(
+            """(float[2] x, float[3,5,2] xs, float[5] d) => (float[7] y, float[a,b] ys) {
+                y, ys = Scan <num_scan_inputs = 1, scan_input_axes = [1], body = b (float[9] s, float[8,8] e)
+                    => (float[9] t, float[9] o) { r = ReduceSum<keepdims = 0>(e) t = Add(s, r) o = Neg(s) }>(x, xs)
+            }"""
+        )
+        assert (shapes["s"], shapes["e"], shapes["t"], shapes["y"]) == ("[2]", "[3,2]", "[2]", "[2]")
+        assert shapes["ys"] == "[5,2]"
+
+    def test_of_sequences(self) -> None:
+        shapes, _ = settled(
+            """(float[2] x) => (seq(float[5]) y) {
+                s = SequenceConstruct(x, x)
+                y = SequenceMap <body = b (float[5] e) => (float[5] f) { f = Neg(e) }> (s)
+            }"""
+        )
+        assert (shapes["e"], shapes["f"]) == ("[2]", "[2]")
+
+
+class TestContradictions:
+    def test_inference_decides(self) -> None:
+        shapes, contradictions = settled(
+            "(float[2,3] x) => (float[1,3] y) <float[5,3] h> { h = Neg(x) k = Abs(h) y = Exp(k) }"
+        )
+        assert list(contradictions) == ["h", "y"]
+        assert {shapes[name] for name in ("h", "k", "y")} == {"[2,3]"}
+
+    def test_what_follows_a_wrong_declaration_says_nothing(self) -> None:
+        """NonZero tells how many rows there are only when it runs, and a declaration knows no better."""
+        shapes, contradictions = settled(
+            "(float[2,3] x) => (int64[2,5] i) <float[5,1] h> { h = Neg(x) i = NonZero(h) }"
+        )
+        assert list(contradictions) == ["h"]
+        assert shapes["i"] == "[2,None]"
+
+    def test_what_nothing_contradicts_stays(self) -> None:
+        shapes, contradictions = settled("(float[2,3] x) => (float[4] y) <float[4] f> { f = own.Thing(x) y = Neg(f) }")
+        assert not contradictions
+        assert shapes["y"] == "[4]"
+
+    def test_names_are_no_contradiction(self) -> None:
+        shapes, contradictions = settled("(float[n,3] x) => (y) <float[m,3] h> { h = Neg(x) y = Exp(h) }")
+        assert not contradictions
+        assert shapes["h"] == "[m,3]"
+
+    def test_in_a_branch(self) -> None:
+        shapes, contradictions = settled(
+            """(float[2,3] x, bool c) => (float[7] y) {
+                y = If (c) <then_branch = a () => (float[6] p) { p = Neg(x) }, else_branch = b () => (q) { q = Abs(x) }>
+            }"""
+        )
+        assert set(contradictions) == {"p", "y"}
+        assert {shapes[name] for name in ("p", "q", "y")} == {"[2,3]"}
+
+    @pytest.mark.parametrize("pipeline", ["remove-identity", "merge-reshapes", "fold-constants", "default"])
+    def test_no_pass_believes_them(self, pipeline: str) -> None:
+        """The size of each is one that would let a pass remove or fold what it must not."""
+        model = text_model(
+            """(float[2,3] x, int64[2] s) => (float[3,2] y, int64[2] k) <float[2,3] a, float[3,2] t> {
+                t = Transpose<perm = [0, 1]>(x) a = Reshape(t, s) k = Shape(t) y = Neg(a) }"""
+        )
+        inputs = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "s": np.array([3, 2])}
+        same_numbers(model, pipeline, inputs)
+
+    def test_after_sizes_are_frozen(self) -> None:
+        """Exporters use the names of input sizes for outputs of other sizes."""
+        model = text_model(
+            """(float[1,3,height,width] x) => (float[1,3,height,width] y) {
+                y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x) }"""
+        )
+        context = Context()
+        steps = Pipeline([FreezeShapes(dims={"height": 8, "width": 6})]).run(model, context)
+        assert steps[0].result.model.graph.outputs[0].shape == ir.Shape([1, 3, 4, 3])
+        assert list(context.contradictions) == ["y"]
