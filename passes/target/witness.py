@@ -220,7 +220,7 @@ class _Copy:
         if len(nodes) == 1 and len(list(graphs.with_nested(nodes))) == 1:
             inference.infer_node(nodes[0], self._scope)
         else:
-            inference.infer(self._model, declared=False)
+            inference.infer(self._model)
         for node, shrunk in self._plan.shrunk.items():
             for index, axes in shrunk.results.items():
                 new = self._values[node.outputs[index]]

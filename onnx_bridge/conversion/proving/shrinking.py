@@ -118,7 +118,7 @@ def _smaller(size: int, factor: float, axis: int) -> int:
 def _is_valid(model: ir.Model, shapes: Shapes) -> bool:
     """Whether inference succeeds with these shapes; the ranks are those that it found before."""
     resize(model, shapes)
-    if infer(model, declared=False).error:
+    if infer(model).error:
         return False
     known = [value.shape for value in graphs.values(model) if value.shape is not None and not value.is_initializer()]
     return not any(isinstance(dim, int) and dim <= 0 for shape in known for dim in shape)
