@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo lint format bench clean
+.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo differential lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
+	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
@@ -60,6 +61,9 @@ accuracy: setup
 
 zoo: setup
 	@$(BIN)/python -m fixtures.zoo.run
+
+differential: setup
+	@$(BIN)/python -m fixtures.differential.run
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

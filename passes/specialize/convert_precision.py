@@ -94,6 +94,8 @@ class ConvertPrecision(Pass):
         converted = _Converted.of(node, scope, half.dtype)
         if converted is None:
             return Skip(f"{node.op_type} of opset {scope.opset()} does not support {half.dtype.name.lower()}", name)
+        if converted.unknown:
+            return Skip(f"the dtype of {converted.unknown} is unknown: infer-shapes comes first", name)
         other = [each for i, each in enumerate(node.outputs) if i not in converted.outputs and _is_used(each)]
         if other:
             return Skip(f"its output {other[0].name} depends on the rounding", name)
@@ -114,10 +116,15 @@ class ConvertPrecision(Pass):
 
 @dataclass(frozen=True)
 class _Converted:
-    """The inputs and outputs of a node to convert, by index."""
+    """The inputs and outputs of a node to convert, by index.
+
+    Attributes:
+        unknown: a value that must be of the same dtype as these, and whose dtype is not known; empty if there is none.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    unknown: str = ""
 
     @classmethod
     def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Converted | None:
@@ -138,7 +145,12 @@ class _Converted:
             for index, value in enumerate(node.outputs)
             if value.name and _is_float(value, scope) and _kind(schema.outputs, index) in set(inputs.values())
         )
-        return cls(tuple(inputs), outputs) if outputs else None
+        parameters = [(value, _kind(schema.inputs, index)) for index, value in enumerate(node.inputs)]
+        parameters += [(value, _kind(schema.outputs, index)) for index, value in enumerate(node.outputs)]
+        kinds = set(inputs.values())
+        same = (value for value, kind in parameters if value is not None and kind in kinds)
+        unknown = (str(value.name) for value in same if value.name and scope.dtype(value) is None)
+        return cls(tuple(inputs), outputs, next(unknown, "")) if outputs else None
 
 
 @dataclass
