@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,9 @@ def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[
     if mismatch is not None:
         return Verdict(Status.WRONG, mismatch)
     if request.samples:
-        return _compare(request, outputs)
+        verdict = _compare(request, outputs)
+        proves = verdict.status is Status.WRONG or request.unproven is None
+        return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
     fixed = _fixed_size(request.probe, answer["ok"]["outputs"])
     return Verdict(Status.OK if fixed is None else Status.WRONG, fixed or "", unproven=request.unproven)
 

@@ -40,7 +40,7 @@ class ProbeRequest:
         whole: whether the model has the elements of all constants.
         samples: inputs to run it on.
         expected: the right outputs for each sample.
-        unproven: why it is not run; None if it is.
+        unproven: why it is not run, or why its run proves too little; None if it proves all.
     """
 
     probe: Probe
@@ -100,7 +100,10 @@ def prepare(
         if not _expect_original(request, proto, reference, by_onnx):
             given = samples(ir.from_proto(proto))
             _expect(request, given, reference.run(request.model, given))
-        request.unproven = None if request.samples else Unproven(Obstacle.REFERENCE)
+            if probe.replaces is not None:
+                request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
+        if not request.samples:
+            request.unproven = Unproven(Obstacle.REFERENCE)
     return request
 
 

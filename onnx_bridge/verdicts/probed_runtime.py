@@ -33,6 +33,7 @@ from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from onnx_bridge.verdicts.run_time import run_seconds
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.target.probe import Probe
+from passes.target.witness import witness
 
 _BATCH = 64
 SECONDS = 10.0
@@ -233,7 +234,10 @@ def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
     """The witness of a probe, if it is small."""
     if probe.replaces is not None:
         return Skip("a replacement has no witness of its own")
-    return Skip("")
+    found = witness(probe)
+    if not isinstance(found, Skip) and run_seconds(found, runtime) > _LARGEST_WITNESS:
+        return Skip("its witness is too large as well")
+    return found
 
 
 def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:

@@ -6,7 +6,9 @@ wrongly, it tries the rules for the operator (`passes.legalize.rules`) in order:
     1. A rule proposes a replacement, which is not yet part of the graph.
     2. The nodes of the proposal are judged, and replaced by their own rules where they fail (recursively).
     3. The complete proposal is probed and its results are compared with those of the nodes that it replaces.
-    4. The first proposal that passes is committed. All others are discarded and leave the graph unchanged.
+    4. Where that is too large to run, the same rules are applied to the witness of those nodes, and their proposal is
+       compared.
+    5. The first proposal that passes is committed. All others are discarded and leave the graph unchanged.
 
 Skips: nodes for which no rule succeeds, with the runtime's message and the reason of each rule.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -23,14 +26,15 @@ from passes.analysis.randomness import is_random
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core import graphs
-from passes.core.base import Context, Exactness, Pass, Result, Skip, Status, Verdict
+from passes.core.base import Context, Exactness, Obstacle, Pass, Proof, Result, Skip, Status, Unproven, Verdict
 from passes.core.edit import Proposal
 from passes.core.graphs import Scope
 from passes.core.inference import infer_after
-from passes.core.rewrite import NodeContext
+from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize import rules
-from passes.target.judge import RULE, Judge
+from passes.target.judge import PROVEN, RULE, Judge
 from passes.target.probe import Probe
+from passes.target.witness import witness
 
 _MAX_ROUNDS = 4
 """How often all nodes are judged: committed nodes can form a new group that is wrong only together."""
@@ -75,10 +79,17 @@ class Legalize(Pass):
 
 @dataclass
 class _Replacement:
-    """A proposal, and the names of the rules that contributed to it, outermost first."""
+    """A proposal.
+
+    Attributes:
+        proposal: the proposal.
+        rules: the names of the rules that contributed to it, outermost first.
+        verdict: the runtime's; None where there is nothing to compare.
+    """
 
     proposal: Proposal
     rules: list[str]
+    verdict: Verdict | None = None
 
 
 @dataclass
@@ -87,6 +98,7 @@ class _Legalizer:
     scope: Scope
     context: Context
     result: Result
+    is_witness: bool = False
     node_context: NodeContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +142,8 @@ class _Legalizer:
     def _commit(self, replacement: _Replacement, verdict: Verdict) -> None:
         rewrite = replacement.proposal.commit(f"{RULE}{replacement.rules[0]}")
         infer_after([value for value in replacement.proposal.outputs if value is not None], self.scope)
+        for node in replacement.proposal.nodes:
+            node.meta[PROVEN] = replacement.verdict
         note = f"{', '.join(replacement.rules)}, since {_describe(verdict)}"
         self.result.rewrites.append(dataclasses.replace(rewrite, note=note))
 
@@ -157,29 +171,37 @@ class _Legalizer:
                 reasons.append(f"{rule.name}: {proposal.reason}")
                 continue
             replacement = _Replacement(proposal, [rule.name])
-            failure = self._verify(replacement, node, (*chain, link))
+            failure = self._verify(replacement, rule, (*chain, link))
             if failure is None:
                 return replacement
             proposal.discard()
             reasons.append(f"{rule.name}: {failure}")
         return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
 
-    def _verify(self, replacement: _Replacement, node: ir.Node, chain: RuleChain) -> str | None:
+    def _verify(self, replacement: _Replacement, rule: NodeRewrite[Any], chain: RuleChain) -> str | None:
         """Legalize the nodes of a proposal, then probe it as a whole; why it fails, None if it passes."""
         proposal = replacement.proposal
+        node = proposal.node
         original = self._original_probe(proposal)
         is_random_original = original.randomness is not None
         proposal.prune()
         unresolved = self._legalize_proposal(replacement, chain, keep_random=is_random_original)
         new_nodes = set(proposal.nodes)
-        new = [value for value in proposal.outputs if value is not None and value.producer() in new_nodes]
-        if not new:
+        outputs = {
+            new: old
+            for old, new in zip(node.outputs, proposal.outputs, strict=True)
+            if old.name and new is not None and new.producer() in new_nodes
+        }
+        if not outputs:
             return None
         if is_random_original:  # random results differ from run to run and cannot be compared
             problem = unresolved or _shared_seed(proposal.nodes)
             return None if problem is None else f"its replacement of {node.op_type} fails; {problem}"
-        replaces = original if len(new) == len(original.outputs) else None
-        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, new, replaces=replaces))
+        replaced = Probe.of(original.nodes, self.scope, list(outputs.values()))
+        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, list(outputs), replaces=replaced))
+        if _is_too_large(verdict):
+            verdict = self._prove_by_witness(replacement, replaced, rule, chain)
+        replacement.verdict = verdict
         if verdict.status is Status.OK:
             return None
         problem = "" if unresolved is None else f"; {unresolved}"
@@ -215,6 +237,36 @@ class _Legalizer:
             proposal.substitute(node, inner.proposal)
         return unresolved
 
+    def _prove_by_witness(
+        self, replacement: _Replacement, original: Probe, rule: NodeRewrite[Any], chain: RuleChain
+    ) -> Verdict:
+        """The verdict on a replacement that the runtime accepts, by the same replacement of a witness.
+
+        Args:
+            replacement: the replacement.
+            original: the nodes that it replaces.
+            rule: the outermost of the rules that it was made by.
+            chain: the enclosing rules.
+        """
+        small = Skip("a witness has none") if self.is_witness else witness(original)
+        if isinstance(small, Skip):
+            return _unproven(small.reason)
+        graphs.name_nodes(small.scope)
+        context = Context(self.context.target)
+        inner = _Legalizer(
+            Judge(self.judge.target, small.scope), small.scope, context, Result(small.scope.model), is_witness=True
+        )
+        proposal = rule.propose(small.nodes[original.nodes.index(replacement.proposal.node)], inner.node_context)
+        if not isinstance(proposal, Proposal):
+            return _unproven(f"{rule.name} does not apply to its witness")
+        twin = _Replacement(proposal, [rule.name])
+        inner._verify(twin, rule, chain)
+        if twin.rules != replacement.rules or twin.verdict is None:
+            return _unproven(f"other rules apply to its witness: {', '.join(twin.rules)}")
+        if twin.verdict.status is Status.REJECTED or twin.verdict.proof is Proof.NONE:
+            return _unproven(f"its witness: {twin.verdict.message or twin.verdict.unproven}")
+        return dataclasses.replace(twin.verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
+
     def _original_probe(self, proposal: Proposal) -> Probe:
         """The probe of the nodes that a proposal replaces."""
         nodes = [proposal.node]
@@ -223,6 +275,17 @@ class _Legalizer:
             nodes = [node for node in proposal.node.graph if node in replaced]
         pairs = zip(proposal.node.outputs, proposal.outputs, strict=True)
         return Probe.of(nodes, self.scope, [old for old, new in pairs if old.name and new is not None])
+
+
+def _is_too_large(verdict: Verdict) -> bool:
+    """Whether a runtime accepts something, of which nothing is compared since it is too large."""
+    why = verdict.unproven
+    too_large = why is not None and why.obstacle is Obstacle.SIZE
+    return verdict.status is Status.OK and verdict.proof is Proof.NONE and too_large
+
+
+def _unproven(why: str) -> Verdict:
+    return Verdict(Status.OK, unproven=Unproven(Obstacle.SIZE, why))
 
 
 def _has_subgraphs(node: ir.Node) -> bool:

@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from passes.core import graphs
-from passes.core.base import Status, Target, Verdict
+from passes.core.base import Proof, Status, Target, Verdict
 from passes.core.graphs import Scope
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
 
 RULE = "legalize/"
 """The prefix of the pass name of a legalization rule."""
+PROVEN = "onnx_bridge.proven"
+"""The key of the verdict on a rewrite in the ``meta`` of the nodes that it made."""
 _CACHED = "onnx_bridge.probe"
 """The key of a node's probe in its ``meta``, together with the state that it was made of."""
 
@@ -56,7 +58,7 @@ class Judge:
         for each in found:
             if each.fails:  # next time it is probed anew: more may be known of its inputs by then
                 each.nodes[0].meta.pop(_CACHED, None)
-        return {each.nodes[0]: each for each in self._in_groups(found, asked)}
+        return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(found, asked)}
 
     def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
         """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
@@ -117,6 +119,13 @@ class Judge:
         if probe.is_local:
             node.meta[_CACHED] = state, probe
         return probe
+
+
+def _as_rewritten(found: Finding) -> Finding:
+    """A finding on one node; if nothing proves the node by itself, that on the rewrite that made it."""
+    known = found.nodes[0].meta.get(PROVEN)
+    unproven = not found.fails and found.verdict.proof is Proof.NONE
+    return replace(found, verdict=known) if unproven and known is not None else found
 
 
 def _state(node: ir.Node, scope: Scope) -> Hashable:
