@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import Size, read_as
 
 Axis = int | str | None
 EDGE = "edge"
@@ -43,9 +44,18 @@ class BucketTensor:
 class BucketInfo:
     """One bucket: its sizes, the folder of its bundle beside the manifest, and the digest of that bundle's manifest."""
 
-    dims: dict[str, int]
+    dims: dict[str, Size]
     folder: str
     manifest: str
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is read of a recorded request."""
+
+    pad: dict[str, str]
+    precision: str
+    keep_fp32: list[str]
 
 
 @dataclass(frozen=True)
@@ -124,22 +134,16 @@ class BucketsManifest:
             values = json.loads(text)
             if values["format"] != BUCKETS:
                 raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
-            found = cls._of(values)
-        except (ValueError, KeyError, TypeError) as error:
+            found = read_as(cls, values)
+            read_as(_Request, found.request)
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):
             if not inner or inner == ".." or Path(inner).name != inner:
                 raise InputError(f"the manifest is damaged: {inner!r} is not in the bundle", where=where)
         return found
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> BucketsManifest:
-        known = {each.name: values[each.name] for each in fields(cls)}
-        known["files"] = tuple(FileInfo(**each) for each in known["files"])
-        known["buckets"] = tuple(BucketInfo(**each) for each in known["buckets"])
-        for name in ("inputs", "outputs"):
-            known[name] = tuple(BucketTensor(**{**each, "axes": tuple(each["axes"])}) for each in known[name])
-        return cls(**known)
 
 
 def label(dims: Mapping[str, int]) -> str:

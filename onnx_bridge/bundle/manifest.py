@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import Count, Size, read_as
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
 
@@ -27,6 +29,8 @@ SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
 _CHECKSUM = "checksum"
 """The member of a manifest that is the digest of all others."""
+_ELEMENTS = 1 << 40
+"""The most elements of an input or output: more than fit into the memory of any machine."""
 _PREVIOUS = "previous"
 """The member of the manifest of a single program with the earlier manifest, while the program is replaced."""
 
@@ -102,8 +106,15 @@ class TensorInfo:
 
     name: str
     dtype: str
-    shape: tuple[int | None, ...] | None
+    shape: tuple[Size | None, ...] | None
     kind: str = Kind.TENSOR.value
+
+    def __post_init__(self) -> None:
+        Kind(self.kind)
+        if self.dtype != "unknown":
+            _ = self.numpy
+        if math.prod(size or 1 for size in self.shape or ()) > _ELEMENTS:
+            raise ValueError(f"the shape {list(self.shape or ())} of {self.name} is too large")
 
     @classmethod
     def of(cls, value: ir.Value) -> TensorInfo:
@@ -128,12 +139,6 @@ class TensorInfo:
             del values["kind"]
         return values
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TensorInfo:
-        """The inverse of `to_json`."""
-        shape = values["shape"]
-        return cls(**{**values, "shape": None if shape is None else tuple(shape)})
-
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
     if dtype is None or dtype == ir.DataType.UNDEFINED:
@@ -152,7 +157,7 @@ class FileInfo:
     """
 
     file: str
-    bytes: int
+    bytes: Count
     sha256: str
 
     @classmethod
@@ -198,8 +203,8 @@ class PartitionInfo:
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    nodes: int
-    work: int
+    nodes: Count
+    work: Count
     program: FileInfo | None = None
     host: tuple[HostNode, ...] = ()
 
@@ -209,26 +214,6 @@ class PartitionInfo:
             **dataclasses.asdict(self),
             **{name: [each.to_json() for each in getattr(self, name)] for name in ("inputs", "outputs")},
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> PartitionInfo:
-        """The inverse of `to_json`."""
-        return cls(
-            inputs=_tensors(values["inputs"]),
-            outputs=_tensors(values["outputs"]),
-            nodes=values["nodes"],
-            work=values["work"],
-            program=_file(values["program"]),
-            host=tuple(HostNode(**each) for each in values["host"]),
-        )
-
-
-def _tensors(items: Sequence[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-    return tuple(map(TensorInfo.from_json, items))
-
-
-def _file(values: Mapping[str, Any] | None) -> FileInfo | None:
-    return None if values is None else FileInfo(**values)
 
 
 @dataclass(frozen=True)
@@ -242,13 +227,8 @@ class CalibrationInfo:
     """
 
     data: str
-    samples: int
+    samples: Count
     file: FileInfo | None = None
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CalibrationInfo:
-        """Read the JSON values of one."""
-        return cls(values["data"], values["samples"], _file(values["file"]))
 
 
 @dataclass(frozen=True)
@@ -257,6 +237,18 @@ class CleaningInfo:
 
     key: str
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is read of a recorded request."""
+
+    precision: str
+    keep_fp32: list[str]
+    options: dict[str, bool | str]
+    dims: dict[str, Size]
+    freeze: dict[str, str]
+    prove: str
 
 
 @dataclass(frozen=True)
@@ -414,7 +406,7 @@ class Manifest:
         try:
             values = json.loads(text)
             found = values["format"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         if found == BUCKETS:
             what = "the bundle has buckets, each of which is a bundle in a folder of its own"
@@ -427,41 +419,25 @@ class Manifest:
             )
         try:
             return cls._of(values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except ValueError as error:
             raise InputError(f"the manifest is damaged: {error}", where=where, hint="convert again") from None
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Manifest:
-        fields = {each.name for each in dataclasses.fields(cls)}
-        if unknown := values.keys() - fields - {"format", "share", _CHECKSUM}:
-            raise TypeError(f"unknown fields: {', '.join(sorted(unknown))}")
-        calibration, cleaning = values["calibration"], values["cleaning"]
-        manifest = cls(
-            **{
-                **{name: value for name, value in values.items() if name in fields},
-                "program": _file(values["program"]),
-                "model": tuple(FileInfo(**each) for each in values["model"]),
-                "inputs": _tensors(values["inputs"]),
-                "outputs": _tensors(values["outputs"]),
-                "partitions": tuple(map(PartitionInfo.from_json, values.get("partitions", ()))),
-                "calibration": None if calibration is None else CalibrationInfo.from_json(calibration),
-                "tuning": _file(values["tuning"]),
-                "cleaning": None if cleaning is None else CleaningInfo(**cleaning),
-                "proof": BundleProof.from_json(values["proof"]),
-            }
-        )
+        if unknown := values.keys() - {each.name for each in dataclasses.fields(cls)} - {"format", "share", _CHECKSUM}:
+            raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
+        manifest = read_as(cls, values)
         manifest._check()
         return manifest
 
     def _check(self) -> None:
-        """TypeError for a file outside of the bundle, which the next conversion would remove; or without programs."""
+        """ValueError for a file outside of the bundle, which the next conversion would remove; or without programs."""
         shared = {each.file.removeprefix(SHARED) for each in self.model}
         for name in {*(each.file for each in self.files if each not in self.model), *shared}:
             if not name or name == ".." or Path(name).name != name:
-                raise TypeError(f"{name!r} is not a file in the bundle")
+                raise ValueError(f"{name!r} is not a file in the bundle")
         if (self.program is None) != bool(self.partitions) or (self.partitions and not self.model):
-            raise TypeError("it has neither a program nor partitions with the model that they are extracted from")
+            raise ValueError("it has neither a program nor partitions with the model that they are extracted from")
         if (variable := unknown_variable(self.environment)) is not None:
-            raise TypeError(f"{variable!r} is not a setting of MIGraphX")
-        if not {"precision", "keep_fp32", "options", "dims", "prove"} <= self.request.keys():
-            raise TypeError("its request is incomplete")
+            raise ValueError(f"{variable!r} is not a setting of MIGraphX")
+        read_as(_Request, self.request)

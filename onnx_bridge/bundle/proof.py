@@ -46,11 +46,6 @@ class BundleProof:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "level": self.level.value}
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> BundleProof:
-        """The inverse of `to_json`; raises TypeError or ValueError."""
-        return cls(**{**values, "level": Proof(values["level"])})
-
     def satisfies(self, asked: str, wanted: str) -> bool:
         """Whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import pytest
 from onnx import parser
 
 import onnx_bridge
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import sealed
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
 X = {"x": np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)}
@@ -173,3 +174,40 @@ def test_inputs_that_are_no_files(bundle: Path, tmp_path: Path) -> None:
     for name in ("x.npz", "x.json"):
         with pytest.raises(InputError):
             onnx_bridge.check(bundle, inputs=tmp_path / name)
+
+
+def places(values: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every value in a JSON document."""
+    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+ODD = (None, True, -1, 1 << 62, 1.5, "", "../../x", "a\0b\n", [], [[]], {}, {"x": 1}, ["x"], float("1e300"))
+"""Values that few fields of a manifest take."""
+
+
+def test_any_value_in_any_place_of_a_manifest(bundle: Path) -> None:
+    """A bundle either loads, verifies and packs, or one error says why not."""
+    text = (bundle / "manifest.json").read_text()
+    document = json.loads(text)
+    del document["checksum"]
+    refused = 0
+    for path in places(document):
+        for odd in ODD:
+            changed = json.loads(text)
+            del changed["checksum"]
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = odd
+            (bundle / "manifest.json").write_text(sealed(changed))
+            try:
+                manifest = Bundle(bundle)
+                manifest.manifest.to_json()
+                _ = manifest.specs, manifest.manifest.partition_line, manifest.proof.line
+                onnx_bridge.inspect(bundle).to_json()
+            except BridgeError:
+                refused += 1
+    assert refused > 300
