@@ -7,12 +7,17 @@ ONNX's inference stops at operators of other domains. ONNX Runtime infers throug
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
 from passes.analysis.evaluation import unreleased_opsets
+from passes.core import graphs
+from passes.core.base import Context
+from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
 from passes.core.inference import skeleton
 
@@ -24,19 +29,51 @@ _ONNX = ("", "ai.onnx.ml")
 
 
 def infer_foreign(model: ir.Model) -> list[ir.Value]:
-    """Set unknown types and shapes of values of the main graph to those that ONNX Runtime infers.
+    """Complete types and shapes of values of the main graph by what ONNX Runtime infers.
 
     Returns:
         The changed values; none if there is no foreign operator, or ONNX Runtime rejects the model.
     """
-    unknown = {
-        str(value.name): value
+    unknown = [
+        value
         for node in model.graph
         for value in node.outputs
-        if value.name and (value.type is None or value.shape is None)
-    }
-    if not unknown or all(node.domain in _ONNX for node in model.graph):
-        return []
+        if value.name and (value.type is None or value.shape is None or not value.shape.is_static())
+    ]
+    return [value for value, known in _ask(model, unknown).items() if _learn(value, *known)]
+
+
+def settle_foreign(model: ir.Model, context: Context) -> int:
+    """Correct what a model declares of its values (`settle`), also of the results of foreign operators.
+
+    Returns:
+        How many values were declared otherwise.
+    """
+    count = settle(model, context)
+    foreign = [value for node in model.graph if node.domain not in _ONNX for value in node.outputs if value.name]
+    wrong = 0
+    for value, (kind, shape) in _ask(model, foreign, declared=False).items():
+        reason = contradiction(value, (kind, shape))
+        if reason is not None:
+            context.contradictions[str(value.name)] = reason
+            value.type, value.shape = kind, shape
+            wrong += 1
+    return count + wrong + (settle(model, context) if wrong else 0)
+
+
+_Known = tuple[ir.TypeProtocol, ir.Shape | None]
+
+
+def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -> dict[ir.Value, _Known]:
+    """What ONNX Runtime infers of some values of the main graph, if there are foreign operators.
+
+    Args:
+        model: not changed.
+        values: outputs of nodes.
+        declared: whether to build on what the model declares of ``values``.
+    """
+    if not values or all(node.domain in _ONNX for node in model.graph):
+        return {}
     proto = onnx.ModelProto(ir_version=min(max(model.ir_version, 4), 10))
     for domain, version in Scope(model, model.graph).opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
@@ -45,8 +82,43 @@ def infer_foreign(model: ir.Model) -> list[ir.Value]:
     skeleton(model.graph, proto.graph, declared=True)
     made = {name for node in proto.graph.node for name in node.output}
     proto.graph.input.extend(each for each in proto.graph.value_info if each.name not in made)  # the weights
+    names = {str(value.name): value for value in values}
+    if not declared:
+        kept = [each for each in proto.graph.value_info if each.name not in names]
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(kept)
     del proto.graph.output[:]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in unknown)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    found = {names[name]: known for name, known in _inferred(proto).items()}
+    return found | _scalars(proto, [value for value, (_, shape) in found.items() if shape is None])
+
+
+def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Value, _Known]:
+    """Those of some values that are scalars, which ONNX Runtime reports like values of unknown rank.
+
+    It reports them otherwise with an axis of size 1 in front.
+    """
+    if not values:
+        return {}
+    opset = next((each.version for each in proto.opset_import if each.domain == ""), 0)
+    if opset == 0:
+        return {}
+    names = {f"{value.name}/with_axis": value for value in values}
+    axes = onnx.numpy_helper.from_array(np.array([0]), "axes/of_scalars")
+    proto.graph.initializer.append(axes)
+    for name, value in names.items():
+        inputs = [str(value.name), *([axes.name] if opset >= 13 else [])]
+        node = proto.graph.node.add(op_type="Unsqueeze", input=inputs, output=[name])
+        if opset < 13:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0]))
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    found = _inferred(proto)
+    return {names[name]: (kind, ir.Shape([])) for name, (kind, shape) in found.items() if shape == ir.Shape([1])}
+
+
+def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
+    """What ONNX Runtime infers of the outputs of a model that are tensors; a scalar's shape is reported as unknown."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -54,18 +126,19 @@ def infer_foreign(model: ir.Model) -> list[ir.Value]:
         with unreleased_opsets():
             session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:  # ONNX Runtime's exceptions have no common base class
-        return []
-    return [unknown[each.name] for each in session.get_outputs() if _learn(unknown[each.name], each.type, each.shape)]
+        return {}
+    found: dict[str, _Known] = {}
+    for each in session.get_outputs():
+        element = re.fullmatch(r"tensor\((\w+)\)", each.type)
+        if element and element[1] in _ELEMENTS:
+            dims = [dim if isinstance(dim, int) else None for dim in each.shape]
+            found[each.name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
+    return found
 
 
-def _learn(value: ir.Value, kind: str, dims: list[int | str | None]) -> bool:
-    element = re.fullmatch(r"tensor\((\w+)\)", kind)
-    dtype = _ELEMENTS.get(element[1]) if element else None
-    if dtype is None:
-        return False
+def _learn(value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape | None) -> bool:
     before = value.type, value.shape
-    if value.type is None:
-        value.type = ir.TensorType(dtype)
-    if value.shape is None and dims:  # it reports unknown shapes as scalars
-        value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in dims])
+    value.type = value.type or kind
+    if shape is not None:
+        value.shape = graphs.merge_shapes(value.shape, shape)
     return (value.type, value.shape) != before

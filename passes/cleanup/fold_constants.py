@@ -22,13 +22,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.analysis.folding import Folder, Refusal
-from passes.analysis.foreign_inference import infer_foreign
+from passes.analysis.foreign_inference import infer_foreign, settle_foreign
 from passes.analysis.randomness import is_random
 from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Skip
-from passes.core.declarations import settle
 from passes.core.graphs import Scope
 from passes.core.inference import infer, infer_after
 
@@ -83,7 +82,7 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
     scope = folder.scope
     infers = scope.function is None
     if infers:
-        settle(scope.model, context)
+        settle_foreign(scope.model, context)
         infer(scope.model, propagate=False)
     while True:
         while constants := folder.fold():

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.analysis.foreign_inference import infer_foreign
+from passes.analysis.foreign_inference import infer_foreign, settle_foreign
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.declarations import settle
 from passes.core.inference import infer
 
 
@@ -26,7 +25,7 @@ class InferShapes(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Merge the inferred types and shapes into the values of the main graph and its subgraphs."""
         result = Result(model)
-        settle(model, context)
+        settle_foreign(model, context)
         inferred = infer(model, commit=context.budget.take)
         if foreign := infer_foreign(model) if context.budget.left != 0 else []:
             inferred.learned += [*foreign, *infer(model).learned]

@@ -53,7 +53,7 @@ def settle(model: ir.Model, context: Context) -> int:
     wrong = {
         value: reason
         for value, known in found.items()
-        if graphs.DISPUTED not in value.meta and (reason := _contradiction(value, known))
+        if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
     unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
     for value in wrong:
@@ -149,7 +149,8 @@ def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, _Known]:
     return {value: inference.read(info) for value, info in inference.run(model, declared=False, propagate=propagate)}
 
 
-def _contradiction(value: ir.Value, found: _Known) -> str | None:
+def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:
+    """How the type and the shape of a value contradict those found, as a sentence; None if they do not."""
     kind, shape = found
     if kind is not None and value.type is not None and kind != value.type:
         return f"{value.name} is declared as {value.type}, and inferred to be {kind}"

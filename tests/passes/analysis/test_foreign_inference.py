@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 from passes.analysis.foreign_inference import infer_foreign
 from passes.cleanup.infer_shapes import InferShapes
@@ -61,3 +62,45 @@ def test_models_of_onnx_alone_are_left_alone() -> None:
     source = contrib("y = Relu(x)")
     source.graph.node(0).outputs[0].type = None
     assert infer_foreign(source) == []
+
+
+def test_sizes_that_a_quantizer_left_open() -> None:
+    """A value_info with an unknown size is completed, and hides nothing behind it."""
+    source = contrib("a = com.microsoft.QuickGelu(x) b = Transpose(a) c = com.microsoft.QuickGelu(b) y = Relu(c)")
+    for node in source.graph:
+        (value,) = node.outputs
+        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([None, None])
+    InferShapes().run(source, Context())
+    assert [shape for _, shape in shapes(source).values()] == [(2, 4), (4, 2), (4, 2), (4, 2)]
+
+
+def test_scalars() -> None:
+    """ONNX Runtime tells a scalar from a value of unknown rank only where an axis is added to it."""
+    for opset in (11, 17):
+        source = contrib("s = Constant<value = float {2.0}>() a = com.microsoft.QuickGelu(s) b = Neg(a) y = Mul(b, x)")
+        source.graph.opset_imports[""] = opset
+        InferShapes().run(source, Context())
+        assert shapes(source)["a"] == shapes(source)["b"] == (ir.DataType.FLOAT, ())
+        assert shapes(source)["y"] == (ir.DataType.FLOAT, (2, 4))
+
+
+@pytest.mark.parametrize("declared", [[5, 4], [2, 1, 4], []])
+def test_wrong_declarations(declared: list[int]) -> None:
+    source = contrib("a = com.microsoft.QuickGelu(x) b = Shape(a) y = Cast<to = 1>(b)")
+    value = source.graph[0].outputs[0]
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(declared)
+    context = Context()
+    InferShapes().run(source, context)
+    assert list(context.contradictions) == ["a"]
+    assert shapes(source)["a"] == (ir.DataType.FLOAT, (2, 4))
+
+
+def test_declarations_of_what_nobody_knows_stay() -> None:
+    source = contrib("a = com.microsoft.QuickGelu(x) b = nobody.Anything(a) y = Relu(b)")
+    source.graph.opset_imports["nobody"] = 1
+    value = source.graph[1].outputs[0]
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([7])
+    context = Context()
+    InferShapes().run(source, context)
+    assert not context.contradictions
+    assert shapes(source)["y"] == (ir.DataType.FLOAT, (7,))
