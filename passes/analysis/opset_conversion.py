@@ -16,7 +16,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from passes.analysis import schemas
-from passes.core import graphs
+from passes.core import graphs, onnx_inference
 from passes.core.edit import Proposal
 from passes.core.graphs import Scope
 from passes.core.inference import SMALL, first_line
@@ -259,7 +259,10 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
     model.ClearField("opset_import")
     model.opset_import.append(onnx.helper.make_opsetid("", source))
     try:
+        onnx_inference.refuse_endless(model)
         result = onnx.version_converter.convert_version(model, target)
+    except onnx_inference.EndlessInference as error:
+        raise UnconvertibleError(str(error)) from None
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
         if "No Adapter" not in str(error):
             raise UnconvertibleError(_clean(error)) from None
@@ -269,7 +272,7 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
         _drop(node, schemas.default_attributes(node, source, target))  # which the converter leaves
-    return onnx.shape_inference.infer_shapes(result)
+    return onnx_inference.infer_shapes(result)
 
 
 def _without(model: onnx.ModelProto, source: int, target: int, obstacle: str) -> onnx.ModelProto:
@@ -309,7 +312,7 @@ def _inferred(model: onnx.ModelProto, version: int) -> list[onnx.ValueInfoProto]
     bare.graph.ClearField("value_info")
     for info in bare.graph.output:
         info.ClearField("type")
-    return list(onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True).graph.output)
+    return list(onnx_inference.infer_shapes(bare, check_type=True, strict_mode=True).graph.output)
 
 
 def _contradict(one: onnx.TypeProto, other: onnx.TypeProto) -> bool:

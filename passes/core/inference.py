@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs, loops
+from passes.core import graphs, loops, onnx_inference
 from passes.core.graphs import Scope
 
 SMALL = 1024
@@ -82,7 +82,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
             data[str(value.name)] = graphs.tensor_proto(tensor, str(value.name))
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
     try:
-        inferred = onnx.shape_inference.infer_node_outputs(
+        inferred = onnx_inference.infer_node_outputs(
             schema, ir.serde.serialize_node(node), types, data, opset_imports=imports, ir_version=scope.model.ir_version
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):  # inputs of unknown type
@@ -129,7 +129,7 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
     skeleton(model.graph, proto.graph, declared=declared)
-    inferred = onnx.shape_inference.infer_shapes(proto.SerializeToString(), data_prop=propagate)
+    inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
     yield from _pairs(model.graph, inferred.graph)
 
 

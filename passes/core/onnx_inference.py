@@ -1,0 +1,104 @@
+"""ONNX's shape inference, which nothing else calls: models that it never returns from are refused before.
+
+Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
+and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
+equation may be an attribute of their callers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+
+_TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
+_Function = tuple[str, str, str]
+_Source = bytes | tuple[_Function, str]
+"""A string, or the attribute of a function that holds it."""
+_MAIN: _Function = ("", "", "")
+
+
+class EndlessInference(onnx.shape_inference.InferenceError):
+    """ONNX's inference would never return.
+
+    Attributes:
+        equation: that of the Einsum in question.
+    """
+
+    def __init__(self, equation: str) -> None:
+        super().__init__(
+            f"the equation {equation!r} of an Einsum is not valid: a term has letters and one ellipsis at most"
+        )
+        self.equation = equation
+
+
+def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+    """`onnx.shape_inference.infer_shapes`, with its options.
+
+    Raises:
+        InferenceError: the model is not valid; `EndlessInference` where ONNX would not say so.
+        ValidationError: likewise.
+    """
+    refuse_endless(model)
+    return onnx.shape_inference.infer_shapes(model, **options)
+
+
+def infer_node_outputs(schema: onnx.defs.OpSchema, node: onnx.NodeProto, *facts: Any, **options: Any) -> dict[str, Any]:
+    """`onnx.shape_inference.infer_node_outputs`; raises like `infer_shapes`."""
+    refuse_endless(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
+    return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
+
+
+def refuse_endless(model: onnx.ModelProto) -> None:
+    """Check a model that ONNX is given to infer or to convert.
+
+    Raises:
+        EndlessInference: it would not return.
+    """
+    for equation in _equations(model):
+        if not _TERMS.fullmatch(equation):
+            raise EndlessInference(equation.decode(errors="replace"))
+
+
+def _equations(model: onnx.ModelProto) -> Iterator[bytes]:
+    """The equations of all Einsums, with those that are attributes of functions, in any of their calls."""
+    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+    given: defaultdict[_Source, list[_Source]] = defaultdict(list)
+    pending: list[_Source] = []
+    for scope, nodes in ((_MAIN, model.graph.node), *((key, each.node) for key, each in functions.items())):
+        for node in _with_nested(nodes):
+            called = (node.domain, node.op_type, node.overload)
+            for attribute in node.attribute if node.op_type == "Einsum" or called in functions else ():
+                source: _Source = (scope, attribute.ref_attr_name) if attribute.ref_attr_name else attribute.s
+                given[called, attribute.name].append(source)
+                if (node.op_type, attribute.name) == ("Einsum", "equation"):
+                    pending.append(source)
+    for key, function in functions.items():
+        for attribute in function.attribute_proto:
+            given[key, attribute.name].append(attribute.s)
+    seen: set[_Source] = set()
+    while pending:
+        source = pending.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        if isinstance(source, bytes):
+            yield source
+        else:
+            pending += given[source]
+
+
+def _with_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of their subgraphs."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    pending.append(attribute.g.node)
+                elif attribute.type == onnx.AttributeProto.GRAPHS:
+                    pending += [graph.node for graph in attribute.graphs]

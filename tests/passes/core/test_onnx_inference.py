@@ -1,0 +1,88 @@
+"""Models from whose inference ONNX does not return: wherever the Einsum is, nothing waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from passes.cleanup.infer_shapes import InferShapes
+from passes.core.base import Context
+from passes.core.onnx_inference import EndlessInference, infer_shapes, refuse_endless
+from passes.core.pipeline import Pipeline
+from passes.specialize.convert_opset import ConvertOpset
+
+ROOT = Path(__file__).parents[3]
+HEAD = '<ir_version: 10, opset_import: ["": 17, "local": 1]> g (float[2,2,2] x, bool c) => (float[n] y) '
+EQUATION = 'Einsum<equation = "BAD">'
+PLACES = {
+    "graph": f"{{ r = Relu(x) y = {EQUATION}(r) }}",
+    "branch": f"""{{ y = If(c) <then_branch = t () => (float[n] a) {{ a = {EQUATION}(x) }},
+        else_branch = e () => (float[n] b) {{ d = If(c) <
+            then_branch = u () => (float[n] f) {{ f = {EQUATION}(x) }},
+            else_branch = v () => (float[n] h) {{ h = ReduceSum<keepdims = 0>(x) }}> b = Neg(d) }}> }}""",
+    "function": f"""{{ y = local.f(x) }}
+        <domain: "local", opset_import: ["": 17]> f (a) => (b) {{ b = {EQUATION}(a) }}""",
+    "attribute": """{ y = local.f<e = "BAD">(x) }
+        <domain: "local", opset_import: ["": 17, "local": 1]> f<e>(a) => (b) { b = local.h<d: string = @e>(a) }
+        <domain: "local", opset_import: ["": 17]> h<d>(a) => (b) { b = Einsum<equation: string = @d>(a) }""",
+    "default": """{ y = local.f(x) }
+        <domain: "local", opset_import: ["": 17]> f<e: string = "BAD">(a) => (b) {
+            b = Einsum<equation: string = @e>(a) }""",
+}
+BAD = ["...i...->i", "i......->i", "....i->i", "ij.->i", "i_j->i", "ij1->", "i-j->i"]
+GOOD = ["ijk->i", " i j k -> k i ", "...i->...i", "i...->...", "...->...", "ij...->i...", "...Zz->z", "ijk"]
+
+
+def model(place: str, equation: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + PLACES[place].replace("BAD", equation))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("equation", BAD)
+def test_refused(place: str, equation: str) -> None:
+    with pytest.raises(EndlessInference) as error:
+        refuse_endless(model(place, equation))
+    assert error.value.equation == equation
+    assert isinstance(error.value, onnx.shape_inference.InferenceError)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("equation", GOOD)
+def test_inferred(place: str, equation: str) -> None:
+    infer_shapes(model(place, equation))
+
+
+def test_a_string_that_no_equation_takes() -> None:
+    """The same attribute of another function, or another one of the same."""
+    text = """{ z = local.f<e = "i->i", mode = "..._...">(x) y = local.g<e = "..._...">(z) }
+        <domain: "local", opset_import: ["": 17]> f<e, mode>(a) => (b) { b = Einsum<equation: string = @e>(a) }
+        <domain: "local", opset_import: ["": 17]> g<e>(a) => (b) { b = Identity(a) }"""
+    refuse_endless(onnx.parser.parse_model(HEAD + text))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_passes(place: str) -> None:
+    """Each in a process of its own, since what fails here would never end; nor would any signal be handled."""
+    code = f"from tests.passes.core import test_onnx_inference as t; t.run_passes({place!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=ROOT)
+
+
+def run_passes(place: str) -> None:
+    """Each pass that infers, and the default pipeline: the Einsum is left, and a note says why nothing was inferred."""
+    source = ir.from_proto(model(place, BAD[0]))
+    (skip,) = InferShapes().run(source.clone(), Context()).skips
+    assert BAD[0] in skip.reason
+    ConvertOpset(to=18).run(source.clone(), Context())
+    cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model
+    assert "Einsum" in [node.op_type for node in cleaned.graph.all_nodes()]
+
+
+def test_nothing_else_calls_it() -> None:
+    sources = [path for tree in ("passes", "onnx_bridge") for path in (ROOT / tree).rglob("*.py")]
+    callers = [path.name for path in sources if "shape_inference.infer_" in path.read_text()]
+    assert callers == ["onnx_inference.py"]
