@@ -370,6 +370,9 @@ class Folder:
                     heapq.heappush(pending, (-plan.order[producer], producer.name, producer))
         for value in operands:
             self.scope.drop_constant(value)
+        for each in done:
+            if each.node.graph is not None:  # for another output that only nodes without effect use
+                each.value.name = self.scope.names.value(str(each.value.name))
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

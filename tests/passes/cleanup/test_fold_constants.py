@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -23,6 +24,20 @@ def strings(*values: str) -> ir.StringTensor:
 
 
 class TestIslands:
+    @pytest.mark.parametrize("use", ["y = Add(x, a)", "y = Identity(x) o = Identity(a)"])
+    def test_one_output_of_a_node_that_stays(self, use: str) -> None:
+        """Nodes without effect use the other; its name may be defined only once."""
+        outputs = "float[1,3] y, float[1,3] a" if "o =" in use else "float[1,3] y"
+        source = tiny(
+            f"(float[1,3] x) => ({outputs}) {{ a, b = Split <axis = 0> (w) d = Neg(b) {use} }}", w=W, opset=11
+        )
+        run_before = run(ir.to_proto(source))
+        FoldConstants().run(source, Context())
+        after = ir.to_proto(source)
+        onnx.checker.check_model(after)
+        for name, array in run(after).items():
+            np.testing.assert_array_equal(array, run_before[name])
+
     def test_a_chain(self) -> None:
         source = tiny(
             "(float[2,3] x) => (float[2,3] y) { [a] a = Add(w, v) [b] b = Mul(a, v) [c] y = Add(x, b) }",

@@ -140,6 +140,13 @@ class TestDoesNotMatch:
         assert reasons(result) == ["opset 19 has no Gelu; it came with 20"]
         assert m.graph.node(result.skips[0].node).op_type in ("Erf", "Tanh")
 
+    @pytest.mark.parametrize("form", TANH)
+    def test_tanh_in_float64(self, form: str) -> None:
+        m = gelu(TANH[form], kind="double", dtype="float64")
+        result = apply(FuseGelu(), m)
+        assert "Gelu" not in operators(m)
+        assert "float64" in reasons(result)[0]
+
     @pytest.mark.parametrize("value", ["e", "a", "m", "d"])
     def test_an_intermediate_result_that_is_used(self, value: str) -> None:
         body = ERF["torch.nn.functional.gelu"] + f" z = Neg({value})"
