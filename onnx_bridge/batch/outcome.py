@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.batch.failure import Failure
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.locations import Location
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Result:
         log: the file with its output.
         notes: of the bundle.
         check: the summary of the comparison with the reference.
+        proof: how far the numbers of the bundle are known; None without one.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Result:
     log: Location | None = None
     notes: tuple[str, ...] = ()
     check: str | None = None
+    proof: BundleProof | None = None
 
     @property
     def failed(self) -> bool:
@@ -66,6 +69,7 @@ class Result:
             "log": str(self.log) if self.log else None,
             "notes": list(self.notes),
             "check": self.check,
+            "proof": self.proof.to_json() if self.proof else None,
         }
 
 
@@ -113,16 +117,20 @@ class Outcome:
         parts: list[RenderableType] = []
         listed = [each for each in self.results if verbose or each.failed or each.status == "planned"]
         if listed:
-            table = Table("job", "status", "reason", "log", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            table = Table("job", "status", "proven", "reason", "log", box=None, pad_edge=False, padding=(0, 2, 0, 0))
             for each in listed:
                 stage = f" in {each.error.stage}" if each.error else ""
                 why = each.reason or each.check or "; ".join(each.notes)
-                table.add_row(*map(Text, (each.name, f"{each.status}{stage}", why, str(each.log or "–"))))
+                level = each.proof.level.value if each.proof else "–"
+                table.add_row(*map(Text, (each.name, f"{each.status}{stage}", level, why, str(each.log or "–"))))
             parts.append(table)
         counts = Counter(each.status for each in self.results)
         counted = ", ".join(f"{count} {status}" for status, count in counts.items())
         if counts["skipped"]:
             counted += " (failed in an earlier run; --retry tries again)"
+        proven = Counter(each.proof.level.value for each in self.results if each.proof)
+        if proven:
+            counted += f"; proven: {', '.join(f'{count} {level}' for level, count in proven.items())}"
         parts += [Text(f"note: {note}") for note in self.notes]
         many = f"{len(self.results)} job{'s' * (len(self.results) != 1)}"
         parts.append(Text(f"{many} in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))

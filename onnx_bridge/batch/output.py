@@ -55,8 +55,8 @@ class Output(abc.ABC):
         """Lock the folder for this program; raises as `onnx_bridge.batch.journal.locked`."""
 
     @abc.abstractmethod
-    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if the bundle has this content key and all its files."""
+    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
 
     @abc.abstractmethod
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
@@ -100,19 +100,20 @@ def output_at(out: Location) -> Output:
     return RemoteOutput(out, cache_dir() / "batches" / digest)
 
 
-def intact_manifest(bundle: Path, key: str) -> Manifest | BucketsManifest | None:
-    """The manifest of a bundle, if the bundle has this content key and all its files in their sizes."""
+def intact_manifest(bundle: Path, key: str, prove: str = "never") -> Manifest | BucketsManifest | None:
+    """The manifest of a bundle, if it has this content key and all its files in their sizes, and is proven as asked."""
     try:
         if has_buckets(bundle):
             found = Buckets(bundle)
             inner = all(intact_manifest(each.path, each.manifest.key or "") for each in found.bundles)
             intact = all((bundle / each.file).stat().st_size == each.bytes for each in found.manifest.files)
-            return found.manifest if found.manifest.key == key and inner and intact else None
+            current = found.manifest.key == key and found.manifest.is_proven_for(prove)
+            return found.manifest if current and inner and intact else None
         manifest = Manifest.read(manifest_path(bundle))
         intact = all((bundle / each.file).stat().st_size == each.bytes for each in manifest.files)
     except (BridgeError, OSError):
         return None
-    return manifest if manifest.key == key and intact else None
+    return manifest if manifest.key == key and manifest.is_proven_for(prove) and intact else None
 
 
 class LocalOutput(Output):
@@ -140,9 +141,9 @@ class LocalOutput(Output):
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if the bundle has this content key and all its files."""
-        return intact_manifest(self.location / name, key)
+    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
+        return intact_manifest(self.location / name, key, prove)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
         """Copy a bundle to another name, for another model of the same content."""
@@ -210,10 +211,10 @@ class RemoteOutput(Output):
             yield journal
             staging.remove()
 
-    def intact_manifest(self, name: str, key: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if the bundle has this content key and all its files."""
+    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
         with self._sparse_copy(name) as copy:
-            return intact_manifest(copy, key)
+            return intact_manifest(copy, key, prove)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
         """Copy a bundle to another name, for another model of the same content."""

@@ -8,7 +8,7 @@ from typing import Any
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.journal import Record
 
-Limits = Mapping[str, float | None]
+Limits = Mapping[str, float | str | None]
 
 
 class RunHistory:

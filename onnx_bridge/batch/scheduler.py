@@ -27,10 +27,12 @@ from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import Limits, RunHistory
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.core.errors import BridgeError, nearest
 from onnx_bridge.core.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.machine import Machine
 
 _ATTEMPTS = 3
@@ -55,6 +57,7 @@ class _JobState:
         staging: where the current attempt writes the bundle for `Output.publish`; None if it writes to its location.
         started: when the current attempt began.
         notes: of the bundle.
+        proof: of the bundle.
         status: what it will be if the job succeeds.
     """
 
@@ -68,6 +71,7 @@ class _JobState:
     staging: Location | None = None
     started: float = 0.0
     notes: tuple[str, ...] = ()
+    proof: BundleProof | None = None
     status: Status = "converted"
 
     def __str__(self) -> str:
@@ -85,7 +89,8 @@ class _JobState:
     @property
     def limits(self) -> Limits:
         """What can make it fail without being a part of its keys."""
-        return {"timeout": self.request.conversion.timeout, "memory": self.request.conversion.memory}
+        conversion = self.request.conversion
+        return {"timeout": conversion.timeout, "memory": conversion.memory, "prove": conversion.prove}
 
 
 class Scheduler:
@@ -224,8 +229,9 @@ class Scheduler:
     def _plan(self, state: _JobState) -> None:
         """Keep or copy an existing bundle, if there is one, and plan what is left."""
         bundles = self._history.bundles(state.key)
-        if self._request.resume and (manifest := self._output.intact_manifest(state.name, state.key)):
-            state.convert, state.status, state.notes = False, "kept", tuple(manifest.notes)
+        prove = state.request.conversion.prove
+        if self._request.resume and (manifest := self._output.intact_manifest(state.name, state.key, prove)):
+            state.convert, state.status, state.notes, state.proof = False, "kept", tuple(manifest.notes), manifest.proof
             if state.name not in bundles:
                 self._record_done(state, "found")
         elif self._copy_bundle(state, bundles):
@@ -272,12 +278,14 @@ class Scheduler:
     def _copy_bundle(self, state: _JobState, names: Sequence[str]) -> bool:
         """Copy the bundle of another job that has the same content."""
         for name in names:
-            if name == state.name or self._output.intact_manifest(name, state.key) is None:
+            prove = state.request.conversion.prove
+            if name == state.name or self._output.intact_manifest(name, state.key, prove) is None:
                 continue
             if self._journal is None:
                 return True
             with contextlib.suppress(BridgeError):
-                state.notes = tuple(self._output.copy_bundle(name, state.name, state.job.source).notes)
+                manifest = self._output.copy_bundle(name, state.name, state.job.source)
+                state.notes, state.proof = tuple(manifest.notes), manifest.proof
                 self._record_done(state, "reused")
                 return True
         return False
@@ -314,7 +322,7 @@ class Scheduler:
         self._engine.submit(state, task, state.model.memory)
 
     def _on_converted(self, state: _JobState, event: Mapping[str, Any]) -> None:
-        state.notes = tuple(event["notes"])
+        state.notes, state.proof = tuple(event["notes"]), read_as(BundleProof, event["proof"])
         if event["key"] != state.key:  # the file has changed since it was read
             state.key = event["key"]
             state.check_key = self._check_key(state)
@@ -365,7 +373,7 @@ class Scheduler:
         status: Status = "failed" if failure else state.status
         seconds, log = time.monotonic() - state.started, self._existing_log(state)
         source, notes = state.job.source, state.notes
-        self._end(state, Result(state.name, source, status, seconds, failure, log, notes, summary))
+        self._end(state, Result(state.name, source, status, seconds, failure, log, notes, summary, state.proof))
         for other in self._followers.pop(state.key, []):
             other.started = time.monotonic()
             self._plan(other)

@@ -223,6 +223,7 @@ class _Benchmark:
         request = replace(
             conversion,
             dims=dict(sizes),
+            prove="never",
             precision=precision,
             calibration=conversion.calibration if precision in BY_CALIBRATION else None,
             keep_fp32=conversion.keep_fp32 if precision in _KEEPS_FP32 else (),

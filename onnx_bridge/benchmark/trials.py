@@ -108,7 +108,7 @@ class Trials:
         return Summary.of(series.latencies).p50, ratio(series.latencies, other.latencies, paired=True)
 
     def _conversion(self, candidate: Candidate) -> ConvertRequest:
-        return candidate.conversion(self._request.conversion)
+        return replace(candidate.conversion(self._request.conversion), prove="never")
 
     def _convert(self, candidate: Candidate, folder: Path) -> Bundle | Buckets:
         if not manifest_path(folder).exists() or candidate.buckets:

@@ -24,6 +24,7 @@ from onnx_bridge.bundle.buckets_manifest import EDGE, BucketInfo, BucketsManifes
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import BUCKETS, manifest_path
 from onnx_bridge.bundle.pack import unpacked
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.values import Array, Value
@@ -81,6 +82,11 @@ class Buckets:
     def model_path(self) -> Path:
         return self.path / self.manifest.model
 
+    @property
+    def proof(self) -> BundleProof:
+        """How far the numbers of all buckets are known."""
+        return self.manifest.proof
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values: the manifest, and the path."""
         return {"kind": "buckets", "path": str(self.path), **self.manifest.to_json()}
@@ -95,12 +101,9 @@ class Buckets:
             for each in all_
         ]
         target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
-        proven = [
-            f"proven for {label(info.dims)}: {bundle.proof.line}"
-            for info, bundle in zip(self.manifest.buckets, self.bundles, strict=True)
-        ]
         notes = [f"note: {note}" for note in self.manifest.notes]
-        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, *proven, *notes]))
+        proven = f"proven: {self.proof.line}"
+        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proven, *notes]))
 
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""

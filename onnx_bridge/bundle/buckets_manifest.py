@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
@@ -56,6 +57,7 @@ class _Request:
     pad: dict[str, str]
     precision: str
     keep_fp32: list[str]
+    prove: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class BucketsManifest:
         versions: of the libraries involved.
         timings: seconds by stage of the conversion, all buckets together.
         notes: sentences for the user.
+        proof: of all buckets together.
         files: those beside the manifest: the cleaned model and, if there are any, the weights that all models share.
     """
 
@@ -91,6 +94,11 @@ class BucketsManifest:
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
     files: tuple[FileInfo, ...] = ()
+    proof: BundleProof = field(default_factory=BundleProof)
+
+    def is_proven_for(self, wanted: str) -> bool:
+        """Whether its proof suffices where a conversion is wanted to prove (`onnx_bridge.bundle.proof.Prove`)."""
+        return self.proof.satisfies(str(self.request["prove"]), wanted)
 
     @property
     def pad(self) -> dict[str, str]:
@@ -113,7 +121,7 @@ class BucketsManifest:
         return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": BUCKETS, **asdict(self)}
+        return {"format": BUCKETS, **asdict(self), "proof": self.proof.to_json()}
 
     @classmethod
     def read(cls, path: Path) -> BucketsManifest:

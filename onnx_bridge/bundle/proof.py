@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -59,3 +60,25 @@ class BundleProof:
             case "always":
                 return self.level is Proof.RUN or asked == "always"
         return asked != "never"
+
+
+_STRENGTH = (Proof.NONE, Proof.WITNESS, Proof.RUN)
+
+
+def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
+    """The proof of several bundles, by name: the weakest level, the largest error, and all of the time."""
+    if not proofs:
+        return BundleProof()
+    weakest = min(proofs.values(), key=lambda each: _STRENGTH.index(each.level))
+    errors = [each.error for each in proofs.values() if each.error is not None]
+    reasons = [f"{name}: {each.unproven}" for name, each in proofs.items() if each.unproven]
+    levels = Counter(each.level.value for each in proofs.values())
+    listed = ", ".join(f"{count} by {level}" for level, count in levels.items())
+    return BundleProof(
+        weakest.level,
+        weakest.what if len(levels) == 1 else f"compared with ONNX Runtime: {listed}",
+        max(errors, default=None),
+        sum(each.samples for each in proofs.values()),
+        round(sum(each.seconds for each in proofs.values()), 4),
+        "; ".join(reasons),
+    )

@@ -27,7 +27,7 @@ from onnx_bridge.bundle.buckets_manifest import (
 )
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
-from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.bundle.proof import Prove, together
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
@@ -228,6 +228,7 @@ def _describe(converted: _Converted, out: Path, request: ConvertRequest) -> Buck
         versions=first.versions,
         timings=timings,
         notes=notes,
+        proof=together({label(info.dims): each.proof for info, each in zip(infos, manifests, strict=True)}),
     )
 
 

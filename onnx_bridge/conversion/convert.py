@@ -21,14 +21,29 @@ from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.samples.inputs import Sample
 
 
-def run(model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
-    """Convert a model as a request says; errors are those of `convert`."""
+def run(
+    model: ModelSource | Source,
+    out: Path,
+    request: ConvertRequest,
+    progress: Progress | None = None,
+    samples: Sequence[Sample] = (),
+) -> Bundle:
+    """Convert a model as a request says; errors are those of `convert`.
+
+    Args:
+        model: as for `convert`.
+        out: likewise.
+        request: how.
+        progress: as for `convert`.
+        samples: what the bundle is run on to prove it at real size; default: a generated one.
+    """
     with resolve(Source.of(model), out, request, progress) as plan:
         cleaned = clean(plan)
         compiled = partition_and_compile(cleaned)
-        manifest = prove(compiled, describe(compiled))
+        manifest = prove(compiled, describe(compiled), samples)
         return publish(manifest, plan)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.conversion.request import PROVE_BUDGET
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.torch.export.request import ExporterChoice
 from onnx_bridge.torch.lowering.request import LowerRequest
@@ -30,6 +32,8 @@ class BackendOptions:
         memory: limit in GiB.
         runtime: which MIGraphX.
         in_process: whether programs run in this process, on tensors of the GPU.
+        prove: whether new programs are run against the reference.
+        prove_budget: the most estimated seconds for that.
     """
 
     strict: bool = False
@@ -44,6 +48,8 @@ class BackendOptions:
     memory: float | None = None
     runtime: str | None = None
     in_process: bool = False
+    prove: Prove = "auto"
+    prove_budget: float = PROVE_BUDGET
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> BackendOptions:
@@ -77,6 +83,8 @@ class BackendOptions:
             memory=self.memory,
             runtime=self.runtime,
             in_process=self.in_process,
+            prove=self.prove,
+            prove_budget=self.prove_budget,
         )
 
     def bucket(self, size: int) -> int:

@@ -93,6 +93,7 @@ class _Task:
             transfer.stage_bundle(out, parse_location(self._task["staging"]), parse_location(self._task["source"]))
         manifest = bundle.manifest
         made = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
+        made["proof"] = manifest.proof.to_json()
         self._emit({"event": "converted", "seconds": self._seconds(), **made, "partitions": manifest.partition_line})
 
     def _check(self, out: Path) -> None:

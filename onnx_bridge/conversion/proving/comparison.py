@@ -45,12 +45,14 @@ class Original:
         model: the same in memory, as the user gave it.
         freeze: the values, as JSON text, of inputs that the bundle has as constants.
         shapes: of inputs, instead of those that it declares.
+        samples: what to run both on, frozen inputs left out; none generates one.
     """
 
     path: Path
     model: ir.Model
     freeze: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,9 @@ class _Comparison:
             errors += [each.max_abs for each in compared if each.max_abs is not None]
         return Agreement(max(errors, default=None))
 
-    def _samples(self, bundle: Bundle) -> list[Sample]:
+    def _samples(self, bundle: Bundle) -> Sequence[Sample]:
+        if self.original.samples:
+            return self.original.samples
         shapes = {each.name: each.shape for each in bundle.inputs}
         try:
             return list(suitable(self.original.model, shapes, samples=SAMPLES))

@@ -45,6 +45,7 @@ from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.compare import OutputComparison
+from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.analysis.cost import Work, work
 from passes.analysis.randomness import is_random
@@ -61,8 +62,13 @@ _WITNESSES = 2
 """How many sizes are tried."""
 
 
-def prove(compiled: Compiled, manifest: Manifest) -> Manifest:
+def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()) -> Manifest:
     """The manifest of a compiled model, with its proof.
+
+    Args:
+        compiled: the model, whose files are in the staging folder.
+        manifest: it is not changed.
+        samples: what to run it on at real size; default: a generated one.
 
     Raises:
         ParityError: the bundle, or its witness, computes something else than the reference.
@@ -73,7 +79,7 @@ def prove(compiled: Compiled, manifest: Manifest) -> Manifest:
         return replace(manifest, proof=BundleProof(unproven="it was not asked for"))
     started = time.perf_counter()
     with plan.stopwatch(Stage.PROVE):
-        proof = _Prover(compiled, manifest).proof()
+        proof = _Prover(compiled, manifest, samples).proof()
     return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4)))
 
 
@@ -87,6 +93,7 @@ class _Prover:
 
     compiled: Compiled
     manifest: Manifest
+    samples: Sequence[Sample]
 
     @property
     def plan(self) -> Plan:
@@ -117,16 +124,17 @@ class _Prover:
                     raise Unprovable(f"{node.op_type} {node.name} draws new numbers in each run")
 
     def _at_real_size(self) -> BundleProof:
-        seconds, budget = self._seconds(self.compiled), self.request.prove_budget
+        seconds = self._seconds(self.compiled) * (len(self.samples) or SAMPLES)
+        budget = self.request.prove_budget
         unlimited = self.request.prove == "always" or self.plan.target == "gpu"
         if seconds > budget and not unlimited:
             raise Unprovable(f"a run would take about {seconds:.3g} s, and the budget is {budget:g} s")
         if seconds > 1:
             self.plan.stopwatch.progress(f"comparing with the reference at real size, about {seconds:.3g} s")
-        original = Original(self._path, self._model, self.request.freeze)
+        original = Original(self._path, self._model, self.request.freeze, samples=self.samples)
         timeout = self.request.timeout if unlimited else min(self.request.timeout or budget * _SLACK, budget * _SLACK)
         error = self._compare(self.compiled, self.manifest, original, timeout)
-        return BundleProof(Proof.RUN, "compared with ONNX Runtime at real size", error, SAMPLES)
+        return BundleProof(Proof.RUN, "compared with ONNX Runtime at real size", error, len(self.samples) or SAMPLES)
 
     def _by_witness(self) -> BundleProof:
         if self.request.precision in BY_CALIBRATION and self.request.calibration is not None:
@@ -257,7 +265,7 @@ class _Prover:
     def _seconds(self, compiled: Compiled) -> float:
         """The estimated seconds of a run."""
         total = sum((work(node) for node in compiled.cleaned.model.graph), Work())
-        return SAMPLES * work_seconds(total, self.plan.runtime)
+        return work_seconds(total, self.plan.runtime)
 
     @cached_property
     def _model(self) -> ir.Model:

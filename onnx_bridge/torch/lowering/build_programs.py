@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from onnx_bridge.conversion import convert
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.export.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.torch.export.exporters import Dims
@@ -81,7 +82,10 @@ class LoweringCall:
         notes = list(exported.notes)
         for index, sizes in enumerate(combined):
             path = folder.path / str(index)
-            bundle = convert.run(exported.model, path, request.conversion(sizes), _for_bucket(progress, sizes))
+            conversion = request.conversion(sizes)
+            conversion = replace(conversion, prove_budget=conversion.prove_budget / len(combined))
+            given: list[Sample] = [] if sizes else [{**exported.samples[0]}]  # those of buckets have other sizes
+            bundle = convert.run(exported.model, path, conversion, _for_bucket(progress, sizes), given)
             notes += [note for note in bundle.manifest.notes if note not in notes]
         self._entry(exported, combined, notes).write(folder.path)
         write_samples(folder.path, _samples(exported))

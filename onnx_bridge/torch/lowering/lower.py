@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.conversion.request import PROVE_BUDGET
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.torch.availability import require_torch
@@ -36,6 +38,8 @@ def lower(  # noqa: PLR0913
     memory: float | None = None,
     runtime: str | None = None,
     in_process: bool = False,
+    prove: Prove = "auto",
+    prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
 ) -> Lowered:
     """A module that computes on MIGraphX what the given one does, with the same signature.
@@ -70,11 +74,16 @@ def lower(  # noqa: PLR0913
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         in_process: run in this process, on tensors of the GPU, which are passed by address on PyTorch's current stream.
             It needs an AMD GPU and AMD's own Python module; a crash of MIGraphX then ends this process.
+        prove: whether new programs are run on the sample inputs (with buckets: on generated ones) and compared with
+            ONNX Runtime on the exported model, as for `onnx_bridge.convert`; the result's ``proof`` says how far their
+            numbers are known.
+        prove_budget: the most estimated seconds of such runs, all buckets together.
         progress: called with each stage as it begins.
 
     Raises:
         InputError: the module is in training mode or not on the CPU, cannot be exported, or computes something else
             when it is padded; or an argument is wrong.
+        ParityError: a program computes something else than the exported model.
         RuntimeFailure: there is no MIGraphX, or neither it nor ONNX Runtime can run a node.
     """
     require_torch()
@@ -99,5 +108,7 @@ def lower(  # noqa: PLR0913
         memory=memory,
         runtime=runtime,
         in_process=in_process,
+        prove=prove,
+        prove_budget=prove_budget,
     )
     return lower_module(module, as_arguments(sample_inputs), dict(kwargs or {}), request, progress)

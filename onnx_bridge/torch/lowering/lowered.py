@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.int8_forecast import Forecast, forecast
 from onnx_bridge.torch.export.calls import Call
@@ -88,6 +89,11 @@ class Lowered(nn.Module):
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the lowering, in sentences."""
         return self._programs.entry.notes
+
+    @property
+    def proof(self) -> BundleProof:
+        """How far the numbers of its programs are known: what was compared with the reference, and how."""
+        return self._programs.proof
 
     @property
     def programs(self) -> Programs:

@@ -136,7 +136,7 @@ def _key(call: LoweringCall) -> str | None:
 
 
 def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained | None:
-    """The programs in a folder; None if they are damaged, or the module computes something else by now."""
+    """The programs in a folder; None if they are damaged or not proven, or the module has changed its results."""
     try:
         samples = read_samples(folder.path)
         with inference_copy(call.module) as copied, suppressed_output():
@@ -146,7 +146,9 @@ def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained 
         if not results or results[0] is None or None in results:
             return None
         progress("load")
-        return _opened(call, folder, results[0])
+        found = _opened(call, folder, results[0])
+        proven = all(each.manifest.is_proven_for(call.request.prove) for each in found.programs.bundles)
+        return found if proven else None
     except (BridgeError, OSError, ValueError, KeyError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import torch
 
+from onnx_bridge.bundle.buckets_manifest import label
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.proof import BundleProof, together
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.torch.export.tensors import to_array, to_tensor
@@ -131,6 +133,14 @@ class Programs:
         self._before = {port.name: axes_of(port.dims, self.entry.pad_before) for port in ports}
         sizes = {symbol: [each[symbol] for each in self.entry.buckets] for symbol in self.entry.buckets[0]}
         self._sizes = {symbol: sorted(set(each)) for symbol, each in sizes.items()}
+
+    @property
+    def proof(self) -> BundleProof:
+        """How far the numbers of all of them are known."""
+        labels = [label(sizes) or str(index) for index, sizes in enumerate(self.entry.buckets)]
+        if len(labels) == 1:
+            return self.bundles[0].proof
+        return together({name: each.proof for name, each in zip(labels, self.bundles, strict=True)})
 
     def open(self) -> None:
         """Load the programs; raises like `onnx_bridge.load`."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.torch.export.request import Dynamic, ExporterChoice
 
@@ -33,6 +34,8 @@ class LowerRequest:
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
         in_process: whether programs run in this process, on tensors of the GPU.
+        prove: whether programs are run against the reference (`onnx_bridge.conversion.request.ConvertRequest`).
+        prove_budget: the most estimated seconds for that.
     """
 
     target: str = "auto"
@@ -48,6 +51,8 @@ class LowerRequest:
     memory: float | None = None
     runtime: str | None = None
     in_process: bool = False
+    prove: Prove = "auto"
+    prove_budget: float = PROVE_BUDGET
 
     @property
     def cache_folder(self) -> Path | None:
@@ -65,4 +70,6 @@ class LowerRequest:
             timeout=self.timeout,
             memory=self.memory,
             runtime=self.runtime,
+            prove=self.prove,
+            prove_budget=self.prove_budget,
         )

@@ -1,0 +1,308 @@
+"""Proofs of conversions: what is compared with the reference, how, and what a difference does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnx_bridge
+import passes
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.proof import BundleProof, together
+from onnx_bridge.cli import main
+from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.core.progress import Stage
+from onnx_bridge.migraphx.runtime import Runtime
+from passes.core.base import Context, Exactness, Pass, Proof, Result, Rewrite
+
+
+def write(path: Path, text: str, **weights: Any) -> Path:
+    """A model from its text, of opset 17."""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array, np.float32), name))
+    onnx.save(model, path)
+    return path
+
+
+def conv(path: Path, shape: str = "N, 3, H, W") -> Path:
+    """A convolution and what follows it, with open sizes or fixed ones."""
+    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    body = "c = Conv<pads=[1,1,1,1], strides=[2,2]>(x, w) y = Relu(c)"
+    return write(path, f"(float[{shape}] x) => (float[a, 4, b, c] y) {{ {body} }}", w=weights)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return conv(tmp_path / "m.onnx")
+
+
+SIZES = {"N": 4, "H": 96, "W": 96}
+
+
+class TestLevels:
+    def test_a_small_model_is_run_at_real_size(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims={"N": 1, "H": 8, "W": 8})
+        proof = bundle.proof
+        assert (proof.level, proof.samples, proof.unproven) == (Proof.RUN, 1, "")
+        assert proof.error is not None
+        assert proof.error < 1e-5
+        assert bundle.manifest.timings[Stage.PROVE] > 0
+        written = json.loads((tmp_path / "out/manifest.json").read_text())["proof"]
+        assert BundleProof.from_json(written) == proof == onnx_bridge.load(tmp_path / "out").proof
+
+    def test_a_larger_one_by_smaller_sizes_of_its_open_dimensions(
+        self, runtime: Runtime, model: Path, tmp_path: Path
+    ) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims=SIZES, prove_budget=0.01)
+        assert bundle.proof.level is Proof.WITNESS
+        assert "x [2, 3, 32, 32]" in bundle.proof.what
+        assert bundle.proof.unproven
+        assert bundle.inputs[0].shape == (4, 3, 96, 96)
+        assert sorted(each.name for each in bundle.path.iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
+
+    def test_one_with_fixed_sizes_by_smaller_ones(self, runtime: Runtime, tmp_path: Path) -> None:
+        fixed = conv(tmp_path / "m.onnx", "4, 3, 96, 96")
+        bundle = onnx_bridge.convert(fixed, tmp_path / "out", target="ref", prove_budget=0.01)
+        assert bundle.proof.level is Proof.WITNESS
+        assert "x [2, 3, 32, 32]" in bundle.proof.what
+
+    def test_a_constant_that_names_a_size_leaves_no_witness(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = (
+            "(float[4, 64, 64] x) => (float[4, 4096] y) <int64[2] s = {4, 4096}> { r = Sigmoid(x) y = Reshape(r, s) }"
+        )
+        bundle = onnx_bridge.convert(
+            write(tmp_path / "m.onnx", text), tmp_path / "out", target="ref", prove_budget=1e-4
+        )
+        assert bundle.proof.level is Proof.NONE
+        assert bundle.proof.unproven
+
+    def test_always_runs_at_real_size(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(
+            model, tmp_path / "out", target="ref", dims=SIZES, prove="always", prove_budget=1e-4
+        )
+        assert bundle.proof.level is Proof.RUN
+
+    def test_never_runs_nothing(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims=SIZES, prove="never")
+        assert bundle.proof.level is Proof.NONE
+        assert bundle.proof.unproven
+        assert Stage.PROVE not in bundle.manifest.timings
+
+    def test_random_numbers_are_not_compared(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = "(float[2, 3] x) => (float[2, 3] y) { r = RandomNormalLike(x) y = Add(x, r) }"
+        path = write(tmp_path / "m.onnx", text)
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
+        assert bundle.proof.level is Proof.NONE
+        assert "RandomNormalLike" in bundle.proof.unproven
+
+    def test_host_partitions_frozen_inputs_and_models_in_memory(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = (
+            "(float[n, 4] x, int64[1] k) => (float[a, 4] y, int64[b] z)"
+            "{ t, i = TopK<axis=0>(x, k) y = Exp(t) f = Cast<to=1>(i) z = NonZero(f) }"
+        )
+        text = text.replace("int64[b] z", "int64[2, b] z")
+        import onnx_ir as ir
+
+        loaded = ir.load(write(tmp_path / "m.onnx", text))
+        bundle = onnx_bridge.convert(loaded, tmp_path / "out", target="ref", dims={"n": 5}, freeze={"k": "[3]"})
+        assert not bundle.wholly_on_migraphx
+        assert bundle.proof.level is Proof.RUN
+
+    def test_a_program_alone(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "m.mxr", target="ref", dims={"N": 1, "H": 8, "W": 8})
+        assert bundle.proof.level is Proof.RUN
+
+    @pytest.mark.parametrize("precision", ["fp16", "int8"])
+    def test_other_precisions_have_their_tolerances(
+        self, runtime: Runtime, model: Path, tmp_path: Path, precision: str
+    ) -> None:
+        bundle = onnx_bridge.convert(
+            model, tmp_path / "out", target="ref", dims={"N": 1, "H": 16, "W": 16}, precision=precision
+        )
+        assert bundle.proof.level is Proof.RUN
+        assert bundle.proof.error
+
+    def test_what_no_limit_allows_is_no_error(self, runtime: Runtime, tmp_path: Path) -> None:
+        """MIGraphX is stopped in a run that was estimated to fit, and the bundle is written all the same."""
+        text = "(float[256, 256] x) => (float[256, 256] y) { y = MatMul(x, x) }"
+        path = write(tmp_path / "m.onnx", text)
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", prove="always", timeout=0.05)
+        assert bundle.proof.level is not Proof.RUN or bundle.proof.seconds < 5
+
+
+class WrongConstant(Pass):
+    """A pass with a defect: it says that it changes nothing, and doubles a constant."""
+
+    name = "wrong-constant"
+    exactness = Exactness.BITWISE
+
+    def run(self, model: Any, context: Context) -> Result:
+        import onnx_ir as ir
+
+        weight = model.graph.initializers["w"]
+        weight.const_value = ir.tensor(weight.const_value.numpy() * 2, name="w")
+        return Result(model, [Rewrite((), note="w")])
+
+
+class OnlyLarge(Pass):
+    """A pass that decides by size: it makes an Identity in models with at least 64 columns."""
+
+    name = "only-large"
+    exactness = Exactness.BITWISE
+
+    def run(self, model: Any, context: Context) -> Result:
+        import onnx_ir as ir
+
+        if model.graph.inputs[0].shape[3] < 64:
+            return Result(model)
+        output = model.graph.outputs[0]
+        node = ir.node("Abs", [output], version=None)
+        node.outputs[0].name, node.name = f"{output.name}/abs", "abs"
+        node.outputs[0].type, node.outputs[0].shape = output.type, output.shape
+        model.graph.append(node)
+        model.graph.outputs[0] = node.outputs[0]
+        node.outputs[0].name, output.name = output.name, f"{output.name}/before"
+        return Result(model, [Rewrite((), ("abs",))])
+
+
+class TestDifferences:
+    @pytest.fixture(autouse=True)
+    def registered(self) -> None:
+        passes.register(WrongConstant)
+        passes.register(OnlyLarge)
+
+    @pytest.mark.parametrize("budget", [30.0, 0.01])
+    def test_a_difference_is_an_error_and_the_earlier_bundle_stays(
+        self, runtime: Runtime, model: Path, tmp_path: Path, budget: float
+    ) -> None:
+        out = tmp_path / "out"
+        onnx_bridge.convert(model, out, target="ref", dims=SIZES, prove="never")
+        before = {each.name: each.read_bytes() for each in out.iterdir()}
+        with pytest.raises(ParityError) as caught:
+            onnx_bridge.convert(
+                model, out, target="ref", dims=SIZES, pipeline="wrong-constant,legalize", prove_budget=budget
+            )
+        error = caught.value
+        assert error.output == "y"
+        assert error.error is not None
+        assert error.tolerance is not None
+        assert error.error > 100 * error.tolerance
+        assert error.hint is not None
+        for word in ("bisect", str(model), "--pipeline", "--dim"):
+            assert word in error.hint
+        assert {each.name: each.read_bytes() for each in out.iterdir()} == before
+
+    def test_the_command_fails(
+        self,
+        runtime: Runtime,
+        model: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def command(*more: str) -> tuple[int, dict[str, Any]]:
+            dims = [f"--dim={name}=8" for name in SIZES]
+            words = ["convert", str(model), "-o", str(tmp_path / "out"), "--target", "ref", *dims, *more, "--json"]
+            monkeypatch.setattr("sys.argv", ["onnx-bridge", *words])
+            with pytest.raises(SystemExit) as left:
+                main.main()
+            return int(left.value.code or 0), json.loads(capsys.readouterr().out)
+
+        wrong = ["--pipeline", "wrong-constant,legalize"]
+        code, answer = command(*wrong)
+        assert (code, answer["error"]["kind"]) == (ParityError.exit_code, "ParityError")
+        assert not (tmp_path / "out").exists()
+        code, answer = command(*wrong, "--prove", "never")
+        assert (code, answer["proof"]["level"]) == (0, Proof.NONE.value)
+        code, answer = command()
+        assert (code, answer["proof"]["level"]) == (0, Proof.RUN.value)
+
+    def test_other_decisions_are_no_proof(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(
+            model, tmp_path / "out", target="ref", dims=SIZES, pipeline="only-large,legalize", prove_budget=0.01
+        )
+        assert bundle.proof.level is Proof.NONE
+        assert "decisions" in bundle.proof.unproven
+
+
+class TestUndetermined:
+    """What the reference changes itself when its inputs change by one unit in the last place is no difference."""
+
+    def test_a_choice_between_equal_values(self, runtime: Runtime, tmp_path: Path) -> None:
+        """ArgMax of values that only rounding tells apart."""
+        rng = np.random.default_rng(0)
+        weights = rng.standard_normal((64, 32)).astype(np.float32)
+        # 32 columns, each a permutation of the same products: equal but for the order of the additions
+        first = weights[:, :1]
+        weights = np.concatenate([first] * 32, axis=1) * (1 + rng.integers(-1, 2, (64, 32)) * 2.0**-24)
+        text = "(float[16, 64] x) => (int64[16] y) { p = MatMul(x, w) s = Exp(p) y = ArgMax<axis=1, keepdims=0>(s) }"
+        path = write(tmp_path / "m.onnx", text, w=weights.astype(np.float32))
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
+        assert bundle.proof.level in (Proof.RUN, Proof.NONE)
+
+    def test_a_fault_beside_a_well_conditioned_output_is_found(
+        self, runtime: Runtime, model: Path, tmp_path: Path
+    ) -> None:
+        passes.register(WrongConstant)
+        with pytest.raises(ParityError):
+            onnx_bridge.convert(
+                model, tmp_path / "out", target="ref", dims={"N": 1, "H": 4, "W": 4}, pipeline="wrong-constant"
+            )
+
+
+class TestRequests:
+    def test_wrong_ways(self, model: Path, tmp_path: Path) -> None:
+        for wrong in ({"prove": "maybe"}, {"prove_budget": 0.0}):
+            with pytest.raises(InputError):
+                onnx_bridge.convert(model, tmp_path / "out", **wrong)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("level", "asked", "wanted", "enough"),
+        [
+            (Proof.NONE, "never", "never", True),
+            (Proof.NONE, "never", "auto", False),
+            (Proof.NONE, "auto", "auto", True),
+            (Proof.WITNESS, "auto", "always", False),
+            (Proof.RUN, "auto", "always", True),
+            (Proof.NONE, "always", "always", True),
+            (Proof.RUN, "always", "never", True),
+        ],
+    )
+    def test_which_bundles_are_proven_enough(self, level: Proof, asked: str, wanted: str, enough: bool) -> None:
+        assert BundleProof(level).satisfies(asked, wanted) is enough
+
+    def test_several_are_as_weak_as_the_weakest(self) -> None:
+        strong = BundleProof(Proof.RUN, "compared", 1e-6, 1, 2.0)
+        weak = BundleProof(Proof.WITNESS, "by a witness", 1e-7, 1, 1.0, "too large")
+        both = together({"a": strong, "b": weak})
+        assert (both.level, both.error, both.samples, both.seconds) == (Proof.WITNESS, 1e-6, 2, 3.0)
+        assert "b" in both.unproven
+        assert together({"a": strong}).level is Proof.RUN
+
+    def test_buckets_share_the_budget_and_have_one_proof(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        out, buckets = tmp_path / "out", {"H": [8, 16]}
+        rest = {"dims": {"N": 1, "W": 8}, "target": "ref"}
+        made = onnx_bridge.convert_buckets(model, out, buckets, prove="never", **rest)  # type: ignore[arg-type]
+        assert made.proof.level is Proof.NONE
+        made = onnx_bridge.convert_buckets(model, out, buckets, **rest)  # type: ignore[arg-type]
+        assert made.proof.level is Proof.RUN
+        assert [each.proof.level for each in made.bundles] == [Proof.RUN, Proof.RUN]
+        before = (out / "H=8/manifest.json").read_text()
+        onnx_bridge.convert_buckets(model, out, buckets, prove="never", **rest)  # type: ignore[arg-type]
+        assert (out / "H=8/manifest.json").read_text() == before, "what is proven more is kept"
+
+    def test_a_manifest_without_a_proof_is_damaged(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims={"N": 1, "H": 4, "W": 4})
+        values = bundle.manifest.to_json()
+        with pytest.raises(InputError):
+            Manifest.parse(json.dumps({**values, "proof": {"level": "magic"}}), "there")
+        changed = replace(bundle.manifest, proof=replace(bundle.proof, seconds=1.0))
+        assert Manifest.parse(json.dumps(changed.to_json()), "there") == changed
