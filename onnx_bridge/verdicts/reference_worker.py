@@ -25,7 +25,11 @@ _MEMORY = 4 << 30
 
 
 class NoReference(Exception):
-    """The reference does not run a model; the text says why."""
+    """The reference does not run a model; the text says why, `is_limit` whether it exceeded a limit."""
+
+    def __init__(self, why: str, *, is_limit: bool = False) -> None:
+        super().__init__(why)
+        self.is_limit = is_limit
 
 
 class ReferenceWorker:
@@ -73,6 +77,7 @@ class ReferenceWorker:
         samples: Sequence[Mapping[str, Value]],
         *,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        by_onnx: bool = False,
         timeout: float | None = None,
         memory: int | None = None,
     ) -> list[dict[str, Value]]:
@@ -82,15 +87,16 @@ class ReferenceWorker:
             path: the model.
             samples: inputs by name.
             shapes: of inputs, instead of those that the model declares (`onnx_bridge.model.resized`).
+            by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
             timeout: seconds.
             memory: bytes of anonymous memory.
 
         Raises:
-            NoReference: ONNX Runtime refuses the model or a sample, or a limit was exceeded.
+            NoReference: it refuses the model or a sample, or a limit was exceeded.
         """
         entries, arrays = value_messages.pack(samples)
         sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
-        request = {"path": str(path), "shapes": sizes, "samples": entries}
+        request = {"path": str(path), "shapes": sizes, "by_onnx": by_onnx, "samples": entries}
         with self._lock:
             self.launch()
             assert self._process is not None
@@ -98,7 +104,8 @@ class ReferenceWorker:
                 answer, outputs = self._process.exchange(request, arrays, timeout=timeout, memory=memory)
             except ChildFailure as failure:
                 self.close()
-                raise NoReference(_why(failure.reason, timeout, memory)) from None
+                limited = failure.reason is not Reason.DIED
+                raise NoReference(_why(failure.reason, timeout, memory), is_limit=limited) from None
             except BaseException:  # also Ctrl-C, as above
                 self.close()
                 raise

@@ -27,6 +27,7 @@ from onnx_bridge.conversion.proving.comparison import (
     SAMPLES,
     Agreement,
     Original,
+    TooLarge,
     Unprovable,
     compare_with_reference,
 )
@@ -106,12 +107,11 @@ class _Prover:
     def proof(self) -> BundleProof:
         try:
             self._check_determined()
+            return self._at_real_size()
+        except TooLarge as why:
+            real = str(why)
         except Unprovable as why:
             return BundleProof(unproven=str(why))
-        try:
-            return self._at_real_size()
-        except Unprovable as why:
-            real = str(why)
         try:
             return replace(self._by_witness(), unproven=real)
         except Unprovable as why:
@@ -128,7 +128,7 @@ class _Prover:
         budget = self.request.prove_budget
         unlimited = self.request.prove == "always" or self.plan.target == "gpu"
         if seconds > budget and not unlimited:
-            raise Unprovable(f"a run would take about {seconds:.3g} s, and the budget is {budget:g} s")
+            raise TooLarge(f"a run would take about {seconds:.3g} s, and the budget is {budget:g} s")
         if seconds > 1:
             self.plan.stopwatch.progress(f"comparing with the reference at real size, about {seconds:.3g} s")
         original = Original(self._path, self._model, self.request.freeze, samples=self.samples)
