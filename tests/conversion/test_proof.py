@@ -19,6 +19,7 @@ from onnx_bridge.bundle.proof import BundleProof, together
 from onnx_bridge.cli import main
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.base import Context, Exactness, Pass, Proof, Result, Rewrite
 
@@ -56,7 +57,7 @@ class TestLevels:
         assert proof.error < 1e-5
         assert bundle.manifest.timings[Stage.PROVE] > 0
         written = json.loads((tmp_path / "out/manifest.json").read_text())["proof"]
-        assert BundleProof.from_json(written) == proof == onnx_bridge.load(tmp_path / "out").proof
+        assert read_as(BundleProof, written) == proof == onnx_bridge.load(tmp_path / "out").proof
 
     def test_a_larger_one_by_smaller_sizes_of_its_open_dimensions(
         self, runtime: Runtime, model: Path, tmp_path: Path
