@@ -12,6 +12,7 @@ something only if it is converted by the same decisions (`onnx_bridge.conversion
 from __future__ import annotations
 
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,8 +80,8 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
     if plan.request.prove == "never":
         return replace(manifest, proof=BundleProof(unproven="it was not asked for"))
     started = time.perf_counter()
-    with plan.stopwatch(Stage.PROVE):
-        proof = _Prover(compiled, manifest, samples).proof()
+    with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
+        proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
     return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4)))
 
 
@@ -95,6 +96,7 @@ class _Prover:
     compiled: Compiled
     manifest: Manifest
     samples: Sequence[Sample]
+    scratch: Path
 
     @property
     def plan(self) -> Plan:
@@ -182,7 +184,7 @@ class _Prover:
 
         source, request = self._witness_source(witness), self._witness_request(witness, deadline)
         try:
-            with resolve(source, plan.folder / "witness", request, progress) as small:
+            with resolve(source, self.scratch / "witness", request, progress) as small:
                 compiled = partition_and_compile(clean(small))
                 difference = different_decision(
                     *((each.cleaned.model, each.partitioned) for each in (self.compiled, compiled))
@@ -278,10 +280,9 @@ class _Prover:
         given = self.plan.source.given
         if not isinstance(given, ir.Model):
             return Path(given)
-        folder = self.plan.folder / "original"
-        folder.mkdir()
-        models.save(given, folder / "model.onnx")
-        return folder / "model.onnx"
+        path = self.scratch / "original.onnx"
+        models.save(given, path)
+        return path
 
 
 @dataclass(frozen=True)
