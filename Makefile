@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo differential lint format bench clean
+.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo realsize differential lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
+	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
@@ -64,6 +65,10 @@ zoo: setup
 
 differential: setup
 	@$(BIN)/python -m fixtures.differential.run
+
+# SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks that are mostly matrix products.
+realsize: setup
+	@$(BIN)/python -m fixtures.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
