@@ -17,7 +17,7 @@ from passes.core import graphs
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.inference import SMALL, infer_node
-from passes.core.matching import is_plain
+from passes.core.matching import is_op, is_plain
 
 _INDEXED = {
     "Gather": 1,
@@ -114,7 +114,7 @@ class Body:
             value.name = names.value(f"{prefix}/{old.name}") if old.name else ""
         self._infer(node, copied)
         new.update(zip(node.outputs, copied.outputs, strict=True))
-        if copied.op_type in ("Shape", "Size") and self._fold_shape(copied, new):
+        if is_op(copied, "Shape", "Size") and self._fold_shape(copied, new):
             return
         if computed and not all(_is_small(value, self.edit.scope) for value in copied.outputs):
             self._evaluate_pending([value for value in inputs if value is not None], new)

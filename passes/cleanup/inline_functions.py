@@ -5,7 +5,8 @@
 A name ``inner`` of a function becomes ``call/inner``, with the name of the calling node. Functions that are no longer
 called are removed.
 
-Skips: a function whose operators have another meaning in the opset of the model.
+Skips: a function whose operators have another meaning in the opset of the model, and one that has the name and the
+domain of a standard operator.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
         return f"it is given {len(call.inputs)} inputs, and its function takes {len(function.inputs)}"
     if len(call.outputs) > len(function.outputs):
         return f"it has {len(call.outputs)} outputs, and its function {len(function.outputs)}"
+    if call.domain in ("", "ai.onnx.ml") and _is_defined(call, scope.opset(call.domain)):
+        return "ONNX leaves it to runtimes whether they run the standard operator of this name, as ONNX Runtime does"
     inner = Scope(scope.model, function.graph, function)
     for node in inner.nodes():
         if node.op_identifier() in scope.model.functions or node.domain not in scope.opset_imports:
@@ -119,6 +122,11 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
             domain = node.domain or "ai.onnx"
             return f"its function uses {node.op_type} of {domain} {there}, which is another in {domain} {here}"
     return None
+
+
+def _is_defined(node: ir.Node, version: int) -> bool:
+    """Whether ONNX defines an operator."""
+    return onnx.defs.has(node.op_type, version, node.domain)
 
 
 def _since(node: ir.Node, version: int) -> int:

@@ -26,6 +26,7 @@ from passes.core import graphs
 from passes.core.base import Context, Exactness, Result, Skip
 from passes.core.edit import Edit
 from passes.core.inference import infer
+from passes.core.matching import is_op
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -97,6 +98,6 @@ def _repeated(scope: graphs.Scope) -> set[ir.Graph]:
     """The graphs that run more than once per run: loop bodies, and graphs nested in them."""
     found: set[ir.Graph] = set()
     for node in scope.nodes():
-        if node.graph in found or node.op_type != "If":
+        if node.graph in found or not is_op(node, "If"):
             found.update(graphs.subgraphs(node))
     return found

@@ -36,6 +36,7 @@ from passes.builders.subgraph_copies import (
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.matching import is_op
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -90,7 +91,7 @@ def _read(node: ir.Node, scope: Scope) -> _Loop | Skip | None:
 def _is_counted(graph: ir.Graph) -> bool:
     """Whether the body passes the condition through, so that only the trip count ends the loop."""
     value: ir.Value | None = graph.outputs[0]
-    while value is not None and (node := value.producer()) is not None and node.op_type == "Identity":
+    while value is not None and (node := value.producer()) is not None and is_op(node, "Identity"):
         value = node.inputs[0]
     return value is graph.inputs[1]
 

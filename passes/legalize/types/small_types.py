@@ -92,7 +92,7 @@ def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
     """A value's dtype, else that of the Cast that produces it."""
     found = scope.dtype(value)
     node = value.producer() if value is not None else None
-    if found is None and node is not None and node.op_type == "Cast":
+    if found is None and node is not None and is_op(node, "Cast"):
         return ir.DataType(node.attributes.get_int("to", 0))
     return found
 
@@ -166,7 +166,7 @@ def _carry_outputs(node: ir.Node, dtype: ir.DataType, edit: Edit, known: dict[ir
 def _is_on_grid(value: ir.Value | None, dtype: ir.DataType, scope: Scope) -> bool:
     """Whether a value is gathered from a table of numbers of a small float, so that a Cast to it changes none."""
     node = value.producer() if value is not None else None
-    table = scope.constant(node.inputs[0]) if node is not None and node.op_type == "Gather" else None
+    table = scope.constant(node.inputs[0]) if node is not None and is_op(node, "Gather") else None
     if table is None or table.dtype != ir.DataType.FLOAT or dtype not in SMALL_FLOATS or table.size > 256:
         return False
     numbers = table.numpy()
