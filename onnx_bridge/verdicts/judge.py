@@ -16,8 +16,7 @@ import numpy as np
 
 from onnx_bridge.core.messages import Array
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.tolerances import DEFAULTS, Tolerance, default_tolerance
+from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
 from passes.core.base import Proof, Status, Verdict
 from passes.target.probe import Probe
@@ -25,9 +24,6 @@ from passes.target.probe import Probe
 _STANDARD = frozenset(("", "ai.onnx.ml"))
 Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]
 """An output as the worker describes it: type, sizes, strides, and the ranges of dynamic sizes."""
-_QUANTIZERS = re.compile("Q[A-Z]|Quantize|Dequantize|DynamicQuantize|.*Integer$")
-_FLOAT32 = Tolerance(1e-4, 1e-5)
-"""For one node, of which each result is a short computation; `DEFAULTS` allow for a whole network."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +108,16 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
         }
         if unordered is not None:
             wanted, actual = (_sorted(each, unordered) for each in (wanted, actual))
-        tolerances = {name: _tolerance(request.probe, array) for name, array in wanted.items()}
-        for index, output in enumerate(compare(actual, wanted, tolerances).outputs):
-            if output.max_abs is not None:
-                errors.append(output.max_abs)
-            if output.reason is not None:
-                reasons.append(f"output {index}: {output.reason}")
-    error = max(errors, default=None)
+        for index, (name, array) in enumerate(wanted.items()):
+            reason, error = node_tolerance(request.probe, array).reason(actual[name], array)
+            if error is not None:
+                errors.append(error)
+            if reason is not None:
+                reasons.append(f"output {index}: {reason}")
+    worst = max(errors, default=None)
     if reasons:
-        return Verdict(Status.WRONG, reasons[0], error, Proof.RUN)
-    return Verdict(Status.OK, error=error, proof=Proof.RUN)
+        return Verdict(Status.WRONG, reasons[0], worst, Proof.RUN)
+    return Verdict(Status.OK, error=worst, proof=Proof.RUN)
 
 
 def _sorted(arrays: Mapping[str, Array], axis: int) -> dict[str, Array]:
@@ -130,22 +126,6 @@ def _sorted(arrays: Mapping[str, Array], axis: int) -> dict[str, Array]:
 
 def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np.dtype[Any]]) -> Any:
     return actual.reshape(()) if expected.shape == () and actual.shape == (1,) else actual
-
-
-def _tolerance(probe: Probe, expected: np.ndarray[Any, np.dtype[Any]]) -> Tolerance:
-    """The tolerance for the rounding errors of one node."""
-    tolerance = default_tolerance(expected)
-    if expected.dtype.name == "float32":
-        largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-        tolerance = Tolerance(_FLOAT32.rtol, max(DEFAULTS["float32"][1], min(1.0, largest) * _FLOAT32.atol))
-    if any(_QUANTIZERS.match(name) for _, name in probe.operators):
-        if expected.dtype.kind in "iu" and expected.dtype.itemsize == 1:
-            return Tolerance(0.0, 1.0)  # halfway between two steps, both are right
-        if "float" in expected.dtype.name:
-            values = expected.astype(np.float64)
-            largest = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
-            return Tolerance(tolerance.rtol, max(tolerance.atol, largest / 64))
-    return tolerance
 
 
 def _crash(status: int, printed: str) -> str:

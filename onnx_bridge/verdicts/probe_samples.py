@@ -1,4 +1,4 @@
-"""Inputs for probes: an ordinary sample, and one of edge cases that the specification of the operators allows.
+"""Inputs for probes: an ordinary sample, and some of edge cases that the specification of the operators allows.
 
 Edge cases are negative indices, zeros, halves, negative and larger numbers. Where ONNX leaves a result undefined,
 samples avoid it: the indices of a scatter are distinct, and what is cast to an unsigned dtype is not negative.
@@ -18,8 +18,10 @@ from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
-_SPECIAL = (np.inf, -np.inf, np.nan, 70000.0, -1e39)
-"""Values that a cast between floats keeps, or turns into an infinity."""
+_SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 3.397e38, -1e39)
+"""Values that a cast between floats keeps, or turns into an infinity, and those next to them."""
+_TIES = (1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 1.0625, 1.1875, 1.125, 1.375, 3e-6, 2**-25, 3 * 2**-25)
+"""Halfway between two numbers of float16, bfloat16, and floats of 8 bits; subnormal numbers of float16."""
 _EXPONENTIAL = (
     "Celu",
     "Elu",
@@ -38,6 +40,9 @@ _EXPONENTIAL = (
 _LARGE = (20.0, -20.0, 95.0, -95.0)
 _ATTENTION = ("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention")
 """Operators with exponentials of products: a product of 60 in 16 bits has an error of 0.03, its exponential of 3 %."""
+_WHOLE = (2.0**24 + 2, 2.0**31, -(2.0**33), 1e15, -1e20)
+"""Numbers that are whole, to be rounded; those in the range of no integer too."""
+_ROUNDING = ("Ceil", "Floor", "Round")
 _INTEGERS = (0, 1, -1, 2, -2, 3, -5, 7, 100, -100, 2**24 + 1, -(2**24) - 1)
 _INDEXED_SINCE = {
     ("Gather", 1): 11,
@@ -50,12 +55,22 @@ _INDEXED_SINCE = {
 """Inputs that are indices, and the opset since which they may be negative."""
 _SCALE = Uniform(0.01, 0.1)
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
-_PARTIAL = ("Pow", "BitShift", "Cast", "CastLike")
+_CASTS = ("Cast", "CastLike")
+_DIVISIONS = ("Div", "Mod")
+"""Operators whose integer divisors are drawn from a range without zero."""
+_MOST = 8
+"""The most samples of edge cases."""
+_GROWING = ("ReduceLogSumExp", "ReduceSumSquare")
+"""Operators whose results overflow for large integers."""
+_PARTIAL = ("Pow", "BitShift", "ReduceProd")
 """Operators whose results for most integers overflow or are undefined."""
 
 
 def samples(model: ir.Model) -> list[dict[str, Array]]:
-    """One or two samples for a probe, whose inputs are tensors; deterministic."""
+    """An ordinary sample for a probe, whose inputs are tensors, and those of edge cases; deterministic.
+
+    There are as many of the latter as it takes for every number to occur in small inputs, at most `_MOST`.
+    """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     wanted = [
         replace(spec, role=_SCALE) if spec.dtype.kind == "f" and _is_scale(value) else spec
@@ -63,18 +78,21 @@ def samples(model: ir.Model) -> list[dict[str, Array]]:
     ]
     (drawn,) = generate(wanted)
     ordinary = {name: array for name, array in drawn.items() if isinstance(array, np.ndarray)}
-    edge: dict[str, Array] = {}
-    for spec, value in zip(wanted, values, strict=True):
+    edges: dict[str, list[Array]] = {}
+    for place, (spec, value) in enumerate(zip(wanted, values, strict=True)):
         array = ordinary[spec.name]
         for scatter in _uses(value, _SCATTERS, 1):
             array = _distinct(scatter, array)
         ordinary[spec.name] = array
-        edge[spec.name] = _edge(value, spec, array, model.opset_imports.get("", 1))
+        edges[spec.name] = _edges(value, spec, array, place, model.opset_imports.get("", 1))
+    found = [ordinary]
+    if any(array is not ordinary[name] for name, arrays in edges.items() for array in arrays):
+        count = max(map(len, edges.values()))
+        found += [{name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in range(count)]
     if _casts_to_unsigned(model):
-        for sample in (ordinary, edge):
+        for sample in found:
             sample |= {name: np.abs(array) for name, array in sample.items() if _is_float(array)}
-    same = all(array is ordinary[name] for name, array in edge.items())
-    return [ordinary] if same else [ordinary, edge]
+    return found
 
 
 def _is_scale(value: ir.Value) -> bool:
@@ -82,31 +100,70 @@ def _is_scale(value: ir.Value) -> bool:
     return any(node.op_type.startswith(("QLinear", "QGemm")) for node, _ in value.uses())
 
 
-def _edge(value: ir.Value, spec: TensorSpec, array: Array, opset: int) -> Array:
+def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:
+    """The edge cases of an input.
+
+    Args:
+        value: the input.
+        spec: its description.
+        array: its ordinary sample, which is returned if there are none.
+        place: its index among the inputs: two inputs have the same numbers in another order.
+        opset: of the standard operators.
+    """
     match spec.role:
+        case IntegerRange() if _only_used_by(value, _DIVISIONS):
+            return _spread([each for each in _integers(array) if each], array, place)
         case IntegerRange():
             for node, index in value.uses():
                 since = _INDEXED_SINCE.get((node.op_type, index))
                 extent = _extent(node, index) if since is not None and opset >= since else None
                 if extent is not None:
-                    return (array - extent).astype(array.dtype)
+                    return [(array - extent).astype(array.dtype)]
         case Data() if _is_float(array) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
             if array.dtype.itemsize == 2 and next(_uses(value, _ATTENTION), None):
-                return _spread([each for each in _FLOATS if abs(each) <= 1], array)
-            more = _SPECIAL if _casts_to_float(value) else _LARGE if next(_uses(value, _EXPONENTIAL), None) else ()
-            return _spread((*_FLOATS[:4], *more, *_FLOATS[4:]), array)
+                return _spread([each for each in _FLOATS if abs(each) <= 1], array, place)
+            return _spread((*_FLOATS[:4], *_further(value), *_FLOATS[4:]), array, place)
         case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)
-            return _spread([each for each in _INTEGERS if limits.min <= each <= limits.max], array)
-    return array
+            ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) else ()
+            most = 100 if next(_uses(value, _GROWING), None) else limits.max
+            return _spread([*ends, *(each for each in _integers(array) if abs(each) <= most)], array, place)
+    return [array]
 
 
-def _spread(numbers: Sequence[float], like: Array) -> Array:
-    """An array of the numbers in an order that repeats along no axis."""
-    places = np.random.default_rng(like.size).integers(0, len(numbers), like.size)
-    places[: len(numbers)] = np.arange(len(numbers))[: like.size]
-    with np.errstate(over="ignore"):  # too large for the dtype is infinity
-        return np.asarray(numbers)[places].reshape(like.shape).astype(like.dtype)
+def _integers(like: Array) -> list[int]:
+    """The integers among the edge cases that a dtype has."""
+    limits = np.iinfo(like.dtype)
+    return [each for each in _INTEGERS if limits.min <= each <= limits.max]
+
+
+def _further(value: ir.Value) -> Sequence[float]:
+    """The numbers besides `_FLOATS` that an operator may take for others."""
+    if _casts_to_float(value):
+        return (*_SPECIAL, *_TIES)
+    if _only_used_by(value, _ROUNDING):
+        return _WHOLE
+    return _LARGE if next(_uses(value, _EXPONENTIAL), None) else ()
+
+
+def _only_used_by(value: ir.Value, operators: Sequence[str]) -> bool:
+    return all(node.op_type in operators for node, _ in value.uses())
+
+
+def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
+    """Arrays in which the numbers occur, in an order that repeats along no axis and depends on ``place``."""
+    draw = np.random.default_rng((like.size, place))
+    choices = np.asarray(numbers)
+    if place:
+        draw.shuffle(choices)
+    found = []
+    for start in range(0, min(len(choices), max(like.size, 1) * _MOST), max(like.size, 1)):
+        places = draw.integers(0, len(choices), like.size)
+        given = np.arange(start, len(choices))[: like.size]
+        places[: len(given)] = given
+        with np.errstate(over="ignore", invalid="ignore"):  # too large for the dtype is infinity, or NaN
+            found.append(choices[places].reshape(like.shape).astype(like.dtype))
+    return found
 
 
 def _is_float(array: Array) -> bool:
@@ -162,10 +219,7 @@ def _distinct(scatter: ir.Node, indices: Array) -> Array:
 
 def _casts_to_float(value: ir.Value) -> bool:
     """Whether all uses of a value are casts to floats."""
-    made = [
-        node.outputs[0].dtype if index == 0 and node.op_type in ("Cast", "CastLike") else None
-        for node, index in value.uses()
-    ]
+    made = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
     return all(dtype is not None and dtype.is_floating_point() for dtype in made)
 
 

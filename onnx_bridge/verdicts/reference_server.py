@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onnx_bridge.core import value_messages
@@ -63,10 +65,9 @@ def _named(evaluator: ReferenceEvaluator, outputs: Sequence[Any]) -> dict[str, A
 
 
 def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
-    """By ONNX Runtime where it takes the model, else by ONNX's evaluator."""
-    try:
-        reference = Reference(model)
-    except InputError:
+    """By ONNX Runtime where it takes the model, or emulates its bfloat16, else by ONNX's evaluator."""
+    reference = _reference(model)
+    if reference is None:
         return _evaluate_by_onnx(model, samples)
     found: list[Values | None] = []
     for sample in samples:
@@ -77,16 +78,35 @@ def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
     return found
 
 
+def _reference(model: bytes) -> Reference | None:
+    """ONNX Runtime with a model, which is changed only if it does not take it; None if it does not take that either."""
+    for form in (lambda: model, lambda: ir.from_proto(onnx.ModelProto.FromString(model))):
+        with contextlib.suppress(InputError):
+            return Reference(form())
+    return None
+
+
 def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
     found: list[Values | None] = []
     try:
-        evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(model))
+        proto = onnx.ModelProto.FromString(model)
+        evaluator = ReferenceEvaluator(proto)
         for sample in samples:
-            outputs = evaluator.run(None, dict(sample))
-            found.append(_numeric(dict(zip(evaluator.output_names, outputs, strict=True))))
+            arrays = _numeric(dict(zip(evaluator.output_names, evaluator.run(None, dict(sample)), strict=True)))
+            found.append(None if arrays is None else _as_declared(arrays, proto))
     except Exception:  # it raises whatever numpy and its own operators raise
         found += [None] * (len(samples) - len(found))
     return found
+
+
+def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
+    """The outputs in the dtypes that the model declares: numpy makes float64 of float32 and int64."""
+    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in declared.items() if kind}
+    return {
+        name: array.astype(dtypes.get(name, array.dtype)) if array.dtype == np.float64 else array
+        for name, array in outputs.items()
+    }
 
 
 def _numeric(outputs: Mapping[str, Any]) -> Values | None:

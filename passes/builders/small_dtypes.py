@@ -96,6 +96,37 @@ def round_to_small_float(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturat
     return edit.op("Where", [edit.op("IsNaN", [x]), x, y])
 
 
+def round_to_half(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Round float32 numbers to float16 or bfloat16, half to even; the result is float32.
+
+    The sum of x and z = x·2^−k has no place for the last k bits of z, so it rounds them off; k is 13 or 16. Then
+    (x + z) − ((x + z) − z) is z rounded to the bits that remain (Veltkamp's splitting). Products with powers of two are
+    exact, so contraction into fused multiply-adds changes nothing.
+
+    Numbers that overflow, infinities and NaN give any result. bfloat16 numbers from 2^−125 to 2^−110 may be rounded
+    twice, once half to even in the subnormals of float32.
+
+    Args:
+        edit: receives the new nodes.
+        x: float32.
+        dtype: float16 or bfloat16.
+    """
+    number = ir.DataType.FLOAT
+    info, bits = float_info(dtype), float_info(number).nmant
+    shift = 2.0 ** (bits - info.nmant)
+    z = edit.op("Mul", [x, scalar(edit, 1 / shift, number)])
+    total = edit.op("Add", [x, z])
+    rounded = edit.op("Sub", [total, edit.op("Sub", [total, z])])
+    y = edit.op("Mul", [rounded, scalar(edit, shift, number)])
+    least = float(info.smallest_normal)
+    if least == float_info(number).smallest_normal:  # the subnormals of float32 have rounded them
+        return y
+    unit = least * 2.0**-info.nmant
+    steps = edit.op("Round", [edit.op("Mul", [x, scalar(edit, 1 / unit, number)])])
+    small = edit.op("Less", [edit.op("Abs", [x]), scalar(edit, least, number)])
+    return edit.op("Where", [small, edit.op("Mul", [steps, scalar(edit, unit, number)]), y])
+
+
 def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.Value:
     """Round float32 numbers to float8e8m0, whose values are the powers of two from 2^−127 to 2^127, and NaN.
 

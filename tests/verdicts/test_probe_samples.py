@@ -10,7 +10,7 @@ from tests.passes.helpers import tiny
 
 def test_scatter_indices_are_distinct_and_also_negative() -> None:
     model = tiny("(float[4,3] x, int64[3,2] i, float[3] u) => (float[4,3] y) { y = ScatterND(x, i, u) }")
-    ordinary, edge = samples(model)
+    ordinary, edge, *_ = samples(model)
     assert len({tuple(row) for row in ordinary["i"]}) == 3 and (ordinary["i"] >= 0).all()
     np.testing.assert_array_equal(edge["i"], ordinary["i"] - [4, 3])
 
@@ -32,3 +32,28 @@ def test_attention_scores_in_16_bits_are_small() -> None:
 def test_nothing_negative_is_cast_to_an_unsigned_dtype() -> None:
     for sample in samples(tiny("(float[8,8] x) => (uint8[8,8] y) { y = Cast<to=2>(x) }")):
         assert (sample["x"] >= 0).all()
+
+
+def test_every_edge_value_occurs_in_small_inputs() -> None:
+    ordinary, *edges = samples(tiny("(float[1] x) => (bfloat16[1] y) { y = Cast<to=16>(x) }"))
+    assert ordinary["x"].shape == (1,) and len(edges) == 8
+    text = "(float[6] x) => (bfloat16[6] y) { y = Cast<to=16>(x) }"
+    found = np.concatenate([edge["x"] for edge in samples(tiny(text))[1:]])
+    assert {1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf, -np.inf, 0.5, -10.0} <= set(found.tolist())
+    assert np.isnan(found).any() and np.signbit(found[found == 0]).any()
+
+
+def test_inputs_of_one_shape_differ() -> None:
+    _, edge = samples(tiny("(int32[8,8] x, int32[8,8] y) => (bool[8,8] z) { z = Less(x, y) }"))
+    assert (edge["x"] < edge["y"]).any() and (edge["x"] == edge["y"]).any() and (edge["x"] > edge["y"]).any()
+
+
+def test_integers_are_not_divided_by_zero() -> None:
+    for sample in samples(tiny("(int32[8,8] x, int32[8,8] y) => (int32[8,8] z) { z = Mod(x, y) }")):
+        assert sample["y"].all()
+    assert {-5, 3} <= set(sample["y"].ravel().tolist())
+
+
+def test_casts_of_integers_get_the_ends_of_their_range() -> None:
+    _, edge = samples(tiny("(int32[64] x) => (float[64] y) { y = Cast<to=1>(x) }"))
+    assert {-(2**31), 2**31 - 1} <= set(edge["x"].tolist())

@@ -1,14 +1,15 @@
 """Rewrite casts that a runtime computes wrongly for numbers out of range, infinities, and narrow dtypes.
 
     Cast(x → float)   →  Where(x > L, +∞, Where(x < −L, −∞, Cast(x)))      L: the largest x that stays finite
+    Cast(x → float16) →  the same with Cast(r(x)), r: half to even         also bfloat16; because a runtime cuts off
     Cast(x → bool)    →  ¬(x = 0)                                          so that .5, −1 and NaN are true
     Cast(x → uint8)   →  Cast(Cast(x → int64) → uint8)                     from floats, to integers below 64 bits
     Cast(x → int4)    →  Cast(low bits of x → int4)                        because int4 has four bits, not eight
     Cast(x → float8)  →  Cast(round(x / u)·u → float8)                     saturating according to the attribute
 
 A runtime that saturates returns the largest number for an infinity. The replacements are equivalent for all numbers
-that are cast correctly. ONNX does not define casts of floats that are out of an integer's range; like ONNX Runtime,
-they keep the low bits.
+that are cast correctly, and where a target rounds itself: it casts exactly what is rounded already. ONNX does not
+define casts of floats that are out of an integer's range; like ONNX Runtime, they keep the low bits.
 
 Skips: unknown dtypes; strings.
 """
@@ -23,8 +24,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import scalar
-from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, to_small
+from passes.builders.arithmetic import HALVES
+from passes.builders.operators import cast, scalar
+from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, round_to_half, to_small
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -89,19 +91,48 @@ class CastOverflowToInfinity(_CastRule):
     exactness = Exactness.BITWISE
 
     def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
-        """Numbers to floats, if some are out of range."""
-        numbers = source not in SMALL and (source.is_integer() or source in _WIDE_FLOATS)
-        return numbers and target in _WIDE_FLOATS and source != target and any(_edges(source, target))
+        """Numbers to floats of 32 or 64 bits, if some are out of range."""
+        wide = _is_number(source) and target in _WIDE_FLOATS and target not in HALVES
+        return wide and source != target and any(_edges(source, target))
 
     def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
-        """The Cast, with the results beyond the last safe numbers replaced."""
-        x, source, target = match.node.inputs[0], match.source, match.target
-        y = edit.op("Cast", [x], {"to": target.value})
-        for operator, edge in zip(("Greater", "Less"), _edges(source, target), strict=True):
-            if edge is not None:
-                last, beyond = edge
-                y = edit.op("Where", [edit.op(operator, [x, edit.constant(last)]), edit.constant(beyond), y])
-        return [y]
+        x = match.node.inputs[0]
+        assert x is not None
+        y = edit.op("Cast", [x], {"to": match.target.value})
+        return [_with_infinities(edit, x, y, match.source, match.target)]
+
+
+@dataclass(frozen=True)
+class CastToHalf(_CastRule):
+    """Round to float16 and bfloat16 in float32 before the Cast, which then changes no number."""
+
+    name = "cast-to-half"
+    exactness = Exactness.BITWISE
+
+    def applies(self, source: ir.DataType, target: ir.DataType) -> bool:
+        return target in HALVES and _is_number(source) and source != target
+
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
+        """The Cast by way of float32, as in ONNX Runtime, whatever the source."""
+        x = match.node.inputs[0]
+        assert x is not None
+        x = cast(edit, x, ir.DataType.FLOAT, match.source)
+        y = edit.op("Cast", [round_to_half(edit, x, match.target)], {"to": match.target.value})
+        return [_with_infinities(edit, x, y, ir.DataType.FLOAT, match.target)]
+
+
+def _is_number(dtype: ir.DataType) -> bool:
+    """Whether it is an integer of at least 8 or a float of at least 16 bits."""
+    return dtype not in SMALL and (dtype.is_integer() or dtype in _WIDE_FLOATS)
+
+
+def _with_infinities(edit: Edit, x: ir.Value, y: ir.Value, source: ir.DataType, target: ir.DataType) -> ir.Value:
+    """``y``, the Cast of ``x``, with the results for numbers beyond the last safe ones replaced."""
+    for operator, edge in zip(("Greater", "Less"), _edges(source, target), strict=True):
+        if edge is not None:
+            last, beyond = edge
+            y = edit.op("Where", [edit.op(operator, [x, edit.constant(last)]), edit.constant(beyond), y])
+    return y
 
 
 def _edges(source: ir.DataType, target: ir.DataType) -> list[tuple[np.ndarray, np.ndarray] | None]:
@@ -207,4 +238,5 @@ RULES: tuple[NodeRewrite[Any], ...] = (
     CastThroughFloat(),
     CastByArithmetic(),
     CastOverflowToInfinity(),
+    CastToHalf(),
 )

@@ -1,0 +1,105 @@
+"""How far the outputs of a probe may be from the reference: as far as ONNX leaves them open, by rounding.
+
+    moves, compares, rounds or casts numbers    exact: there is one right result; likewise QuantizeLinear of float32
+    computes each number from a few             a rounding of the number, and of intermediate numbers of at most 1
+    adds many numbers                           the same, of intermediate numbers up to the largest of the output
+    rounds to the steps of a scale              the same, but for some elements that are a step away
+    anything else, and several nodes together   `default_tolerance`
+
+Half a unit in the last place would do for 16-bit floats that are rounded once. Targets cut off instead, which costs one
+unit, and round an intermediate number or two. A sum that is kept in 16 bits loses a unit with each term, and exceeds
+this. Where the reference and a target round a scale differently, an element halfway between two steps has either.
+
+What replaces a node is held to the tolerance of that node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Array
+from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.tolerances import EXACT, ONE_STEP, Tolerance, default_tolerance, is_float, largest
+from passes.target.probe import Probe
+
+_MOVING_OR_ROUNDING = """
+Abs BitCast Cast CastLike Ceil CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike
+Flatten Floor Gather GatherElements GatherND GlobalMaxPool Hardmax Identity Max MaxPool MaxUnpool Min Neg OneHot Pad
+ReduceMax ReduceMin Relu Reshape ReverseSequence Round Shape Sign Size Slice SpaceToDepth Split Squeeze Tile TopK
+Transpose Trilu Unique Unsqueeze Where
+"""
+_FROM_FEW = """
+Acos Acosh Add Asin Asinh Atan Atanh Celu Cos Cosh DequantizeLinear Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu
+Log Mish Mod Mul PRelu Pow Range Reciprocal Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt Sub Swish Tan Tanh
+ThresholdedRelu
+"""
+_FROM_MANY = """
+AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool InstanceNormalization
+LayerNormalization LogSoftmax LpNormalization MatMul Mean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean
+ReduceSum ReduceSumSquare Resize RMSNormalization Softmax Sum Upsample
+"""
+_EXACT, _SUMS = frozenset(_MOVING_OR_ROUNDING.split()), frozenset(_FROM_MANY.split())
+_ROUNDED = _SUMS | frozenset(_FROM_FEW.split())
+_QUANTIZERS = re.compile("Q[A-Z]|Quantize|DynamicQuantize")
+_SHARES = {"float16": (2**-9, 3 * 2**-10), "bfloat16": (2**-6, 3 * 2**-7), "float32": (1e-4, 1e-5)}
+"""By dtype: the error as a share of the element, and of the largest intermediate number."""
+_NOISE = 2e-7
+"""The least absolute part of a tolerance of floats."""
+_FEW = 1 / 8
+"""The share of the elements that may be a step away; a quantizer that cuts off is a step away in half of them."""
+
+
+@dataclass(frozen=True)
+class NodeTolerance:
+    """The tolerance of an output.
+
+    Attributes:
+        tolerance: of its elements.
+        step: of the few that are rounded to another step; None where there are no steps.
+    """
+
+    tolerance: Tolerance
+    step: Tolerance | None = None
+
+    def reason(self, actual: Array, expected: Array) -> tuple[str | None, float | None]:
+        """How an output differs, None if it agrees; and its largest absolute error."""
+        (found,) = compare({"": actual}, {"": expected}, {"": self.tolerance}).outputs
+        if self.step is not None and 0 < found.mismatched <= max(1, _FEW * found.elements):
+            (found,) = compare({"": actual}, {"": expected}, {"": self.step}).outputs
+        return found.reason, found.max_abs
+
+
+def node_tolerance(probe: Probe, expected: Array) -> NodeTolerance:
+    """The tolerance of an output of a probe that should be ``expected``."""
+    judged = probe.replaces or probe
+    standard = all(domain == "" for domain, _ in judged.operators)
+    names = {name for _, name in judged.operators}
+    if standard and (names <= _EXACT or (names == {"QuantizeLinear"} and _divides_in_float32(judged))):
+        return NodeTolerance(EXACT)
+    known = names if standard and names <= _ROUNDED and len(judged.nodes) == 1 else frozenset[str]()
+    tolerance = _rounding(expected, known)
+    if not any(_QUANTIZERS.match(name) for name in names):
+        return NodeTolerance(tolerance)
+    if expected.dtype.kind in "iu":
+        return NodeTolerance(tolerance, ONE_STEP if expected.dtype.itemsize == 1 else None)
+    step = max(tolerance.atol, largest(expected) / 64) if is_float(expected.dtype) else 0.0
+    return NodeTolerance(tolerance, Tolerance(tolerance.rtol, step))
+
+
+def _rounding(expected: Array, names: Collection[str]) -> Tolerance:
+    """The tolerance of an operator that rounds, or, without names, of one of unknown precision."""
+    dtype = expected.dtype.name
+    if dtype not in _SHARES or (dtype != "float32" and not names):
+        return default_tolerance(expected)
+    share, of_largest = _SHARES[dtype]
+    top = largest(expected)
+    return Tolerance(share, max(_NOISE, of_largest * (min(1.0, top) if _SUMS.isdisjoint(names) else top)))
+
+
+def _divides_in_float32(probe: Probe) -> bool:
+    """Whether all floats of a QuantizeLinear are float32; ONNX divides in the dtype of the scale, ORT in float32."""
+    return all(probe.scope.dtype(value) == ir.DataType.FLOAT for node in probe.nodes for value in node.inputs[:2])
