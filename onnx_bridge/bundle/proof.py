@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.core.base import Proof
 
 Prove = Literal["auto", "always", "never"]
@@ -24,7 +25,7 @@ class BundleProof:
         samples: the number of seeded samples.
         seconds: how long it took, the conversion of a witness included.
         unproven: why the bundle was not compared at real size; empty if it was.
-        nodes: the number of kinds of nodes by the level of their verdicts (`passes.core.base.Proof`), where known.
+        nodes: how far the numbers of its nodes on MIGraphX are known, each by itself.
     """
 
     level: Proof = Proof.NONE
@@ -33,13 +34,13 @@ class BundleProof:
     samples: int = 0
     seconds: float = 0.0
     unproven: str = ""
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: ProofCounts = field(default_factory=ProofCounts)
 
     @property
     def line(self) -> str:
         """One line for a summary."""
         if self.level is Proof.NONE:
-            return f"nothing was compared: {self.unproven}"
+            return f"the model as a whole was not compared: {self.unproven}; its nodes: {self.nodes}"
         error = "" if self.error is None else f", largest error {self.error:.3g}"
         why = f"; not at real size: {self.unproven}" if self.unproven else ""
         return f"{self.what}{error}{why}"
@@ -81,4 +82,5 @@ def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
         sum(each.samples for each in proofs.values()),
         round(sum(each.seconds for each in proofs.values()), 4),
         "; ".join(reasons),
+        sum((each.nodes for each in proofs.values()), ProofCounts()),
     )

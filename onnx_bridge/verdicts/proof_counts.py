@@ -33,6 +33,10 @@ class ProofCounts:
         reasons = {each.value: obstacles[each] for each in Obstacle if obstacles[each]}
         return cls(counts[Proof.RUN], counts[Proof.WITNESS], reasons)
 
+    def __add__(self, other: ProofCounts) -> ProofCounts:
+        unproven = dict(Counter(self.unproven) + Counter(other.unproven))
+        return ProofCounts(self.run + other.run, self.witness + other.witness, unproven)
+
     def to_json(self) -> dict[str, Any]:
         """The counts by `Proof`, and those without one by reason."""
         counts = {Proof.RUN: self.run, Proof.WITNESS: self.witness, Proof.NONE: sum(self.unproven.values())}

@@ -20,6 +20,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+import passes
 from onnx_bridge.batch import convert_all as batches
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch import scheduler
@@ -31,6 +32,7 @@ from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.core.base import Proof
 from tests.batch.requests import job
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
@@ -454,3 +456,47 @@ class TestCommandLine:
         assert done.returncode == 0, done.stderr
         assert "parity holds" in done.stdout
         assert (tmp_path / "out/a.mxr").exists()
+
+
+class TestProofs:
+    def test_bundles_are_proven_once_and_kept_if_proven_enough(self, runtime: Runtime, tmp_path: Path) -> None:
+        write(tmp_path / "m.onnx")
+        out = tmp_path / "out"
+
+        def converted(prove: str) -> tuple[str, Any]:
+            (result,) = convert_all([tmp_path / "m.onnx"], out, job(target="ref", prove=prove)).results
+            assert result.proof is not None
+            return result.status, result.proof.level
+
+        assert converted("never") == ("converted", Proof.NONE)
+        assert converted("never") == ("kept", Proof.NONE)
+        assert converted("auto") == ("converted", Proof.RUN)
+        assert converted("never") == ("kept", Proof.RUN)
+        assert converted("always") == ("kept", Proof.RUN)
+
+    def test_a_difference_fails_the_job_until_it_is_not_asked_for(self, runtime: Runtime, tmp_path: Path) -> None:
+        write(tmp_path / "m.onnx")
+        (tmp_path / "mine.py").write_text(
+            "from dataclasses import dataclass\nimport onnx_ir as ir\nfrom passes import register\n"
+            "from passes.core.base import Pass, Result, Rewrite\n"
+            "@register\n@dataclass(frozen=True)\nclass Doubles(Pass):\n    '''A defect.'''\n    name = 'doubles'\n"
+            "    def run(self, model, context):\n        weight = model.graph.initializers['w']\n"
+            "        weight.const_value = ir.tensor(weight.const_value.numpy() * 2, name='w')\n"
+            "        return Result(model, [Rewrite(())])\n"
+        )
+        passes.load_file(tmp_path / "mine.py")
+
+        def convert(prove: str) -> Outcome:
+            request = job(target="ref", pipeline="doubles", prove=prove)
+            return convert_all([tmp_path / "m.onnx"], tmp_path / "out", request, passes=[tmp_path / "mine.py"])
+
+        outcome = convert("auto")
+        assert not outcome.passed
+        (result,) = outcome.results
+        assert result.error is not None
+        assert (result.error.kind, result.error.stage, result.error.exit_code) == ("ParityError", Stage.PROVE, 1)
+        assert not (tmp_path / "out/m/manifest.json").exists()
+        assert statuses(convert("auto")) == {"m": "skipped"}
+        assert statuses(convert("never")) == {"m": "converted"}
+        values = convert("never").to_json()["jobs"][0]["proof"]
+        assert values["level"] == Proof.NONE.value

@@ -21,6 +21,7 @@ from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.core.base import Context, Exactness, Pass, Proof, Result, Rewrite
 
 
@@ -56,6 +57,7 @@ class TestLevels:
         assert proof.error is not None
         assert proof.error < 1e-5
         assert bundle.manifest.timings[Stage.PROVE] > 0
+        assert proof.nodes.run == 2, "the convolution and the Relu"
         written = json.loads((tmp_path / "out/manifest.json").read_text())["proof"]
         assert read_as(BundleProof, written) == proof == onnx_bridge.load(tmp_path / "out").proof
 
@@ -306,11 +308,12 @@ class TestRequests:
         assert BundleProof(level).satisfies(asked, wanted) is enough
 
     def test_several_are_as_weak_as_the_weakest(self) -> None:
-        strong = BundleProof(Proof.RUN, "compared", 1e-6, 1, 2.0)
-        weak = BundleProof(Proof.WITNESS, "by a witness", 1e-7, 1, 1.0, "too large")
+        strong = BundleProof(Proof.RUN, "compared", 1e-6, 1, 2.0, nodes=ProofCounts(run=3))
+        weak = BundleProof(Proof.WITNESS, "by a witness", 1e-7, 1, 1.0, "too large", ProofCounts(1, 2, {"why": 1}))
         both = together({"a": strong, "b": weak})
         assert (both.level, both.error, both.samples, both.seconds) == (Proof.WITNESS, 1e-6, 2, 3.0)
         assert "b" in both.unproven
+        assert both.nodes == ProofCounts(4, 2, {"why": 1})
         assert together({"a": strong}).level is Proof.RUN
 
     def test_buckets_share_the_budget_and_have_one_proof(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.torch.compile_backend import CompiledGraph, compile_graph
 from onnx_bridge.torch.compile_options import BackendOptions
+from passes.cleanup.remove_dead import RemoveDead
+from passes.core.base import Proof, Result, Rewrite
 
 
 class Compiler:
@@ -261,3 +264,36 @@ def test_it_is_registered_and_programs_outlive_the_process(runtime: Runtime, tmp
         (entry,) = (each for each in tmp_path.iterdir() if each.is_dir())
         times.append((entry / "entry.json").stat().st_mtime_ns)
     assert times[0] == times[1]
+
+
+class TestProofs:
+    def test_programs_are_proven_on_the_tensors_of_the_first_call(self, compiler: Compiler) -> None:
+        model = nn.Linear(3, 2).eval()
+        compiled = compiler(model, cache=False)
+        compiled(x := torch.randn(2, 3))
+        proofs = [each.proof for each in compiler.graphs[0].programs]
+        assert [each.level for each in proofs] == [Proof.RUN]
+        compiled(x)
+        assert [each.proof for each in compiler.graphs[0].programs] == proofs
+
+    @pytest.mark.parametrize("strict", [True, False])
+    def test_a_difference_is_an_error_or_leaves_the_graph_to_pytorch(
+        self, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, strict: bool
+    ) -> None:
+        def doubles(self: Any, model: ir.Model, context: Any) -> Result:
+            """A defect of a pass that should change nothing."""
+            for value in model.graph.initializers.values():
+                if value.const_value is not None and value.dtype == ir.DataType.FLOAT:
+                    value.const_value = ir.tensor(value.const_value.numpy() * 2, name=value.name)
+            return Result(model, [Rewrite((), note="doubled")])
+
+        monkeypatch.setattr(RemoveDead, "run", doubles)
+        model, x = nn.Linear(3, 2).eval(), torch.randn(2, 3)
+        compiled = compiler(model, cache=False, strict=strict)
+        if strict:
+            with pytest.raises(ParityError):
+                compiled(x)
+        else:
+            with pytest.warns(UserWarning):
+                assert_close(compiled(x), model(x))
+            assert compiler.counts == [0]

@@ -77,12 +77,13 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
         RuntimeFailure: MIGraphX fails on a sample that the reference takes.
     """
     plan = compiled.cleaned.plan
+    nodes = compiled.partitioned.proofs
     if plan.request.prove == "never":
-        return replace(manifest, proof=BundleProof(unproven="it was not asked for"))
+        return replace(manifest, proof=BundleProof(unproven="it was not asked for", nodes=nodes))
     started = time.perf_counter()
     with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
         proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
-    return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4)))
+    return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4), nodes=nodes))
 
 
 class _OutOfTime(Exception):

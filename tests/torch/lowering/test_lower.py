@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.torch.lowering.lower import lower
 from onnx_bridge.torch.lowering.lowered import Lowered
+from passes.core.base import Proof
 
 
 @dataclass
@@ -326,3 +328,47 @@ def test_this_process_needs_amds_own_module(
     monkeypatch.setattr(copied.programs, "request", here)
     with pytest.raises(InputError, match=said):
         copied(*sample)
+
+
+class TestProofs:
+    def test_programs_are_compared_on_the_sample_before_they_are_used(self, make: Make) -> None:
+        lowered = make(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), torch.randn(2, 4))
+        assert lowered.proof.level is Proof.RUN
+        assert (lowered.proof.samples, lowered.proof.unproven) == (1, "")
+
+    def test_cached_programs_are_proven_if_that_is_asked_for(self, runtime: Runtime, tmp_path: Path) -> None:
+        module, sample = nn.Linear(5, 3).eval(), torch.randn(2, 5)
+        levels = [
+            lower(module, sample, target="ref", cache=tmp_path, prove=prove).proof.level
+            for prove in ("never", "auto", "never")
+        ]
+        assert levels == [Proof.NONE, Proof.RUN, Proof.RUN]
+
+    def test_buckets_are_proven_each(self, runtime: Runtime, tmp_path: Path) -> None:
+        lowered = lower(
+            nn.Linear(4, 3).eval(),
+            torch.randn(2, 4),
+            target="ref",
+            cache=tmp_path,
+            dynamic={"input": {0: "n"}},
+            buckets={"n": [2, 4]},
+        )
+        assert lowered.proof.level is Proof.RUN
+        assert lowered.proof.samples == 2
+
+    def test_a_difference_is_an_error(self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pass of the default pipeline with a defect: it claims to change nothing, and doubles a constant."""
+        from passes.cleanup.remove_dead import RemoveDead
+        from passes.core.base import Result, Rewrite
+
+        def doubles(self: Any, model: ir.Model, context: Any) -> Result:
+            for value in model.graph.initializers.values():
+                if value.const_value is not None and value.dtype == ir.DataType.FLOAT and value.shape is not None:
+                    value.const_value = ir.tensor(value.const_value.numpy() * 2, name=value.name)
+            return Result(model, [Rewrite((), note="doubled")])
+
+        monkeypatch.setattr(RemoveDead, "run", doubles)
+        with pytest.raises(ParityError):
+            lower(nn.Linear(4, 3).eval(), torch.randn(2, 4), target="ref", cache=False)
+        lowered = lower(nn.Linear(4, 3).eval(), torch.randn(2, 4), target="ref", cache=False, prove="never")
+        assert lowered.proof.level is Proof.NONE
