@@ -59,11 +59,11 @@ def evaluate(
     Args:
         nodes: the nodes to run, in topological order.
         constants: their inputs from outside.
-        targets: the values to return: outputs of the nodes that are tensors.
+        targets: the values to return, outputs of the nodes.
         scope: the scope of the nodes.
 
     Raises:
-        EvaluationError: a node fails, has no kernel, or is invalid.
+        EvaluationError: a node fails, has no kernel, or is invalid, or a target is not a tensor.
     """
     names: dict[ir.Value, str] = {}
     for value in (*constants, *(value for node in nodes for value in node.outputs)):
@@ -128,6 +128,8 @@ def _feed(tensor: ir.TensorProtocol) -> ort.OrtValue | None:
 
 
 def _tensor(value: ort.OrtValue) -> ir.TensorProtocol:
+    if not value.is_tensor():
+        raise EvaluationError("its result is not a tensor")
     dtype = ir.DataType(value.element_type())
     if dtype == ir.DataType.STRING:
         strings = value.numpy()

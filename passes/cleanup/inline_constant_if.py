@@ -80,6 +80,7 @@ class _Inliner:
     stopped: bool = False
 
     def __post_init__(self) -> None:
+        assert self.scope.names is not None  # collected while every node is in its graph
         self.taken, self.nodes = Counter(), Counter()
         for graph in self.scope.graphs():
             self._count(graph, 1)

@@ -48,6 +48,16 @@ def test_lengths_that_decide_on_lengths() -> None:
     assert dissolved(text, **constants) == ["Identity"]
 
 
+def test_sequences_of_constants_in_a_loop() -> None:
+    """What depends on constants only is computed while a body is copied, if it is a tensor."""
+    text = """(float[3] x) => (float[3] y) { y = Loop(two, yes, x) <body = b (int64 i, bool c, float[3] r)
+        => (bool d, float[3] o) { s = SequenceConstruct(k) t = SequenceInsert(s, k) u = SequenceAt(t, last)
+        o = Add(r, u) d = Identity(c) }> }"""
+    m = model(text, two=at(2), yes=np.array(True), k=np.arange(3, dtype=np.float32), last=at(-1))
+    apply(DissolveSequences(), m)
+    assert "Loop" not in operators(m)
+
+
 class TestElements:
     @pytest.mark.parametrize(("position", "rows"), [(0, 2), (-1, 4), (2, 4), (-3, 2)])
     def test_construct_and_at(self, position: int, rows: int) -> None:

@@ -1,0 +1,98 @@
+"""Generated models through every pass: a part of ``make differential``, and what that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+
+from fixtures.differential import run, worker
+from fixtures.differential.judge import Outcome
+from onnx_bridge.core.process import ChildFailure, Reason
+
+SEED = 1
+"""Other models than those of ``make differential``."""
+PART = 50
+
+
+@pytest.fixture(scope="module")
+def judges() -> Iterator[run.Judges]:
+    found = run.Judges(SEED, legalize=False)
+    yield found
+    found.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_generated_models(judges: run.Judges, part: int) -> None:
+    rows = [judges.judge(index) for index in range(part * PART, (part + 1) * PART)]
+    assert [text for row in rows for text in run.line(row)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.runtime
+def test_legalized_models(runtime: object) -> None:
+    legalizing = run.Judges(SEED, every=1)
+    rows = [legalizing.judge(index) for index in range(1000, 1020)]
+    legalizing.close()
+    assert [text for row in rows for text in run.line(row)] == []
+
+
+def test_the_same_model_for_the_same_index(judges: run.Judges) -> None:
+    other = run.Judges(SEED, legalize=False)
+    assert [judges.judge(index).model for index in range(5)] == [other.judge(index).model for index in range(5)]
+    other.close()
+
+
+@pytest.mark.slow
+def test_what_models_are_made_of(judges: run.Judges) -> None:
+    protos = [onnx.ModelProto.FromString(judges.judge(index).model) for index in range(100)]
+    opsets = {each.version for proto in protos for each in proto.opset_import if each.domain == ""}
+    assert {7, 8, 9, 10} & opsets
+    assert max(opsets) >= 23
+    operators = {node.op_type for proto in protos for node in proto.graph.node}
+    assert operators >= {"If", "Loop", "Scan", "Conv", "MatMul", "Reshape", "Gather", "QuantizeLinear"}
+    assert any(proto.functions for proto in protos)
+    assert len(operators) > 80
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"), [(Reason.TIMEOUT, "it does not return"), (Reason.DIED, "the process ends: -11")]
+)
+def test_a_pass_that_ends_the_process_is_counted(monkeypatch: pytest.MonkeyPatch, reason: Reason, why: str) -> None:
+    class Failing:
+        ended = False
+
+        def exchange(self, *arguments: object, **options: object) -> None:
+            raise ChildFailure(reason, "\ngenerating 0\n\njudging fold-pad\nfree(): invalid pointer\n", -11)
+
+    judges = run.Judges()
+    monkeypatch.setattr(judges, "_child", Failing)
+    row = judges.judge(3)
+    assert row.outcomes == (Outcome("crashed", "fold-pad", why),)
+    assert run.summary([row, run.Row(4, ())]) == "differential: equal 1, differs 0, refused 0, crashed 1, of 2"
+
+
+def test_a_model_that_ends_onnx_runtime_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Failing:
+        ended = False
+
+        def exchange(self, request: dict[str, int], *arguments: object, **options: object) -> object:
+            asked.append(request["first"])
+            if len(asked) == 1:
+                raise ChildFailure(Reason.DIED, "\ngenerating 2\n", -11)
+            return {"outcomes": [], "attempts": 4}, {"model": np.frombuffer(b"model", np.uint8)}
+
+    judges = run.Judges()
+    monkeypatch.setattr(judges, "_child", Failing)
+    assert judges.judge(0) == run.Row(0, (), 4, b"model")
+    assert asked == [0, 3]
+
+
+def test_what_happens_is_printed_where_the_parent_finds_it(capfd: pytest.CaptureFixture[str]) -> None:
+    worker.say("judging load")
+    assert capfd.readouterr().err == "\njudging load\n"
