@@ -184,12 +184,14 @@ class Proposal:
                 f"{maker} has no replacement for the output {lost.name}, which is used", where=self.node.name
             )
         self.prune()
+        old_format = self.scope.model.ir_version < 4  # in which a subgraph has no initializers
+        home = self.scope.graph if old_format else graph
         for value in self.constants:
             assert value.const_value is not None
             if value.uses() or value in self.outputs:
-                graph.initializers.add(value)
-                if self.scope.model.ir_version < 4 and graph is self.scope.graph:
-                    graph.inputs.append(value)
+                home.initializers.add(value)
+                if old_format:
+                    home.inputs.append(value)
         graph.insert_before(self.node, self.nodes)
         new_values = {*self.constants, *(value for node in self.nodes for value in node.outputs)}
         for old, new in pairs:

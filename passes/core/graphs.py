@@ -131,7 +131,12 @@ class Scope:
         return self.function is None and DISPUTED not in value.meta
 
     def new_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
-        """Add an initializer to ``graph``, which must not be that of a function."""
+        """Add an initializer to ``graph``, which must not be that of a function.
+
+        Before IR version 4 a subgraph has none, and the main graph gets it, under another name.
+        """
+        if self.model.ir_version < 4 and graph is not self.graph:
+            graph, name = self.graph, self.names.value(name)
         value = ir.Value(
             name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )

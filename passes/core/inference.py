@@ -161,6 +161,10 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
         info = proto.output.add()
         ir.serde.serialize_value_into(info, value)
         producer = value.producer()
+        tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
+        if tensor is not None and not value.is_graph_input():
+            info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
+            continue
         known = declared or (producer is not None and producer.graph is graph and _is_beyond_onnx(value, producer))
         if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")

@@ -38,6 +38,25 @@ class TestIslands:
         for name, array in run(after).items():
             np.testing.assert_array_equal(array, run_before[name])
 
+    @pytest.mark.parametrize("text", ["o = Add(r, e)", "k = Constant <value = float[2] {1, 2}> () o = Add(r, k)"])
+    def test_a_body_of_before_ir_version_4(self, text: str) -> None:
+        """A subgraph has no initializers then."""
+        source = tiny(
+            f"""(float[2] x) => (float[2] y) {{ y = Loop(n, c, x) <body = b (int64 i, bool g, float[2] r)
+            => (bool d, float[2] o) {{ e = Add(v, v) {text} d = Identity(g) }}> }}""",
+            ir_version=3,
+            opset=8,
+            **{"n": np.array(3), "c": np.array(True), "v": np.ones(2, np.float32)},
+        )
+        for name in list(source.graph.initializers):
+            source.graph.inputs.append(source.graph.initializers[name])
+        given = {"x": np.zeros(2, np.float32)}
+        expected = run(ir.to_proto(source), given)
+        FoldConstants().run(source, Context())
+        np.testing.assert_array_equal(run(ir.to_proto(source), given)["y"], expected["y"])
+        (body,) = graphs.subgraphs(source.graph[-1])
+        assert not body.initializers
+
     def test_a_chain(self) -> None:
         source = tiny(
             "(float[2,3] x) => (float[2,3] y) { [a] a = Add(w, v) [b] b = Mul(a, v) [c] y = Add(x, b) }",

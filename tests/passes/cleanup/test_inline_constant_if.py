@@ -344,3 +344,16 @@ def test_any_program_computes_the_same(text: str) -> None:
     assert not run(model).modified
     for node in graphs.with_nested(list(model.graph)):
         assert node.op_type != "If" or node.inputs[0].name == "maybe"
+
+
+def test_names_that_nodes_of_a_branch_share() -> None:
+    """Nodes that are moved get names that no other node has, also none that moves with them."""
+    model = read(
+        """<ir_version: 8, opset_import: ["": 17]>
+        agraph (float[3] x) => (float[3] y) { t = Constant <value = bool {1}> () y = If(t) <
+            then_branch = a () => (float[3] p) { [n_2] o = Neg(x) [n] p = Abs(o) },
+            else_branch = b () => (float[3] q) { [n] q = Neg(x) }> }"""
+    )
+    check(model, 1)
+    names = [node.name for node in model.graph]
+    assert len(set(names)) == len(names)

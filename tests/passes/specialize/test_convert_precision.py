@@ -13,7 +13,7 @@ from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.specialize.convert_precision import ConvertPrecision
 from tests.passes.device import Device
-from tests.passes.helpers import initializers
+from tests.passes.helpers import initializers, tiny
 from tests.passes.rewriting import apply, feeds, model, operators, reasons, run, stops
 
 RNG = np.random.default_rng(0)
@@ -43,6 +43,16 @@ def test_casts_only_at_the_ends_of_a_chain() -> None:
     assert set(dtypes(source).values()) == {"FLOAT16"}
     assert len(result.rewrites) == 4
     assert not result.skips
+
+
+def test_a_neighbor_of_unknown_dtype() -> None:
+    """Both operands of Add must be of one dtype."""
+    source = tiny("(float[4,8] x) => (float[4,8] y) { a = Relu(x) y = Add(a, x) }")
+    source.graph[0].outputs[0].type = None
+    expected = run(ir.to_proto(source))
+    result = FP16.run(source, Context())
+    assert "infer-shapes" in reasons(result)[-1]
+    np.testing.assert_allclose(run(ir.to_proto(source))["y"], expected["y"], 5e-3, 5e-3)
 
 
 def test_weights_are_rounded_to_nearest_even_and_stored_once() -> None:
