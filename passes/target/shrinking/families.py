@@ -145,10 +145,18 @@ _GROUPED_QUERY = Family(
     ),
     rules=_rotary,
 )
+_ROTATED = "N H S 2*e | N S num_heads*2*e"
+_ROTARY = (
+    Family((_ROTATED, "M e | N S e", "M e | N S e", "N S"), rules=_rotary),
+    Family((_ROTATED, "N S | =", "M e", "M e"), rules=_rotary),
+    Family(("N H S = | N S =", "M = | N S =", "M = | N S =", "N S")),
+    Family(("N H S = | N S =", "N S | =", "M =", "M =")),
+)
 
 FAMILIES: Mapping[str, Family | tuple[Family, ...]] = {
     "Conv": _CONVOLUTION,
-    "FusedConv": _CONVOLUTION,
+    "FusedConv": _convolution(_DATA, _FILTERS, "group*m", "N group*m =...", weight=1),
+    "DeformConv": _convolution(_DATA, _FILTERS, "N = =...", "group*m", "N = =...", weight=1),
     "ConvInteger": _convolution(_DATA, _FILTERS, "", "group*m", weight=1),
     "QLinearConv": _convolution(_DATA, "", "", _FILTERS, "group*m", "group*m", "", "", "group*m", weight=3),
     "ConvTranspose": Family(
@@ -191,6 +199,7 @@ FAMILIES: Mapping[str, Family | tuple[Family, ...]] = {
     ),
     "Attention": _STANDARD_ATTENTION,
     "MultiHeadAttention": _MULTI_HEAD,
+    "RotaryEmbedding": _ROTARY,
     "GroupQueryAttention": _GROUPED_QUERY,
 }
 """By operator name; where there are several, the first that fits."""

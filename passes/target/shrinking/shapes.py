@@ -25,10 +25,11 @@ def _size(size: int, operands: Operands, sizes: SizeMap, kind: str = "") -> Expr
 
 
 def _set_axis(index: int, axis: int, size: Expression, operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Set the size of an axis of an input, which other axes of that size follow."""
+    """Set the size of an axis of an input; in a probe of several nodes, axes of that size follow."""
     axes = found.axes.setdefault(index, [None] * operands.rank(index))
     axes[axis] = size
-    sizes.define(operands.key((operands.shape(index) or ())[axis]), size)
+    if not operands.kinds:
+        sizes.define(operands.key((operands.shape(index) or ())[axis]), size)
 
 
 def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
@@ -41,13 +42,15 @@ def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         for size in before:
             sizes.require(operands.key(size), Rule(least=size))
         return
-    for shape, parts in zip((before, after), factors, strict=True):
-        for size, part in zip(shape, parts, strict=True):
-            keys = [operands.key(each) for each in part]
-            for key in keys:
-                sizes.require(key, Rule())
-            if len(keys) > 1:
-                sizes.define(operands.key(size), Expression.product(*keys))
+    for side, (shape, parts) in enumerate(zip((before, after), factors, strict=True)):
+        for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
+            product = Expression.product(*map(operands.key, part))
+            for each in part:
+                sizes.require(operands.key(each), Rule())
+            if side == 0:
+                _set_axis(0, axis, product if size > 1 else Expression.number(size), operands, sizes, found)
+            elif not operands.kinds:
+                sizes.define(operands.key(size), product)
     named = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("shape")
     if named and len(named) == len(after):
         wanted = [
@@ -75,20 +78,8 @@ def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[l
     return found if rest == [None, None] else None
 
 
-def _expand(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    named = operands.elements(1)
-    if named is not None:
-        found.elements[1] = [_size(size, operands, sizes) for size in named]
-
-
-def _filled(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    named = operands.elements(0)
-    if named is not None:
-        found.elements[0] = [_size(size, operands, sizes) for size in named]
-
-
 def _count(index: int) -> ShapeRule:
-    """An operand that is a size."""
+    """An operand that is a size, or some."""
 
     def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         named = operands.elements(index)
@@ -182,7 +173,8 @@ def _resize(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         elif ratio.denominator <= _SIMPLE and size > 1:
             sizes.require(key, Rule(modulus=math.lcm(2, ratio.denominator)))
             results.append(Expression.product(key, factor=ratio))
-            sizes.define(operands.key(result), results[-1])
+            if not operands.kinds:
+                sizes.define(operands.key(result), results[-1])
         else:
             results.append(_size(result, operands, sizes, kind))
         sizes.require(key, Rule())
@@ -249,6 +241,24 @@ def _output_shape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
     found.attributes["output_shape"] = [*map(Expression.number, wanted[: -len(spatial)]), *named]
 
 
+def _aligned(*indices: int) -> ShapeRule:
+    """Inputs with the spatial sizes of the result of a convolution, whose window fits as often as in the real one."""
+
+    def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+        shape = operands.shape(0)
+        for index in indices:
+            aligned = operands.shape(index)
+            if shape is None or aligned is None or len(aligned) != len(shape):
+                continue
+            strides = operands.integers("strides", [1] * (len(shape) - 2))
+            for axis, stride in zip(range(2, len(shape)), strides, strict=False):
+                key, rest = operands.key(shape[axis], "spatial"), aligned[axis] - Fraction(shape[axis], stride)
+                axes = found.axes.setdefault(index, [None] * len(shape))
+                axes[axis] = Expression(((Fraction(1, stride), (key,)), (rest, ())))
+
+    return rule
+
+
 def _blocked(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
     """Whole blocks along the axis of the scales."""
     shape, scale, block = operands.shape(0), operands.shape(1), operands.integer("block_size")
@@ -290,11 +300,13 @@ SHAPE_RULES: Mapping[str, ShapeRule] = {
     "AffineGrid": _count(1),
     "CenterCropPad": _count(1),
     "Concat": _concat,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _count(0),
     "ConvTranspose": _output_shape,
     "DFT": _count(1),
+    "DeformConv": _aligned(2, 4),
     "DequantizeLinear": _blocked,
-    "Expand": _expand,
+    "Expand": _count(1),
+    "FusedConv": _aligned(3),
     "Gather": _indexed(1),
     "GatherElements": _indexed(1),
     "GatherND": _indexed_by_tuples,
