@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo realsize differential lint format bench clean
+.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo realsize differential witness-study lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
 	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
+	@echo "make witness-study  compare the verdicts by witnesses with those at real size"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
@@ -69,6 +70,9 @@ differential: setup
 # SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks that are mostly matrix products.
 realsize: setup
 	@$(BIN)/python -m fixtures.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
+
+witness-study: setup
+	@$(BIN)/python -m fixtures.witness_study
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ the rules wherever a node of the probe needs them. If it has not, larger witness
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,10 +28,12 @@ from passes.target.probe import Probe
 from passes.target.shrinking.operands import Dims, Operands, Shrinking
 from passes.target.shrinking.sampling import sampled, within
 from passes.target.shrinking.shrink import shrink, shrink_arithmetic
-from passes.target.shrinking.sizes import ALIKE, Expression, SizeMap
+from passes.target.shrinking.sizes import ALIKE, Expression, Key, Rule, SizeMap
 
-_ATTEMPTS = ((0, 0), (1, 1), (3, 2))
-"""How much larger minima are than they need to be, and by which power of all moduli all sizes keep their remainder."""
+_ATTEMPTS = ((0, 0), (1, 1), (3, 2), (15, 2))
+"""How much larger than need be, as a factor less one, and which power of all moduli all sizes keep a remainder by."""
+_ELEMENTS = 24
+"""An input has at least this many elements, unless the real one has fewer: as many edge cases fit in."""
 _LIST = 64
 """Shape arithmetic computes lists of at most this many elements."""
 
@@ -48,7 +51,7 @@ def witness(probe: Probe) -> Probe | Skip:
     plan = _Plan(probe)
     reason = ""
     for least, power in _ATTEMPTS:
-        plan.sizes.solve(least, power)
+        plan.solve(least, power)
         copy = _Copy(plan)
         reason = copy.difference()
         if not reason:
@@ -78,6 +81,29 @@ class _Plan:
             else:
                 shrunk = shrink(operands, self.sizes)
             self._add(node, shrunk)
+
+    def solve(self, least: int, power: int) -> None:
+        """Find the sizes; those of inputs with too few elements are larger."""
+        self.sizes.solve(least, power)
+        for value in self.dependencies.inputs:
+            real = self.real(value) or ()
+            small = self.small(value, real)
+            missing = min(math.prod(real), _ELEMENTS) / max(math.prod(small), 1)
+            if missing > 1:
+                free = [(size, axis) for axis, size in enumerate(real) if self._key(value, axis) is not None]
+                if free:
+                    _, axis = max(free)
+                    key = self._key(value, axis)
+                    assert key is not None
+                    self.sizes.require(key, Rule(math.ceil(small[axis] * missing)))
+                    self.sizes.solve(least, power)
+
+    def _key(self, value: ir.Value, axis: int) -> Key | None:
+        """The size that an axis of an input has, if it does not follow from others."""
+        axes = self.axes.get(value)
+        expression = axes[axis] if axes else None
+        key = None if expression is None else expression.key
+        return None if key in self.sizes.definitions else key
 
     def _add(self, node: ir.Node, shrunk: Shrinking) -> None:
         self.shrunk[node] = shrunk

@@ -61,6 +61,7 @@ def _rotary(operands: Operands) -> dict[str, Rule]:
 
 _KINDS = {"N": "batch", "C": "channels", "g": "channels", "m": "channels", "s": "spatial", "w": "spatial"}
 _DATA, _FILTERS = "N group*g s...", "group*m g =..."
+_GROUPS = "N num_groups*g s..."
 _ONE_GROUP = {"group": 1}
 
 
@@ -171,8 +172,8 @@ FAMILIES: Mapping[str, Family | tuple[Family, ...]] = {
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _NORMALIZED),
     "LRN": Family(("N C s...",), (), lambda operands: {"C": Rule(operands.integer("size") + 1)}, _KINDS),
     "GroupNormalization": (
-        Family(("N num_groups*g s...", "num_groups*g", "num_groups*g"), (), lambda _: {"g": Rule(2)}, _KINDS),
-        Family(("N num_groups*g s...", "=", "="), (), lambda _: {"g": Rule(2)}, _KINDS),
+        Family((_GROUPS, "num_groups*g", "num_groups*g"), (_GROUPS,), lambda _: {"g": Rule(2)}, _KINDS),
+        Family((_GROUPS, "=", "="), (_GROUPS,), lambda _: {"g": Rule(2)}, _KINDS),
     ),
     "GroupNorm": Family(("N s... groups*g", "groups*g", "groups*g"), ("N s... groups*g",), kinds=_KINDS),
     "DepthToSpace": Family(("N blocksize*blocksize*C s...",), kinds=_KINDS),

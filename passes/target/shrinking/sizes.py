@@ -113,10 +113,11 @@ class SizeMap:
         """Find the least sizes; to be called when all rules are known.
 
         Args:
-            least: how many times as large the minima are.
+            least: how many times larger the minima, and the distances of sizes, are than they need to be.
             power: of the least common multiple of all moduli, which all sizes keep their remainder by.
         """
         self._solved = {}
+        gap = 2 * (1 + least)
         modulus = math.lcm(*(rule.modulus for rule in self.rules.values())) ** power if power else 1
         before: dict[str, tuple[int, int]] = {}
         for kind, real in sorted(self.rules):
@@ -126,7 +127,7 @@ class SizeMap:
             if real > 1:
                 last, smaller = before.get(kind, (1, 1))
                 rule = self.rules[kind, real]
-                low = max(min(rule.least * (1 + least), real), smaller + min(2 if last > 1 else 1, real - last))
+                low = max(min(rule.least * (1 + least), real), smaller + min(gap if last > 1 else 1, real - last))
                 small = low + (real - low) % math.lcm(rule.modulus, modulus)
                 before[kind] = real, small
             self._solved[kind, real] = min(small, real)
