@@ -82,7 +82,7 @@ def model(text: str) -> ir.Model:
 
 
 _WITH_OPTIONS = {"convert-opset", "convert-precision", "freeze-inputs", "set-ir-version", "surgeon"}
-PIPELINES = [*(name for name in passes.names() if name not in _WITH_OPTIONS), "convert-opset{to=18}", "default"]
+PIPELINES = [*(name for name in passes.names() if name not in _WITH_OPTIONS), "default"]
 
 
 @pytest.mark.parametrize("text", MODELS.values(), ids=MODELS.keys())
