@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from onnx_bridge.conversion.explain import rewrite_line
+from onnx_bridge.conversion.observed_shapes import observe_shapes
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
 from onnx_bridge.core.errors import InputError
@@ -168,14 +169,17 @@ def rewrite(
     passes = pipeline or Pipeline.parse(request.pipeline)
     forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
     open_dims = [] if request.default_dim is None else _open_dims(model, request)
-    if request.freeze:
-        passes = Pipeline([FreezeInputs(values=request.freeze)]) + passes
+    freezing = Pipeline()
     if request.dims or request.shapes or request.default_dim is not None:
-        sizes = FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)
-        passes = Pipeline([sizes]) + passes
+        freezing += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)])
+    if request.freeze:
+        freezing += Pipeline([FreezeInputs(values=request.freeze)])
     verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
     context = Context(target, budget=Budget(request.max_rewrites), progress=progress)
-    steps = passes.run(model, context, between=verifier)
+    steps = freezing.run(model, context, between=verifier)
+    if request.default_dim is not None:
+        observe_shapes(model, context)
+    steps += passes.run(model, context, between=verifier)
     cleaned = steps[-1].result.model if steps else model
     if request.default_dim is not None:
         _check_sizes(cleaned, open_dims, request)
@@ -187,7 +191,7 @@ def rewrite(
         first, *more = context.contradictions.values()
         others = f" (and {len(more)} other values)" if more else ""
         notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
-    return Cleaned(cleaned, passes, steps, notes, checked=verifier.found if verifier else [])
+    return Cleaned(cleaned, freezing + passes, steps, notes, checked=verifier.found if verifier else [])
 
 
 def _checked(comparison: Comparison | None) -> str:

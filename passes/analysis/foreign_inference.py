@@ -6,6 +6,7 @@ ONNX's inference stops at operators of other domains. ONNX Runtime infers throug
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from passes.core import graphs
 from passes.core.base import Context
 from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
-from passes.core.inference import skeleton
+from passes.core.inference import FAILURES, read, run, skeleton
 
 _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
@@ -59,6 +60,32 @@ def settle_foreign(model: ir.Model, context: Context) -> int:
             value.type, value.shape = kind, shape
             wrong += 1
     return count + wrong + (settle(model, context) if wrong else 0)
+
+
+def unproven(model: ir.Model) -> list[ir.Value]:
+    """The results of operators outside of ONNX's main domain whose shapes neither ONNX nor ONNX Runtime infers."""
+    functions = model.functions
+    values = [
+        value
+        for node in model.graph
+        if node.domain != "" and node.op_identifier() not in functions
+        for value in node.outputs
+        if value.name and (value.type is None or isinstance(value.type, ir.TensorType))
+    ]
+    if not values:
+        return []
+    found = {value: shape for value, (_, shape) in _ask(model, values, declared=False).items()}
+    if any(node.domain == "ai.onnx.ml" for node in model.graph):
+        with contextlib.suppress(*FAILURES):
+            own = {value: read(info)[1] for value, info in run(model, declared=False, propagate=False)}
+            found |= {value: own.get(value) for value in values if _producer_domain(value) == "ai.onnx.ml"}
+    shapes = [found.get(value) for value in values]
+    return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
+
+
+def _producer_domain(value: ir.Value) -> str:
+    node = value.producer()
+    return "" if node is None else node.domain
 
 
 _Known = tuple[ir.TypeProtocol, ir.Shape | None]

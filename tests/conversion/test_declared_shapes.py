@@ -100,3 +100,23 @@ def test_sizes_that_a_quantizer_left_open(runtime: Runtime, tmp_path: Path) -> N
     bundle = converted(model, tmp_path)
     assert bundle.wholly_on_migraphx
     assert bundle.outputs[0].shape == (2, 3, 1, 4)
+
+
+@pytest.mark.parametrize("declared", ["float[5,1,4] d", "float[6,4] d", "float[5,4] d", "float[a,b] d"])
+def test_a_run_decides_where_inference_cannot(runtime: Runtime, tmp_path: Path, declared: str) -> None:
+    """ONNX Runtime runs CDist, and infers no shape of it."""
+    model = proto(
+        f"""(float[5,3] x, float[4,3] z) => (y, int64[2] k) <{declared}> {{
+            d = com.microsoft.CDist<metric = "euclidean">(x, z) e = Neg(d) y = MatMul(e, v) k = Shape(d) }}""",
+        v=np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2),
+    )
+    bundle = converted(model, tmp_path)
+    assert [each.shape for each in bundle.outputs] == [(5, 2), (2,)]
+    assert bundle.wholly_on_migraphx
+    assert sum(WRONG in note for note in bundle.manifest.notes) == (declared not in ("float[5,4] d", "float[a,b] d"))
+
+
+def test_what_depends_on_the_data_is_not_taken_from_a_run(runtime: Runtime, tmp_path: Path) -> None:
+    model = proto("(float[4,4] x) => (int64[3,16] i) { a = Relu(x) i = NonZero(a) }")
+    bundle = converted(model, tmp_path)
+    assert bundle.outputs[0].shape == (2, None)
