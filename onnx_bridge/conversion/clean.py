@@ -138,7 +138,7 @@ def clean(  # noqa: PLR0913
     request = CleanRequest(
         pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), default_dim, verify, max_rewrites
     )
-    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    loaded = models.owned(model)
     cleaned = rewrite(loaded, request, target=target, progress=progress)
     if out is None:
         return cleaned

@@ -82,7 +82,7 @@ def run(
     runtime = runtimes.find(request.runtime)
     target = ProbedRuntime(runtime, cache=request.cache, budget=request.probe_budget)
     progress(Stage.LOAD)
-    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    loaded = models.owned(model)
     facts = _facts(loaded)
     for scope in graphs.scopes(loaded):
         graphs.name_nodes(scope)  # so that nodes have the same names before and after the passes

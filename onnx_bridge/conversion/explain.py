@@ -115,7 +115,7 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
     Raises:
         InputError: there is no such pass or node, or the model cannot be read.
     """
-    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    loaded = models.owned(model)
     if node is not None:
         names = {str(each.name) for each in loaded.graph.all_nodes()}
         names |= {str(each.name) for function in loaded.functions.values() for each in function.all_nodes()}

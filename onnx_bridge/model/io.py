@@ -29,6 +29,7 @@ from onnx_bridge.model.reader import build_model
 from onnx_bridge.model.storage import Span, elements, packed_size
 from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope
 from onnx_bridge.model.writer import serialize
+from passes.core.limits import check_limits
 
 _PAGE = 4096
 _EXTERNAL_BYTES = 1 << 16
@@ -56,6 +57,18 @@ def load(path: str | os.PathLike[str] | ModelFile) -> ir.Model:
             defined twice, nodes in a cycle, sparse initializers.
     """
     return build_model(_file(path))
+
+
+def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
+    """A model to change: that of a file, or a copy of one in memory.
+
+    Raises:
+        InputError: as `load`; or the model exceeds the limits of `passes.core.limits`.
+    """
+    if not isinstance(model, ir.Model):
+        return load(model)
+    check_limits(model)
+    return model.clone()
 
 
 def _file(path: str | os.PathLike[str] | ModelFile) -> ModelFile:

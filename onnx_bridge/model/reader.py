@@ -15,6 +15,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor
 from passes.core.declarations import forget_impossible_sizes
+from passes.core.limits import check_limits
 
 CARRIED = "onnx_bridge.carried"
 """The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""
@@ -33,7 +34,7 @@ def build_model(file: ModelFile) -> ir.Model:
     """The model of a file, with every node named, and after those that it depends on.
 
     Raises:
-        InputError: onnx_ir rejects the file, or its nodes form a cycle.
+        InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of `passes.core.limits`.
     """
     try:
         model: ir.Model = ir.from_proto(file.proto)
@@ -42,6 +43,7 @@ def build_model(file: ModelFile) -> ir.Model:
         while cause.__cause__:
             cause = cause.__cause__
         raise InputError(f"this model cannot be read: {cause}", where=str(file.path)) from error
+    check_limits(model, str(file.path))
     if file.carried:
         model.graph.meta[CARRIED] = file.carried
     for function, proto in zip(model.functions.values(), file.proto.functions, strict=True):

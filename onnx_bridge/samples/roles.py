@@ -195,8 +195,9 @@ def _dims(node: ir.Node, index: int) -> tuple[Dim, ...]:
     if value is None:
         return ()
     dims, producer = dims_of(value), value.producer()
-    if dims is None and producer is not None and producer.op_type in ("Cast", "Identity", "DequantizeLinear"):
-        return _dims(producer, 0)
+    while dims is None and producer is not None and producer.op_type in ("Cast", "Identity", "DequantizeLinear"):
+        value = producer.inputs[0]
+        dims, producer = (None, None) if value is None else (dims_of(value), value.producer())
     return dims or ()
 
 

@@ -6,11 +6,10 @@ as such an operand, directly or through shape arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from passes.core import graphs
 from passes.core.graphs import Scope
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
@@ -73,20 +72,27 @@ _ARITHMETIC = {
 def structural_inputs(model: ir.Model) -> list[str]:
     """The names of the structural inputs of ``model``, in order."""
     scope = Scope(model, model.graph)
+    structural: set[ir.Value] = set()
+    for node in reversed([*scope.nodes()]):  # after all uses of what it computes
+        if node.outputs and _is_structural(node.outputs[0], structural):
+            structural.add(node.outputs[0])
     inputs = [value for value in model.graph.inputs if not scope.is_parameter(value)]
-    return [
-        str(value.name) for value in inputs if not value.is_graph_output() and value.uses() and _is_structural(value)
-    ]
+    return [str(value.name) for value in inputs if _is_structural(value, structural)]
 
 
-def _is_structural(value: ir.Value) -> bool:
-    """Whether every use of a value is structural."""
-    for use in value.uses():
-        node = use.node
-        if node.domain == "" and use.idx in OPERANDS.get(node.op_type, ()):
-            continue
-        if node.domain != "" or node.op_type not in _ARITHMETIC or next(graphs.subgraphs(node), None) is not None:
+def _is_structural(value: ir.Value, structural: Collection[ir.Value]) -> bool:
+    """Whether a value has uses, and all of them are structural.
+
+    Args:
+        value: an input, or the result of a node.
+        structural: those of the results of later nodes.
+    """
+    if value.is_graph_output() or not value.uses():
+        return False
+    for node, index in value.uses():
+        if node.domain != "":
             return False
-        if node.outputs[0].is_graph_output() or not node.outputs[0].uses() or not _is_structural(node.outputs[0]):
+        shapes = node.op_type in _ARITHMETIC and node.outputs[0] in structural
+        if index not in OPERANDS.get(node.op_type, ()) and not shapes:
             return False
     return True

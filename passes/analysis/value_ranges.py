@@ -10,6 +10,7 @@ The bounds hold for real numbers: rounding may exceed them.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -43,43 +44,60 @@ _KEEPING = (
 """Operators whose results are within the bounds of their first input."""
 
 
-def value_range(value: ir.Value | None, scope: Scope, depth: int = _DEPTH) -> Range:
+def value_range(value: ir.Value | None, scope: Scope) -> Range:
     """The least and the largest number that ``value`` may hold; infinite if unknown."""
-    node = value.producer() if value is not None else None
-    if node is None or depth == 0:
-        return ANY
-    if is_dequantize(node):
-        found = parameters(node, scope)
-        if isinstance(found, str):
+    return _Search(scope).range(value, _DEPTH)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search along a number of nodes; a value that is reached in several ways is visited once for each number."""
+
+    scope: Scope
+    found: dict[tuple[ir.Value | None, int], Range] = field(default_factory=dict)
+
+    def range(self, value: ir.Value | None, depth: int) -> Range:
+        if (value, depth) not in self.found:
+            node = value.producer() if value is not None and depth else None
+            self.found[value, depth] = ANY if node is None else self._of(node, depth - 1)
+        return self.found[value, depth]
+
+    def _of(self, node: ir.Node, depth: int) -> Range:
+        scope = self.scope
+        if is_dequantize(node):
+            found = parameters(node, scope)
+            if isinstance(found, str):
+                return ANY
+            least, most = found.bounds()
+            return float(least.min()), float(most.max())
+        if node.domain != "":
             return ANY
-        least, most = found.bounds()
-        return float(least.min()), float(most.max())
-    if node.domain != "":
+        first = node.inputs[0] if node.inputs else None
+        if node.op_type in _OWN and plain(node, scope, node.op_type):
+            return _OWN[node.op_type]
+        if plain(node, scope, *_KEEPING):
+            return self.range(first, depth)
+        if plain(node, scope, "Relu"):
+            low, high = self.range(first, depth)
+            return max(low, 0.0), max(high, 0.0)
+        if plain(node, scope, "Clip"):
+            low, high = self.range(first, depth)
+            return max(low, _limit(node, 1, "min", scope, -math.inf)), min(
+                high, _limit(node, 2, "max", scope, math.inf)
+            )
+        if plain(node, scope, "Max", "Min", "Concat"):
+            ranges = [_constant(each, scope) or self.range(each, depth) for each in node.inputs]
+            lows, highs = zip(*ranges, strict=True)
+            if node.op_type == "Concat":
+                return min(lows), max(highs)
+            choose = max if node.op_type == "Max" else min
+            return choose(lows), choose(highs)
+        if plain(node, scope, "AveragePool", "Pad"):  # the padding value is zero
+            if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0) != 0.0):
+                return ANY
+            low, high = self.range(first, depth)
+            return min(low, 0.0), max(high, 0.0)
         return ANY
-    first = node.inputs[0] if node.inputs else None
-    if node.op_type in _OWN and plain(node, scope, node.op_type):
-        return _OWN[node.op_type]
-    if plain(node, scope, *_KEEPING):
-        return value_range(first, scope, depth - 1)
-    if plain(node, scope, "Relu"):
-        low, high = value_range(first, scope, depth - 1)
-        return max(low, 0.0), max(high, 0.0)
-    if plain(node, scope, "Clip"):
-        low, high = value_range(first, scope, depth - 1)
-        return max(low, _limit(node, 1, "min", scope, -math.inf)), min(high, _limit(node, 2, "max", scope, math.inf))
-    if plain(node, scope, "Max", "Min", "Concat"):
-        ranges = [_constant(each, scope) or value_range(each, scope, depth - 1) for each in node.inputs]
-        lows, highs = zip(*ranges, strict=True)
-        if node.op_type == "Concat":
-            return min(lows), max(highs)
-        choose = max if node.op_type == "Max" else min
-        return choose(lows), choose(highs)
-    if plain(node, scope, "AveragePool", "Pad"):  # the padding value is zero
-        if node.op_type == "Pad" and (len(node.inputs) > 2 or node.attributes.get_float("value", 0.0) != 0.0):
-            return ANY
-        low, high = value_range(first, scope, depth - 1)
-        return min(low, 0.0), max(high, 0.0)
-    return ANY
 
 
 def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> float:

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.edit import Proposal
-from passes.core.errors import InputError
 from passes.core.graphs import Scope
+from passes.core.limits import called_functions, check_limits
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class InlineFunctions(Pass):
         """Inline from the outside in: the calls within a body are inlined after the body itself.
 
         Raises:
-            InputError: a function calls itself.
+            InputError: a function calls itself, or functions stand for too many nodes.
         """
         result = Result(model)
         if not model.functions:
             return result
-        _check_recursion(model)
+        check_limits(model)
         scope = Scope(model, model.graph)
         graphs.name_nodes(scope)
         for function in model.functions.values():
@@ -63,46 +63,13 @@ class InlineFunctions(Pass):
         return result
 
     def _remove_unused(self, model: ir.Model, context: Context, result: Result) -> None:
-        calls = _calls(model)
-        pending = [node.op_identifier() for node in Scope(model, model.graph).nodes()]
-        called: set[ir.OperatorIdentifier] = set()
-        while pending:
-            identifier = pending.pop()
-            if identifier in calls and identifier not in called:
-                called.add(identifier)
-                pending.extend(calls[identifier])
+        called = called_functions(model.graph, model)
         for identifier in [each for each in model.functions if each not in called]:
             if context.budget.take():
                 del model.functions[identifier]
                 result.rewrites.append(
                     Rewrite((), note=f"function {'::'.join(filter(None, identifier))} is not called")
                 )
-
-
-def _calls(model: ir.Model) -> dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]]:
-    """The functions that each function calls."""
-    return {
-        identifier: [node.op_identifier() for node in function.all_nodes() if node.op_identifier() in model.functions]
-        for identifier, function in model.functions.items()
-    }
-
-
-def _check_recursion(model: ir.Model) -> None:
-    calls = _calls(model)
-    done: set[ir.OperatorIdentifier] = set()
-    for first in calls:
-        path: list[tuple[ir.OperatorIdentifier, list[ir.OperatorIdentifier]]] = [(first, list(calls[first]))]
-        while path:
-            identifier, rest = path[-1]
-            if not rest:
-                done.add(identifier)
-                path.pop()
-                continue
-            called = rest.pop()
-            if any(called == each for each, _ in path):
-                raise InputError(f"the function {called[0]}::{called[1]} calls itself, which ONNX does not allow")
-            if called not in done:
-                path.append((called, list(calls[called])))
 
 
 def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.graphs import Scope
+from passes.core.limits import called_functions
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
                 unused = scope.is_parameter(value) and not value.uses() and not value.is_graph_output()
                 if unused and take() and scope.drop_constant(value):
                     yield Rewrite((), note=f"initializer {value.name}")
-    used = _called(model)
+    used = called_functions(model.graph, model)
     for identifier in [each for each in model.functions if each not in used]:
         if take():
             del model.functions[identifier]
@@ -91,17 +92,3 @@ def _needed_outputs(node: ir.Node, scope: Scope) -> int:
     while count <= len(outputs) and outputs[count - 1].option == optional and not _used(node.outputs[count - 1]):
         count -= 1
     return count
-
-
-def _called(model: ir.Model) -> set[ir.OperatorIdentifier]:
-    """The functions that are called from the main graph, directly or through others."""
-    called: set[ir.OperatorIdentifier] = set()
-    pending = [Scope(model, model.graph)]
-    while pending:
-        for node in pending.pop().nodes():
-            identifier = node.op_identifier()
-            if identifier in model.functions and identifier not in called:
-                called.add(identifier)
-                function = model.functions[identifier]
-                pending.append(Scope(model, function.graph, function))
-    return called

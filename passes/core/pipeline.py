@@ -15,6 +15,7 @@ from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.declarations import settle
 from passes.core.errors import BridgeError, InputError, PassError
 from passes.core.graphs import scopes
+from passes.core.limits import check_limits
 from passes.core.onnx_ir_passes import adapt
 
 
@@ -113,9 +114,10 @@ class Pipeline:
             between: called after each pass.
 
         Raises:
-            InputError: the options of a pass do not fit the model.
+            InputError: the options of a pass do not fit the model, or it exceeds the limits of `passes.core.limits`.
             PassError: a pass is defective.
         """
+        check_limits(model)
         context = context or Context()
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed

@@ -23,12 +23,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import onnx_ir as ir
 
 from passes.analysis.cost import estimate
 from passes.core import graphs
 from passes.core.errors import PassError
+from passes.core.limits import called_functions
 
 _ISLAND_SHARE = 100
 _ISLAND_WORK = 10_000_000
@@ -95,7 +97,7 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
     graph = model.graph
     planner = _Planner(graph)
     hosted = planner.with_followers(reasons)
-    while (fewer := planner.without_an_island(hosted)) is not None:
+    while (fewer := planner.with_fewer_islands(hosted)) is not None:
         hosted = fewer
     order = {node: index for index, node in enumerate(planner.operands)}
     partitions = tuple(planner.partitions(hosted))
@@ -152,7 +154,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
         domain=model.domain,
         model_version=model.model_version,
         doc_string=model.doc_string,
-        functions=[each.clone() for each in _called(model, part)],
+        functions=[each.clone() for each in called_functions(part, model).values()],
         metadata_props=dict(model.metadata_props),
     )
 
@@ -168,18 +170,6 @@ def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: 
         found.add(node)
         pending += [value.producer() for value in _uses(node) if value not in given]
     return [node for node in graph if node in found]
-
-
-def _called(model: ir.Model, graph: ir.Graph) -> list[ir.Function]:
-    """The functions that a graph calls, and those that these call."""
-    found: dict[ir.OperatorIdentifier, ir.Function] = {}
-    pending = [node.op_identifier() for node in graph.all_nodes()]
-    while pending:
-        key = pending.pop()
-        if key in model.functions and key not in found:
-            found[key] = model.functions[key]
-            pending += [node.op_identifier() for node in found[key].all_nodes()]
-    return [function for key, function in model.functions.items() if key in found]
 
 
 def can_cross(value: ir.Value) -> bool:
@@ -245,26 +235,48 @@ class _Planner:
                     break
         return hosted
 
-    def without_an_island(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
-        """The nodes on the host, with one island of the device added; None if that gives no fewer partitions."""
+    def with_fewer_islands(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
+        """The nodes on the host, with islands of the device added; None if that gives no fewer partitions.
+
+        All that are small enough are tried first, then half of them, and so on, then each of them alone: one at a time
+        would take a time that grows with the square of their number.
+        """
         levels, first = self._best(hosted)
+        before = _cost(levels, first)[1]
+        islands = self._islands(levels, hosted)
+        count = len(islands)
+        while count > 1:
+            fewer = self._without(islands[:count], hosted)
+            if before - _cost(*self._best(fewer))[1] >= 2 * count - 2:  # each joins the partitions around it
+                return fewer
+            count //= 2
+        for nodes in islands:
+            fewer = self._without([nodes], hosted)
+            if _cost(*self._best(fewer))[1] < before:
+                return fewer
+        return None
+
+    def _islands(self, levels: Mapping[ir.Node, int], hosted: Mapping[ir.Node, str]) -> list[list[ir.Node]]:
+        """The partitions of the device that can be given up, the one with the least work first."""
         latest = self._latest(levels, hosted)
-        total = sum(work for node, work in self.work.items() if node not in hosted)
-        limit = min(total // _ISLAND_SHARE, _ISLAND_WORK)
         partitions: dict[int, list[ir.Node]] = {}
         for node, level in levels.items():
             if node not in hosted and latest[node] == level:
                 partitions.setdefault(level, []).append(node)
-        before = _cost(levels, first)[1]
-        for nodes in sorted(partitions.values(), key=lambda nodes: sum(self.work[node] for node in nodes)):
-            if sum(self.work[node] for node in nodes) > limit:
-                return None
-            fewer = self.with_followers(
-                {**hosted, **dict.fromkeys(nodes, "too little work for a partition of its own")}
-            )
-            if _cost(*self._best(fewer))[1] < before:
-                return fewer
-        return None
+        total = sum(work for node, work in self.work.items() if node not in hosted)
+        found = []
+        for work, level in sorted(
+            (sum(self.work[node] for node in nodes), level) for level, nodes in partitions.items()
+        ):
+            if work > min(total // _ISLAND_SHARE, _ISLAND_WORK):
+                break
+            total -= work
+            found.append(partitions[level])
+        return found
+
+    def _without(self, islands: Iterable[Iterable[ir.Node]], hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
+        added = dict.fromkeys(chain.from_iterable(islands), "too little work for a partition of its own")
+        return self.with_followers({**hosted, **added})
 
     def partitions(self, hosted: Mapping[ir.Node, str]) -> Iterator[Partition]:
         levels, first = self._best(hosted)
@@ -274,8 +286,10 @@ class _Planner:
         for node, operands in self.operands.items():
             for value in operands:
                 used_at.setdefault(value, set()).add(levels[node])
-        for level in sorted(set(levels.values())):
-            nodes = tuple(node for node in self.operands if levels[node] == level)
+        members: dict[int, list[ir.Node]] = {}
+        for node in self.operands:
+            members.setdefault(levels[node], []).append(node)
+        for level, nodes in sorted(members.items()):
             made = dict.fromkeys(value for node in nodes for value in node.outputs)
             inputs = dict.fromkeys(value for node in nodes for value in self.operands[node] if value not in made)
             outputs = [value for value in made if value in results or used_at.get(value, set()) - {level}]
@@ -283,7 +297,7 @@ class _Planner:
             if side is Side.HOST:  # which can return constants
                 outputs += constants
                 constants = []
-            yield Partition(side, nodes, tuple(inputs), tuple(outputs))
+            yield Partition(side, tuple(nodes), tuple(inputs), tuple(outputs))
 
     def _best(self, hosted: Mapping[ir.Node, str]) -> tuple[dict[ir.Node, int], Side]:
         """The levels with the fewest partitions on the device, then in all, with a first partition on either side."""

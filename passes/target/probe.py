@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import onnx
@@ -20,6 +20,7 @@ from passes.analysis.cost import Work, work
 from passes.analysis.randomness import RANDOM_REASON, is_random
 from passes.core import graphs
 from passes.core.graphs import Scope
+from passes.core.limits import called_functions
 from passes.target.dependencies import Dependencies
 from passes.target.probe_writer import INPUT_DTYPES, ProbeWriter, keeps_elements
 
@@ -222,15 +223,10 @@ class Probe:
             return f"the shape of {value.name} is not fixed: {shape}"
         return None
 
-    def _all_nodes(self) -> Iterable[ir.Node]:
-        pending, called = list(self.nodes), set()
-        while pending:
-            for node in graphs.with_nested([pending.pop()]):
-                yield node
-                function = self.scope.model.functions.get(node.op_identifier())
-                if function is not None and node.op_identifier() not in called:
-                    called.add(node.op_identifier())
-                    pending.extend(function)
+    def _all_nodes(self) -> Iterator[ir.Node]:
+        yield from graphs.with_nested(self.nodes)
+        for function in called_functions(self.nodes, self.scope.model).values():
+            yield from graphs.with_nested(function)
 
 
 def _indices(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core import graphs
+from passes.core.limits import called_functions
 from passes.target.dependencies import Dependencies
 
 _IR_VERSION = 10
@@ -56,13 +57,15 @@ class ProbeWriter:
         self.model.graph.name = "probe"
         self._names: dict[ir.Value, str] = {}
         self._domains = {""}
-        self._functions: set[ir.OperatorIdentifier] = set()
         for value in dependencies.inputs:
             self._value(value, self.model.graph.input.add())
         for value, tensor in dependencies.constants.items():
             self._constant(value, tensor, self.model.graph)
-        for node in dependencies.ordered():
+        nodes = list(dependencies.ordered())
+        for node in nodes:
             self._node(node, self.model.graph.node.add())
+        for function in reversed(called_functions(nodes, dependencies.scope.model).values()):
+            ir.serde.serialize_function_into(self.model.functions.add(), function)
         for value in outputs:
             self._value(value, self.model.graph.output.add())
         self._imports()
@@ -106,9 +109,6 @@ class ProbeWriter:
                         self._graph(graph, inner.graphs.add())
                 case _:
                     proto.attribute.append(ir.serde.serialize_attribute(attribute))
-        function = self.dependencies.scope.model.functions.get(node.op_identifier())
-        if function is not None:
-            self._function(function)
 
     def _graph(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         proto.name = "subgraph"
@@ -121,16 +121,6 @@ class ProbeWriter:
             self._node(node, proto.node.add())
         for value in graph.outputs:
             self._value(value, proto.output.add())
-
-    def _function(self, function: ir.Function) -> None:
-        if function.identifier() in self._functions:
-            return
-        self._functions.add(function.identifier())
-        for node in function.all_nodes():
-            inner = self.dependencies.scope.model.functions.get(node.op_identifier())
-            if inner is not None:
-                self._function(inner)
-        ir.serde.serialize_function_into(self.model.functions.add(), function)
 
     def _value(self, value: ir.Value, proto: onnx.ValueInfoProto) -> None:
         name = self._name(value)

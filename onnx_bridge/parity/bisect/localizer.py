@@ -271,7 +271,7 @@ class FaultLocalizer:
 
 def _loaded(model: ModelSource) -> ir.Model:
     """The model in memory, each of its nodes with a name."""
-    loaded = model.clone() if isinstance(model, ir.Model) else models.load(model)
+    loaded = models.owned(model)
     name_nodes(Scope(loaded, loaded.graph))
     return loaded
 

@@ -76,6 +76,8 @@ class CarrySmallTypes(NodeRewrite[_SmallTypeMatch]):
     def rewrite(self, match: _SmallTypeMatch, edit: Edit) -> Sequence[ir.Value]:
         """The same operator on the carriers of its inputs."""
         node, known = match.node, dict[ir.Value, ir.Value]()
+        for each in reversed(match.absorbed):  # operands first
+            _carry_outputs(each, edit, known)
         inputs = [_carry(value, edit, known) for value in node.inputs]
         if node.op_type == "Cast":
             assert inputs[0] is not None
@@ -98,16 +100,32 @@ def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
 
 
 def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | None:
-    """Collect the nodes between a value of a small dtype and its sources; the reason if that is not possible."""
-    if scope.constant(value) is not None:
-        return None
-    node = value.producer()
-    dtype = _dtype(value, scope)
+    """Collect the nodes between a value of a small dtype and its sources, these first; the reason if not possible."""
+    pending: list[ir.Value | ir.Node] = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, ir.Node):  # its operands are done
+            found[current] = None
+            continue
+        node = current.producer()
+        if scope.constant(current) is not None or node in found:
+            continue
+        problem = _obstacle(current, scope)
+        if problem is not None:
+            return problem
+        assert node is not None
+        operands = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+        pending.append(node)
+        pending += [each for each in reversed(operands) if each is not None and is_one_of(_dtype(each, scope), SMALL)]
+    return None
+
+
+def _obstacle(value: ir.Value, scope: Scope) -> str | None:
+    """Why a value of a small dtype cannot be carried in another one."""
+    node, dtype = value.producer(), _dtype(value, scope)
     assert dtype is not None
     if node is None:
         return f"{value.name} is an input of {dtype.name.lower()}"
-    if node in found:
-        return None
     if not is_plain(node, scope):
         return f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}"
     moving = node.domain == "" and node.op_type in _MOVING
@@ -119,33 +137,24 @@ def _trace(value: ir.Value, scope: Scope, found: dict[ir.Node, None]) -> str | N
         return problem
     if not moving and node.inputs[0] is not None and scope.dtype(node.inputs[0]) is None:
         return f"the dtype of {node.inputs[0].name} is unknown"
-    for each in node.inputs[:1] if node.op_type == "CastLike" else node.inputs:
-        if each is not None and is_one_of(_dtype(each, scope), SMALL):
-            problem = _trace(each, scope, found)
-            if problem is not None:
-                return problem
-    found[node] = None
     return None
 
 
 def _carry(value: ir.Value | None, edit: Edit, known: dict[ir.Value, ir.Value]) -> ir.Value | None:
     """The carrier of a value of a small dtype; any other value unchanged."""
-    dtype = _dtype(value, edit.scope)
-    if value is None or not is_one_of(dtype, SMALL):
+    if value is None or not is_one_of(_dtype(value, edit.scope), SMALL):
         return value
-    assert dtype is not None
     if value not in known:
         tensor = edit.scope.constant(value)
-        if tensor is not None:
-            known[value] = edit.constant(as_carrier(tensor))
-        else:
-            node = value.producer()
-            assert node is not None
-            _carry_outputs(node, dtype, edit, known)
+        assert tensor is not None
+        known[value] = edit.constant(as_carrier(tensor))
     return known[value]
 
 
-def _carry_outputs(node: ir.Node, dtype: ir.DataType, edit: Edit, known: dict[ir.Value, ir.Value]) -> None:
+def _carry_outputs(node: ir.Node, edit: Edit, known: dict[ir.Value, ir.Value]) -> None:
+    """Carry the results of a node whose operands are constants, or carried already."""
+    dtype = _dtype(node.outputs[0], edit.scope)
+    assert dtype is not None
     if node.op_type in ("Cast", "CastLike"):
         x = _carry(node.inputs[0], edit, known)
         assert x is not None
