@@ -26,6 +26,7 @@ from passes.core import graphs
 from passes.core.base import Proof, Status, Verdict
 from passes.core.graphs import Scope
 from passes.core.pipeline import Step
+from passes.target.dependencies import unchanged_graphs
 from passes.target.probe import Probe
 
 _SAVING_FACTOR = 4.1
@@ -126,7 +127,11 @@ _Told = tuple[str, str, Proof, str]
 
 def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
     """The verdict on each node, also in subgraphs, except constants; in order."""
-    scope = Scope(model, model.graph)
+    with unchanged_graphs():
+        return _probed(Scope(model, model.graph), target)
+
+
+def _probed(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from graphlib import TopologicalSorter
 
 import onnx_ir as ir
@@ -16,6 +18,19 @@ _CONE_ELEMENTS = 256
 """Computed constants with more elements than this are not followed: they become inputs."""
 _CONE_NODES, _FULL_CONE_NODES = 64, 4096
 """How many nodes are searched for constants, by default and in full."""
+
+
+_varying: ContextVar[dict[ir.Value, bool] | None] = ContextVar("varying", default=None)
+
+
+@contextmanager
+def unchanged_graphs() -> Iterator[None]:
+    """While no graph is changed: which values vary is found out once."""
+    token = _varying.set({} if _varying.get() is None else _varying.get())
+    try:
+        yield
+    finally:
+        _varying.reset(token)
 
 
 class Dependencies:
@@ -79,6 +94,9 @@ class Dependencies:
 
     def _is_constant(self, value: ir.Value) -> bool:
         """Whether a value that no tensor is known for is computed from constants and fixed shapes alone."""
+        known = _varying.get()
+        if self._varies(value, {} if known is None else known):
+            return False
         pending, seen = [value], {value}
         while pending:
             current = pending.pop()
@@ -92,21 +110,44 @@ class Dependencies:
         self._proven |= seen
         return True
 
+    def _varies(self, value: ir.Value, known: dict[ir.Value, bool]) -> bool:
+        """Whether a value depends on inputs of the graph, or on random numbers; ``known`` is added to."""
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current not in known:
+                operands = [] if self._tensor(current) is not None else self._operands(current)
+                known[current] = operands is None or any(known.get(each, False) for each in operands)
+                new = [] if known[current] else [each for each in operands or () if each not in known]
+                if new:
+                    del known[current]
+                    pending += new
+                    continue
+            pending.pop()
+        return known[value]
+
     def _needed(self, value: ir.Value) -> list[ir.Value] | None:
-        """What must be constant for a value to be constant; None if it cannot be, or if the search is cut off."""
-        node = value.producer()
-        if node is None or node in self._within or is_random(node, self.scope):
-            return None
-        if node.domain == "" and node.op_type in ("Shape", "Size"):
-            shape = self.scope.shape(node.inputs[0])
-            return [] if shape is not None and shape.is_static() else None
-        if next(graphs.subgraphs(node), None) is not None or not node.inputs:
-            return None
+        """What must be constant for a value to be one of the probe; None if it cannot be, or the search is cut off."""
+        operands = self._operands(value) if value.producer() not in self._within else None
+        if not operands:
+            return operands
         self._nodes_left -= 1
         shape = self.scope.shape(value)
         large = shape is not None and shape.is_static() and math.prod(shape.numpy()) > _CONE_ELEMENTS
         if self._nodes_left < 0 or (large and not self.full):
             self.cut_off = True
+            return None
+        return operands
+
+    def _operands(self, value: ir.Value) -> list[ir.Value] | None:
+        """What must be constant for a value to be constant; None if it cannot be."""
+        node = value.producer()
+        if node is None or is_random(node, self.scope):
+            return None
+        if node.domain == "" and node.op_type in ("Shape", "Size"):
+            shape = self.scope.shape(node.inputs[0])
+            return [] if shape is not None and shape.is_static() else None
+        if next(graphs.subgraphs(node), None) is not None or not node.inputs:
             return None
         return [operand for operand in node.inputs if operand is not None]
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from passes.core import graphs
 from passes.core.base import Proof, Status, Target, Verdict
 from passes.core.graphs import Scope
+from passes.target.dependencies import unchanged_graphs
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
 
@@ -54,11 +55,12 @@ class Judge:
         A rule group is considered as far as it is in ``nodes``.
         """
         asked = [node for node in nodes if graphs.constant_of(node) is None]
-        found = self._ask([((node,), self._probe(node)) for node in asked])
-        for each in found:
-            if each.fails:  # next time it is probed anew: more may be known of its inputs by then
-                each.nodes[0].meta.pop(_CACHED, None)
-        return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(found, asked)}
+        with unchanged_graphs():
+            found = self._ask([((node,), self._probe(node)) for node in asked])
+            for each in found:
+                if each.fails:  # next time it is probed anew: more may be known of its inputs by then
+                    each.nodes[0].meta.pop(_CACHED, None)
+            return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(found, asked)}
 
     def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
         """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""

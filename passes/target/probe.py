@@ -80,6 +80,12 @@ class Probe:
         return cls(kept, scope, wanted, replaces)
 
     @cached_property
+    def full_dependencies(self) -> Dependencies:
+        """What the nodes depend on, with full constant cones."""
+        cut_off = self._dependencies.cut_off
+        return Dependencies(self.nodes, self.scope, full=True) if cut_off else self._dependencies
+
+    @cached_property
     def signature(self) -> str:
         """Equal for probes that mean the same, whatever their names.
 
@@ -89,8 +95,7 @@ class Probe:
         """
         data = ProbeWriter(self._dependencies, self.outputs, unusual=False).model.SerializeToString()
         if self._dependencies.cut_off:
-            whole = Dependencies(self.nodes, self.scope, full=True)
-            data += ProbeWriter(whole, self.outputs, unusual=False).model.SerializeToString()
+            data += ProbeWriter(self.full_dependencies, self.outputs, unusual=False).model.SerializeToString()
         if self.replaces is not None:
             data += f"{self.replaces.signature} {self.input_indices}".encode()
         return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -105,10 +110,7 @@ class Probe:
         """The same for the inputs of ``to_proto(full=True)``, which includes full constant cones."""
         if self.replaces is None:
             return None
-        return _indices(
-            Dependencies(self.nodes, self.scope, full=True).inputs,
-            Dependencies(self.replaces.nodes, self.replaces.scope, full=True).inputs,
-        )
+        return _indices(self.full_dependencies.inputs, self.replaces.full_dependencies.inputs)
 
     @cached_property
     def problem(self) -> str | None:
@@ -167,13 +169,13 @@ class Probe:
         Args:
             full: with the elements of every constant, and with full constant cones.
         """
-        dependencies = Dependencies(self.nodes, self.scope, full=True) if full else self._dependencies
+        dependencies = self.full_dependencies if full else self._dependencies
         return ProbeWriter(dependencies, self.outputs, unusual=True, full=full).model
 
     @cached_property
     def data_bytes(self) -> int:
         """The bytes of all constants in ``to_proto(full=True)``."""
-        return sum(tensor.nbytes for tensor in Dependencies(self.nodes, self.scope, full=True).constants.values())
+        return sum(tensor.nbytes for tensor in self.full_dependencies.constants.values())
 
     @property
     def has_all_data(self) -> bool:

@@ -23,7 +23,6 @@ from passes.analysis.foreign_inference import infer_foreign
 from passes.core import graphs, inference
 from passes.core.base import Skip
 from passes.core.graphs import Scope
-from passes.target.dependencies import Dependencies
 from passes.target.probe import Probe
 from passes.target.shrinking.operands import Dims, Operands, Shrinking
 from passes.target.shrinking.sampling import sampled, within
@@ -64,7 +63,7 @@ class _Plan:
 
     def __init__(self, probe: Probe) -> None:
         self.probe, self.scope = probe, probe.scope
-        self.dependencies = Dependencies(probe.nodes, probe.scope, full=True)
+        self.dependencies = probe.full_dependencies
         self.nodes = list(self.dependencies.ordered())
         self.sizes = SizeMap()
         self.axes: dict[ir.Value, list[Expression | None]] = {}
