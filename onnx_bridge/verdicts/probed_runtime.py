@@ -12,12 +12,13 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.background import Background
 from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
@@ -35,7 +36,8 @@ from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.target.probe import Probe
 from passes.target.witness import witness
 
-_BATCH = 64
+_BATCH, _BATCH_BYTES = 32, 64 << 20
+"""The most probes, and bytes of those that are run, in one request."""
 SECONDS = 10.0
 """The default time limit of a probe."""
 _MEMORY = 4 << 30
@@ -43,8 +45,8 @@ BUDGET = 2.0
 """The default budget of estimated seconds for runs at real size."""
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
-_SLOWER = 10
-"""How many times as long as estimated a run may take."""
+_SLOWER = 30
+"""How many times as long as estimated a run may take before it hangs: verdicts do not depend on the machine's load."""
 _RUN_BYTES = 512 << 20
 """The most bytes of constants, inputs and outputs of a probe that is run."""
 _WHOLE_BYTES = 1 << 30
@@ -136,22 +138,26 @@ class ProbedRuntime:
             if large[probe] <= self._left:
                 self._left -= large[probe]
                 del witnesses[probe]
-        judged = self._send_all([(probe, probe not in witnesses) for probe in probes])
-        for probe, small in witnesses.items():
-            found = small if isinstance(small, Skip) else by_witness[small.signature]
-            judged[probe] = _with_witness(judged[probe], found)
-        self._store(judged)
+        judged: dict[Probe, Judgement] = {}
+        for batch in self._send_all([(probe, probe not in witnesses) for probe in probes]):
+            for probe in batch.keys() & witnesses:
+                small = witnesses[probe]
+                found = small if isinstance(small, Skip) else by_witness[small.signature]
+                batch[probe] = _with_witness(batch[probe], found)
+            self._store(batch)
+            judged |= batch
         return judged
 
     def _judge_witnesses(self, witnesses: Sequence[Probe]) -> dict[str, Judgement]:
         """The judgement of each witness by its signature."""
         by_signature = {each.signature: each for each in witnesses}
-        known = self._known(by_signature)
-        new = [each for signature, each in by_signature.items() if signature not in known]
-        judged = self._send_all([(each, True) for each in new])
-        self._store(judged)
-        found = {each.signature: judgement for each, judgement in judged.items()}
-        return found | {signature: Judgement(verdict) for signature, verdict in known.items()}
+        found = {signature: Judgement(verdict) for signature, verdict in self._known(by_signature).items()}
+        for batch in self._send_all(
+            [(each, True) for signature, each in by_signature.items() if signature not in found]
+        ):
+            self._store(batch)
+            found |= {each.signature: judgement for each, judgement in batch.items()}
+        return found
 
     def _store(self, judged: Mapping[Probe, Judgement]) -> None:
         lasting = {probe.signature: each.verdict for probe, each in judged.items() if not each.transient}
@@ -161,23 +167,28 @@ class ProbedRuntime:
         """The estimated seconds of a run; infinite if it would need too much memory."""
         return run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
 
-    def _send_all(self, probes: Sequence[tuple[Probe, bool]]) -> dict[Probe, Judgement]:
-        """Judge probes, each with whether to run it, in batches."""
-        judged: dict[Probe, Judgement] = {}
-        rest = iter(probes)
-        while batch := list(islice(rest, _BATCH)):
-            judged |= self._send_batch(batch)
-            if self._progress is not None:
-                self._progress(f"MIGraphX has judged {len(judged)} of {len(probes)} kinds of nodes")
-        return judged
-
-    def _send_batch(self, probes: Sequence[tuple[Probe, bool]]) -> dict[Probe, Judgement]:
+    def _send_all(self, probes: Sequence[tuple[Probe, bool]]) -> Iterator[dict[Probe, Judgement]]:
+        """Judge probes, each with whether to run it, in batches: MIGraphX has one while the next is prepared."""
+        if not probes:
+            return
         workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
         reference = reference_worker.shared()
         reference.launch()
-        requests = [prepare(probe, reference, run=run) for probe, run in probes]
+        done = 0
+        with Background() as background:
+            sent: list[Future[dict[Probe, Judgement]]] = []
+            for batch in (*_batches(probes), []):
+                requests = [prepare(probe, reference, run=run) for probe, run in batch]
+                for judged in [each.result() for each in sent]:
+                    yield judged
+                    done += len(judged)
+                    if self._progress is not None:
+                        self._progress(f"MIGraphX has judged {done} of {len(probes)} kinds of nodes")
+                sent = [background.submit(self._judge_requests, requests, reference)]
+
+    def _judge_requests(self, requests: Sequence[ProbeRequest], reference: ReferenceWorker) -> dict[Probe, Judgement]:
         together = self._send(requests, alone=False)
-        found = dict(zip((probe for probe, _ in probes), together, strict=False))
+        found = dict(zip((request.probe for request in requests), together, strict=False))
         # in a common fork another probe may be the cause; rejections are certain where all probes were answered
         certain = {Status.OK} if _ended_early(together, requests) else {Status.OK, Status.REJECTED}
         doubted = [
@@ -228,6 +239,20 @@ class ProbedRuntime:
 def _ended_early(judgements: Sequence[Judgement], requests: Sequence[ProbeRequest]) -> bool:
     ends = (Status.CRASHES, Status.HANGS)
     return len(judgements) < len(requests) or any(each.verdict.status in ends for each in judgements)
+
+
+def _batches(probes: Iterable[tuple[Probe, bool]]) -> Iterator[list[tuple[Probe, bool]]]:
+    """Batches of a limited number of probes and bytes."""
+    batch: list[tuple[Probe, bool]] = []
+    size = 0
+    for probe, run in probes:
+        more = probe.bytes if run else 0
+        if batch and (len(batch) >= _BATCH or size + more > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append((probe, run))
+        size += more
+    yield batch
 
 
 def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:

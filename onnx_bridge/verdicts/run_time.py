@@ -2,7 +2,7 @@
 
 The estimate decides which probes are run at real size, so it depends on the probe and the version of MIGraphX alone,
 never on the load of the machine. Measured on ``ref`` with one core, in millions a second: 20 multiply-adds of a
-convolution, 10 of a transposed one, 30 of a product before 2.16 and 5,000 since then; 15 to 40 elements read or
+convolution, half as many of a transposed one, 30 of a product before 2.16 and 5,000 since then; 15 to 40 elements read or
 written.
 """
 

@@ -58,8 +58,13 @@ def work(node: ir.Node) -> Work:
     moved = Work(moved=elements * max(window, 1)) + inner
     if node.op_type not in _PRODUCTS:
         return moved
-    convolves = "Conv" in node.op_type
-    return moved + (Work(convolved=estimate(node)) if convolves else Work(multiplied=estimate(node)))
+    if "Conv" in node.op_type:
+        return moved + Work(convolved=estimate(node) * (_TRANSPOSED if node.op_type == "ConvTranspose" else 1))
+    return moved + Work(multiplied=estimate(node))
+
+
+_TRANSPOSED = 2
+"""How many multiply-adds of a convolution take as long as one of a transposed convolution."""
 
 
 def estimate(node: ir.Node) -> int:

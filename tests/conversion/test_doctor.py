@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 
 import onnx_bridge
 from fixtures.readme import detector
@@ -20,6 +23,9 @@ from onnx_bridge.conversion.diagnosis import Diagnosis
 from onnx_bridge.conversion.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts import probed_runtime
+from onnx_bridge.verdicts.proof_counts import ProofCounts
+from passes.core.base import Proof, Skip
 from tests.passes.rewriting import model, run
 
 
@@ -124,6 +130,71 @@ def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
     frozen = onnx_bridge.doctor(source, freeze={"k": np.array([3])})
     assert [each["side"] for each in frozen.partitions] == ["device"]
     assert not frozen.notes
+
+
+def transposed_convolution(shape: str) -> ir.Model:
+    """With output_padding, which MIGraphX before 2.16 adds on the wrong side."""
+    return model(
+        f"(float{shape} x) => (y) {{ y = ConvTranspose<strides=[2,2],pads=[1,1,1,1],output_padding=[1,1]>(x, w) }}",
+        w=np.random.default_rng(0).standard_normal((3, 16, 3, 3)).astype(np.float32),
+    )
+
+
+class TestProof:
+    def test_wrong_numbers_of_a_large_node_are_found_by_its_witness(self, runtime: Runtime, tmp_path: Path) -> None:
+        source = transposed_convolution("[8,3,25,25]")
+        found = onnx_bridge.doctor(source, probe_budget=0.0)
+        (node,) = found.nodes
+        assert (node.verdict, node.proof, node.action) == ("wrong", Proof.WITNESS, Action.REWRITTEN)
+        assert node.unproven == "too large to run"
+        assert (found.proofs.run, found.proofs.unproven) == (0, {})
+        bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", probe_budget=0.0)
+        assert onnx_bridge.check(bundle).passed
+
+    def test_a_decoder(self, runtime: Runtime, tmp_path: Path) -> None:
+        draw = np.random.default_rng(0)
+        source = model(
+            "(float[1,16,40,40] x) => (float[1,8,160,160] y) { c = Conv<pads=[1,1,1,1]>(x, a)"
+            ' s = DepthToSpace<blocksize=2,mode="CRD">(c)'
+            " y = ConvTranspose<strides=[2,2],pads=[1,1,1,1],output_padding=[1,1]>(s, b) }",
+            a=draw.standard_normal((64, 16, 3, 3)).astype(np.float32),
+            b=draw.standard_normal((16, 8, 3, 3)).astype(np.float32),
+        )
+        found = onnx_bridge.doctor(source)
+        assert {each.operator: each.verdict for each in found.nodes} == {
+            "Conv": "ok",
+            "DepthToSpace": "ok",
+            "ConvTranspose": "wrong",
+        }
+        assert all(each.proof is not Proof.NONE for each in found.nodes)
+        assert onnx_bridge.check(onnx_bridge.convert(source, tmp_path / "out", target="ref")).passed
+
+    def test_a_budget_pays_for_runs_at_real_size(self, runtime: Runtime) -> None:
+        source = transposed_convolution("[8,3,25,25]")
+        (node,) = onnx_bridge.doctor(source, probe_budget=60.0).nodes
+        assert (node.verdict, node.proof, node.unproven) == ("wrong", Proof.RUN, "")
+
+    def test_what_nothing_proves_is_shown_and_counted(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(probed_runtime, "witness", lambda _: Skip("for a test"))
+        source = model("(float[1,3,64,64] x) => (y) { a = Relu(x) y = Conv(a, w) }", w=np.ones((16, 3, 5, 5), "f"))
+        found = onnx_bridge.doctor(source, cache=False, probe_budget=0.0)
+        relu, conv = found.nodes
+        assert (relu.verdict, relu.proof) == ("ok", Proof.RUN)
+        assert (conv.verdict, conv.proof, conv.unproven) == ("ok", Proof.NONE, "too large to run: for a test")
+        assert found.proofs == ProofCounts(run=1, unproven={"too large to run": 1})
+        values = json.loads(json.dumps(found.to_json()))
+        assert values["proofs"] == {"real size": 1, "witness": 0, "none": 1, "unproven": {"too large to run": 1}}
+        assert values["nodes"][1]["proof"] == "none"
+        for verbose in (False, True):
+            text = rendered(found.render(verbose=verbose))
+            assert "1 node unproven" in text
+            assert "1 unproven: 1 too large to run" in text
+
+
+def rendered(page: Any) -> str:
+    console = Console(width=250, record=True, file=io.StringIO())
+    console.print(page)
+    return console.export_text()
 
 
 class TestCommand:

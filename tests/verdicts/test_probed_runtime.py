@@ -16,12 +16,15 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts import probed_runtime
 from onnx_bridge.verdicts.cache import VerdictCache, shared
+from onnx_bridge.verdicts.probe_request import ProbeRequest, prepare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.run_time import run_seconds
 from passes.core import graphs, inference
-from passes.core.base import Proof, Status, Target, Verdict
+from passes.core.base import Obstacle, Proof, Skip, Status, Target, Unproven, Verdict
 from passes.core.graphs import Scope
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
+from passes.target.witness import witness
 from tests.passes.helpers import tiny
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])
@@ -181,6 +184,67 @@ class TestWrongNumbers:
             " { y = QLinearConv(x, xs, xz, w, ws, wz, ys, yz) }"
         )
         assert judged(target, last_node(text)).status is Status.OK
+
+
+CONV = "(float[{},3,32,32] x) => (y) {{ y = Conv<pads=[1,1,1,1]>(x, w) }}"
+
+
+class TestBudget:
+    def conv(self, batch: int) -> Probe:
+        weights = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
+        return last_node(CONV.format(batch), w=weights)
+
+    def test_large_nodes_share_a_witness(self, runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[Probe] = []
+        monkeypatch.setattr(probed_runtime, "prepare", lambda probe, *rest, run: self.prepare(asked, probe, rest, run))
+        verdicts = ProbedRuntime(runtime, budget=0.0).verdicts([self.conv(8), self.conv(10), self.conv(12)])
+        expected = Unproven(Obstacle.SIZE)
+        assert {(each.status, each.proof, each.unproven) for each in verdicts} == {(Status.OK, Proof.WITNESS, expected)}
+        assert len(asked) == 1 and asked[0].bytes < self.conv(8).bytes
+
+    @staticmethod
+    def prepare(asked: list[Probe], probe: Probe, rest: tuple[Any, ...], run: bool) -> ProbeRequest:
+        asked += [probe] if run else []
+        return prepare(probe, *rest, run=run)
+
+    def test_what_fits_runs_at_real_size(self, runtime: Runtime) -> None:
+        cost = run_seconds(self.conv(8), runtime)
+        found = ProbedRuntime(runtime, cache=False, budget=cost * 1.5).verdicts([self.conv(12), self.conv(8)])
+        assert [each.proof for each in found] == [Proof.WITNESS, Proof.RUN]
+
+    def test_without_a_witness_comes_first(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        larger = self.conv(12)
+        monkeypatch.setattr(
+            probed_runtime, "witness", lambda probe: Skip("none") if probe is larger else witness(probe)
+        )
+        cost = run_seconds(larger, runtime)
+        found = ProbedRuntime(runtime, cache=False, budget=cost).verdicts([self.conv(8), larger])
+        assert [each.proof for each in found] == [Proof.WITNESS, Proof.RUN]
+
+    def test_verdicts_in_the_cache(self, runtime: Runtime, folder: Path) -> None:
+        """That of a witness holds until there is a larger budget; that of a run holds always."""
+        proofs = [judged(ProbedRuntime(runtime, budget=each), self.conv(8)).proof for each in (0.0, 9.0, 0.0)]
+        assert proofs == [Proof.WITNESS, Proof.RUN, Proof.RUN]
+
+    def test_too_much_memory_is_never_run(self, runtime: Runtime) -> None:
+        huge = last_node("(float[300,1000,1000] x) => (y) { y = Abs(x) }")
+        verdict = judged(ProbedRuntime(runtime, cache=False, budget=1e9), huge)
+        assert (verdict.status, verdict.proof) == (Status.OK, Proof.WITNESS)
+
+
+class TestUnproven:
+    def test_an_order_that_is_undefined(self, target: Target) -> None:
+        text = "(float[3,7] x) => (y, i) {{ y, i = TopK<sorted={}>(x, k) }}"
+        for is_sorted in (0, 1):
+            verdict = judged(target, last_node(text.format(is_sorted), k=np.array([3])))
+            assert (verdict.status, verdict.proof) == (Status.OK, Proof.RUN)
+
+    def test_no_reference(self, target: Target) -> None:
+        """Neither ONNX Runtime nor ONNX knows the operator; MIGraphX, which ignores domains, takes it for its own."""
+        probe = last_node("(float[2] x) => (float[2] y) { y = local.Relu(x) }")
+        verdict = judged(target, probe)
+        assert (verdict.status, verdict.proof) == (Status.OK, Proof.NONE)
+        assert verdict.unproven == Unproven(Obstacle.REFERENCE)
 
 
 class TestAttribution:
