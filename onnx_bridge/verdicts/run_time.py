@@ -2,8 +2,8 @@
 
 The estimate decides which probes are run at real size, so it depends on the probe and the version of MIGraphX alone,
 never on the load of the machine. Measured on ``ref`` with one core, in millions a second: 20 multiply-adds of a
-convolution, half as many of a transposed one, 30 of a product before 2.16 and 5,000 since then; 15 to 40 elements read or
-written.
+convolution, half as many of a transposed one, 30 of a product before 2.16 and 5,000 since then; 15 to 40 elements read
+or written.
 """
 
 from __future__ import annotations
