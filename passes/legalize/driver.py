@@ -152,12 +152,15 @@ class _Legalizer:
         found = self.judge.failing_nodes([node])
         return found[node].verdict if found else None
 
-    def _find_replacement(self, node: ir.Node, chain: RuleChain) -> _Replacement | Skip:
+    def _find_replacement(
+        self, node: ir.Node, chain: RuleChain, outer: Sequence[ir.Value | None] = ()
+    ) -> _Replacement | Skip:
         """The first replacement of ``node`` that the runtime runs correctly.
 
         Args:
             node: in a graph, or in a proposal.
             chain: the enclosing rules. A rule is not applied again to an operator that it produced itself.
+            outer: the outputs of the proposal that it is in, which count as used.
         """
         reasons = []
         for rule in rules().get((node.domain, node.op_type), ()):
@@ -169,6 +172,10 @@ class _Legalizer:
                 continue
             if isinstance(proposal, Skip):
                 reasons.append(f"{rule.name}: {proposal.reason}")
+                continue
+            if any(new is None and old in outer for old, new in zip(node.outputs, proposal.outputs, strict=True)):
+                proposal.discard()
+                reasons.append(f"{rule.name}: it does not compute all outputs that are used")
                 continue
             replacement = _Replacement(proposal, [rule.name])
             failure = self._verify(replacement, rule, (*chain, link))
@@ -228,7 +235,7 @@ class _Legalizer:
                     list(self.legalize_nodes(list(graph)))
                 if self._failing_verdict(node) is None:
                     continue
-            inner = self._find_replacement(node, chain)
+            inner = self._find_replacement(node, chain, proposal.outputs)
             if isinstance(inner, Skip):
                 reason = f"it needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
                 unresolved = unresolved or reason

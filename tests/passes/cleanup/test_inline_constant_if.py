@@ -350,9 +350,9 @@ def test_names_that_nodes_of_a_branch_share() -> None:
     """Nodes that are moved get names that no other node has, also none that moves with them."""
     model = read(
         """<ir_version: 8, opset_import: ["": 17]>
-        agraph (float[3] x) => (float[3] y) { t = Constant <value = bool {1}> () y = If(t) <
+        agraph (float[3] x) => (float[3] y, float[3] z) { [n] z = Neg(x) t = Constant <value = bool {1}> () y = If(t) <
             then_branch = a () => (float[3] p) { [n_2] o = Neg(x) [n] p = Abs(o) },
-            else_branch = b () => (float[3] q) { [n] q = Neg(x) }> }"""
+            else_branch = b () => (float[3] q) { q = Neg(x) }> }"""
     )
     check(model, 1)
     names = [node.name for node in model.graph]

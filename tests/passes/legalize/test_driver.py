@@ -129,6 +129,18 @@ def test_a_pair_that_is_wrong_together(target: Target, device: Device) -> None:
     assert "computes it wrongly" in result.rewrites[0].note
 
 
+def test_an_output_of_a_proposal_counts_as_used(target: Target, device: Device) -> None:
+    """A rule within a proposal may not drop the indices of MaxPool, which only the proposal's own outputs refer to."""
+    source = model(
+        """(float[2,2,3,3] x) => (float[2,2,1,2] y, int64[2,2,1,2] at) {
+            p = Pad(x, n) y, at = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (p) }""",
+        n=np.array([0, 0, 0, 0, 0, 0, 0, 1]),
+    )
+    result = apply(source, target, device)
+    assert result.rewrites
+    assert "MaxPool" not in operators(source)
+
+
 def test_contrib_operators_in_a_row(target: Target, device: Device) -> None:
     """ONNX infers no shapes after the first, so the next is judged only after that one is rewritten."""
     text = (
