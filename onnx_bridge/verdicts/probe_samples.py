@@ -1,7 +1,7 @@
 """Inputs for probes: an ordinary sample, and some of edge cases that the specification of the operators allows.
 
 Edge cases are negative indices, zeros, halves, negative and larger numbers. Where ONNX leaves a result undefined,
-samples avoid it: the indices of a scatter are distinct, and what is cast to an unsigned dtype is not negative.
+samples avoid it: the indices of a scatter are distinct.
 """
 
 from __future__ import annotations
@@ -89,9 +89,6 @@ def samples(model: ir.Model) -> list[dict[str, Array]]:
     if any(array is not ordinary[name] for name, arrays in edges.items() for array in arrays):
         count = max(map(len, edges.values()))
         found += [{name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in range(count)]
-    if _casts_to_unsigned(model):
-        for sample in found:
-            sample |= {name: np.abs(array) for name, array in sample.items() if _is_float(array)}
     return found
 
 
@@ -221,12 +218,3 @@ def _casts_to_float(value: ir.Value) -> bool:
     """Whether all uses of a value are casts to floats."""
     made = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
     return all(dtype is not None and dtype.is_floating_point() for dtype in made)
-
-
-def _casts_to_unsigned(model: ir.Model) -> bool:
-    unsigned = {ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64, ir.DataType.UINT4}
-    return any(
-        (node.op_type == "Cast" and node.attributes.get_int("to", 0) in unsigned)
-        or (node.op_type == "CastLike" and node.outputs[0].dtype in unsigned)
-        for node in model.graph.all_nodes()
-    )

@@ -24,13 +24,17 @@ FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 
 def network(
-    nodes: list[onnx.NodeProto], inputs: Mapping[str, Array], outputs: Mapping[str, int], *weights: onnx.TensorProto
+    nodes: list[onnx.NodeProto],
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, int],
+    *weights: onnx.TensorProto,
+    opset: int = 21,
 ) -> onnx.ModelProto:
     """A model, whose outputs have the dtypes given."""
     given = [helper.make_tensor_value_info(name, kind(each), each.shape) for name, each in inputs.items()]
     wanted = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in outputs.items()]
     graph = helper.make_graph(nodes, "g", given, wanted, list(weights))
-    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    return helper.make_model(graph, ir_version=10 if opset < 25 else 13, opset_imports=[helper.make_opsetid("", opset)])
 
 
 def kind(array: Array) -> int:
@@ -70,3 +74,78 @@ def test_weights_by_their_storage(runtime: Runtime, tmp_path: Path, name: str, n
     given = [stored("w", weights, numbers=numbers), stored("s", np.array(0.5, np.float32))]
     actual, expected = converted(network(nodes, inputs, {"y": T.FLOAT}, *given), inputs, tmp_path)
     np.testing.assert_allclose(actual["y"], expected["y"], rtol=1e-5, atol=1e-4)
+
+
+INTEGER_DTYPES = {T.INT4: "int4", T.UINT4: "uint4", T.INT2: "int2", T.UINT2: "uint2"}
+
+
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=INTEGER_DTYPES.values())
+@pytest.mark.parametrize("blocks", ["tensor", "axis", "blocked"])
+def test_weights_of_few_bits(runtime: Runtime, tmp_path: Path, dtype: int, blocks: str) -> None:
+    draw = np.random.default_rng(1)
+    element = ir.DataType(dtype)
+    weights = draw.integers(int(element.min), int(element.max), (8, 16), endpoint=True).astype(element.numpy())
+    shape = {"tensor": (), "axis": (16,), "blocked": (2, 16)}[blocks]
+    attributes = {"tensor": {}, "axis": {"axis": 1}, "blocked": {"axis": 0, "block_size": 4}}[blocks]
+    widen = helper.make_node("DequantizeLinear", ["w", "s"], ["wide"], **attributes)
+    inputs = {"x": draw.standard_normal((4, 8)).astype(np.float32)}
+    given = [stored("w", weights), stored("s", draw.uniform(0.1, 1, shape).astype(np.float32))]
+    model = network([widen, helper.make_node("MatMul", ["x", "wide"], ["y"])], inputs, {"y": T.FLOAT}, *given, opset=25)
+    actual, expected = converted(model, inputs, tmp_path)
+    np.testing.assert_allclose(actual["y"], expected["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+@pytest.mark.parametrize("scale", [(), (16,), (2, 16)], ids=["tensor", "axis", "blocked"])
+def test_activations_in_float8(runtime: Runtime, tmp_path: Path, name: str, scale: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(2)
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    inputs = {"x": np.float32(3) * draw.standard_normal((8, 16)).astype(np.float32)}
+    inputs["x"][0, :4] = 0, 1e6, -1e6, -0.0
+    attributes = {0: {}, 1: {"axis": 1}, 2: {"axis": 0, "block_size": 4}}[len(scale)]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **attributes),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], **attributes),
+    ]
+    given = [stored("s", draw.uniform(0.01, 0.1, scale).astype(np.float32)), stored("z", np.zeros(scale, dtype))]
+    actual, expected = converted(network(nodes, inputs, {"y": T.FLOAT}, *given), inputs, tmp_path)
+    np.testing.assert_array_equal(actual["y"], expected["y"])
+
+
+@pytest.mark.parametrize(
+    "to", [T.BFLOAT16, T.FLOAT16, *[kind(np.zeros(0, getattr(ml_dtypes, each))) for each in FLOAT8]]
+)
+def test_a_round_trip_through_a_narrow_float(runtime: Runtime, tmp_path: Path, to: int) -> None:
+    draw = np.random.default_rng(3)
+    x = (draw.standard_normal(200) * 2.0 ** draw.integers(-8, 8, 200)).astype(np.float32)
+    x[:10] = 0.0, -0.0, np.inf, -np.inf, np.nan, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, 65520.0
+    nodes = [helper.make_node("Cast", ["x"], ["n"], to=to), helper.make_node("Cast", ["n"], ["y"], to=T.FLOAT)]
+    actual, expected = converted(network(nodes, {"x": x}, {"y": T.FLOAT}, opset=19), {"x": x}, tmp_path)
+    np.testing.assert_array_equal(actual["y"], expected["y"])
+
+
+def test_int8_weights_with_float16_scales_stay_on_migraphx(runtime: Runtime, tmp_path: Path) -> None:
+    """An absolute tolerance took the rounding of a float16 Conv with results up to 20 for a defect."""
+    draw = np.random.default_rng(3)
+    weights = draw.standard_normal((8, 4, 3, 3)).astype(np.float32)
+    scale = (np.abs(weights).max(axis=(1, 2, 3)) / 127).astype(np.float16)
+    integers = np.round(weights / scale.astype(np.float32).reshape(-1, 1, 1, 1)).clip(-127, 127).astype(np.int8)
+    inputs = {"x": draw.standard_normal((1, 4, 10, 10)).astype(np.float16)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["wide"], axis=0),
+        helper.make_node("Conv", ["x", "wide"], ["y"]),
+    ]
+    model = network(nodes, inputs, {"y": T.FLOAT16}, stored("w", integers), stored("s", scale))
+    actual, expected = converted(model, inputs, tmp_path)
+    one_unit = 2.0**-10 * np.abs(expected["y"].astype(np.float32)).max()
+    np.testing.assert_allclose(actual["y"].astype(np.float32), expected["y"].astype(np.float32), rtol=0, atol=one_unit)
+
+
+@pytest.mark.parametrize("to", [T.UINT8, T.UINT16, T.UINT32, T.UINT64])
+def test_negative_floats_as_unsigned_integers_are_those_of_onnx_runtime(
+    runtime: Runtime, tmp_path: Path, to: int
+) -> None:
+    inputs = {"x": np.array([-7.9, -1.0, -0.5, 0.5, 3.7, 200.0], np.float32)}
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=to)]
+    actual, expected = converted(network(nodes, inputs, {"y": to}), inputs, tmp_path)
+    np.testing.assert_array_equal(actual["y"], expected["y"])
