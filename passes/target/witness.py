@@ -252,6 +252,20 @@ class _Copy:
                 if new.shape is None:
                     new.shape = ir.Shape([self._plan.sizes.evaluate(each) for each in axes])
         infer_foreign(self._model)
+        followed = [self._follow_first_input(node) for node in self._plan.nodes]
+        if any(followed):
+            inference.infer(self._model)
+
+    def _follow_first_input(self, node: ir.Node) -> bool:
+        """Give the result of an operator that nothing infers the shape of its first input, if it has that in truth."""
+        result = self._values[node.outputs[0]]
+        if node.domain in ("", "ai.onnx.ml") or result.shape is not None or not node.inputs:
+            return False
+        given = self._values[node.inputs[0]] if node.inputs[0] is not None else None
+        if given is None or given.shape is None or self._plan.real(node.outputs[0]) != self._plan.real(node.inputs[0]):
+            return False
+        result.shape = given.shape
+        return True
 
     # verification
 

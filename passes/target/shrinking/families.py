@@ -198,6 +198,11 @@ FAMILIES: Mapping[str, Family | tuple[Family, ...]] = {
             numbers=_blocks,
         ),
     ),
+    "MatMulBnb4": Family(
+        (".... 2*half*b", "O*half*b", "O*b"),
+        attributes={"K": "2*half*b", "N": "O"},
+        numbers=lambda operands: {"half": operands.integer("block_size", 2) // 2},
+    ),
     "Attention": _STANDARD_ATTENTION,
     "MultiHeadAttention": _MULTI_HEAD,
     "RotaryEmbedding": _ROTARY,
