@@ -15,11 +15,12 @@ import pytest
 
 from passes import legalize
 from passes.core import graphs
-from passes.core.base import Budget, Context, Exactness, Result, Target
+from passes.core.base import Budget, Context, Exactness, Proof, Result, Skip, Target
 from passes.core.edit import Edit
 from passes.core.pipeline import Pipeline
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.driver import Legalize
+from passes.target.judge import PROVEN, Judge
 from tests.passes.device import Device
 from tests.passes.rewriting import all_nodes, model, operators, reasons, run
 
@@ -175,6 +176,75 @@ def test_a_wrong_rule_is_discarded(target: Target, monkeypatch: pytest.MonkeyPat
     assert not result.rewrites
     assert operators(source) == ["Mish"]
     assert "mish-is-tanh: its replacement of Mish fails: the runtime computes it wrongly" in reasons(result)[0]
+
+
+def large_transposed_convolution() -> ir.Model:
+    """With output_padding, which MIGraphX before 2.16 adds on the wrong side; too large to run."""
+    return model(
+        "(float[8,3,25,25] x) => (float[8,16,50,50] y)"
+        " { y = ConvTranspose<strides=[2,2],pads=[1,1,1,1],output_padding=[1,1]>(x, w) }",
+        w=np.random.default_rng(0).standard_normal((3, 16, 3, 3)).astype(np.float32),
+    )
+
+
+@pytest.fixture
+def without_budget(runtime: Any) -> Target:
+    from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+
+    return ProbedRuntime(runtime, budget=0.0)
+
+
+def test_a_large_node_is_proven_by_witnesses(without_budget: Target, device: Device) -> None:
+    """The witness of the node is computed wrongly, and the same rule on the witness is right."""
+    source = large_transposed_convolution()
+    result = apply(source, without_budget, device)
+    assert "computes it wrongly" in result.rewrites[0].note
+    found = Judge(without_budget, graphs.Scope(source, source.graph)).judge_nodes(source.graph)
+    assert {each.verdict.proof for each in found.values()} <= {Proof.WITNESS, Proof.RUN}
+    made = [node for node in source.graph if PROVEN in node.meta]
+    assert made and all(node.meta[PROVEN].proof is Proof.WITNESS for node in made)
+
+
+@dataclass(frozen=True)
+class _WithoutOutputPadding(NodeRewrite[Match]):
+    """A rule that computes something else, of the right shape."""
+
+    name = "without-output-padding"
+    exactness = Exactness.ROUNDING
+    operators = frozenset({("", "ConvTranspose")})
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match:
+        return Match(node)
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+        pads = {"strides": [2, 2], "pads": [1, 1, 0, 0]}
+        return [edit.op("ConvTranspose", [edit.op("Neg", [match.node.inputs[0]]), match.node.inputs[1]], pads)]
+
+
+def test_a_large_replacement_that_is_wrong_on_the_witness_is_discarded(
+    without_budget: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: Any = {("", "ConvTranspose"): (_WithoutOutputPadding(),)}
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
+    source = large_transposed_convolution()
+    result = Legalize().run(source, Context(without_budget))
+    assert not result.rewrites and operators(source) == ["ConvTranspose"]
+    assert (
+        "without-output-padding: its replacement of ConvTranspose fails: the runtime computes it wrongly"
+        in (reasons(result)[0])
+    )
+
+
+def test_a_large_replacement_without_a_witness_is_unproven(
+    without_budget: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is applied, since the original is known to be wrong, and it says so."""
+    monkeypatch.setattr("passes.legalize.driver.witness", lambda _: Skip("for a test"))
+    source = large_transposed_convolution()
+    result = Legalize().run(source, Context(without_budget))
+    assert result.rewrites
+    verdicts = [node.meta[PROVEN] for node in source.graph if PROVEN in node.meta]
+    assert {(each.proof, str(each.unproven)) for each in verdicts} == {(Proof.NONE, "too large to run: for a test")}
 
 
 def test_every_family_has_rules_with_unique_names() -> None:
