@@ -20,6 +20,7 @@ from onnx import AttributeProto, TensorProto, helper
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import MappedTensor
+from tests.passes.helpers import nested_branches
 
 OPSETS = [helper.make_opsetid("custom", 3), helper.make_opsetid("", 21)]
 DTYPES = [each for each in ir.DataType if each != ir.DataType.UNDEFINED]
@@ -375,3 +376,27 @@ def test_types_in_old_functions_move_to_the_graph_and_back(tmp_path: Path) -> No
     graph.value_info.extend([info("custom::F/a", 2), info("custom::F/b", 2)])
     path = write(model_of(graph, functions=[function], ir_version=9), tmp_path / "model.onnx")
     assert plain(again(path)) == plain(path)
+
+
+def test_functions_that_stand_for_too_many_nodes(tmp_path: Path) -> None:
+    """Counted when the file is read: neither ONNX's inference nor ONNX Runtime would return from it."""
+    bodies = "".join(
+        f"""<domain: "local", opset_import: ["": 17, "local": 1]>
+            f{index} (a) => (c) {{ b = local.f{index + 1}(a) c = local.f{index + 1}(b) }}"""
+        for index in range(25)
+    )
+    text = f"""<ir_version: 10, opset_import: ["": 17, "local": 1]> g (float[2] x) => (float[2] y) {{ y = local.f0(x) }}
+        {bodies} <domain: "local", opset_import: ["": 17]> f25 (a) => (b) {{ b = Relu(a) }}"""
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    with pytest.raises(InputError, match="33,554,432 nodes") as error:
+        models.load(path)
+    assert error.value.where == str(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("depth", [32, 1500])
+def test_a_copy_of_what_is_nested_too_deeply(depth: int) -> None:
+    with pytest.raises(InputError, match=f"nested {depth} deep") as error:
+        models.owned(nested_branches(depth))
+    assert "\n" not in str(error.value)

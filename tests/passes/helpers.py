@@ -58,3 +58,22 @@ def initializers(source: ir.Model) -> dict[str, Any]:
 def mentioned(text: str, constants: dict[str, Any]) -> dict[str, Any]:
     """Those constants that a text names."""
     return {name: array for name, array in constants.items() if re.search(rf"\b{name}\b", text)}
+
+
+def nested_branches(depth: int) -> ir.Model:
+    """A model of branches within branches; text and files hold only so many."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    c = ir.Value(name="c", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    made = ir.Node("", "Relu", [x], name="r")
+    for level in range(depth):
+        made.outputs[0].name = f"y{level}"
+        other = ir.Node("", "Neg", [x], name=f"n{level}")
+        other.outputs[0].name = f"z{level}"
+        branches = [
+            ir.AttrGraph(name, ir.Graph([], each.outputs, nodes=[each], name=name))
+            for name, each in (("then_branch", made), ("else_branch", other))
+        ]
+        made = ir.Node("", "If", [c], branches, name=f"i{level}")
+    (y,) = made.outputs
+    y.name, y.type, y.shape = "y", x.type, x.shape
+    return ir.Model(ir.Graph([x, c], [y], nodes=[made], opset_imports={"": 17}, name="g"), ir_version=10)

@@ -10,6 +10,7 @@ from passes.core.base import Context
 from passes.core.errors import InputError
 from passes.core.limits import MAX_DEPTH, MAX_NODES, called_functions, check_limits
 from passes.core.pipeline import Pipeline
+from tests.passes.helpers import nested_branches
 
 
 def value(name: str, dtype: ir.DataType = ir.DataType.FLOAT, *shape: int) -> ir.Value:
@@ -51,22 +52,6 @@ def calling(count: int, times: int, *, last: str = "Relu", nested: bool = False)
     y.type, y.shape = x.type, x.shape
     graph = ir.Graph([x, c], [y], nodes=[call_], opset_imports={"": 17, "local": 1}, name="g")
     return ir.Model(graph, ir_version=10, functions=functions)
-
-
-def nest(depth: int) -> ir.Model:
-    """A model of branches within branches."""
-    x, c = value("x", ir.DataType.FLOAT, 2), value("c", ir.DataType.BOOL)
-    made = node("Relu", x, output="y0")
-    for level in range(1, depth + 1):
-        other = node("Neg", x, output=f"n{level}")
-        branches = {
-            name: ir.Graph([], each.outputs, nodes=[each], name=name)
-            for name, each in (("then_branch", made), ("else_branch", other))
-        }
-        made = node("If", c, output=f"y{level}", **branches)
-    y = made.outputs[0]
-    y.type, y.shape = x.type, x.shape
-    return ir.Model(ir.Graph([x, c], [y], nodes=[made], opset_imports={"": 17}, name="g"), ir_version=10)
 
 
 @pytest.mark.parametrize(("count", "nodes"), [(25, "33,554,432"), (200, "about 2^200")])
@@ -114,7 +99,7 @@ def test_functions_that_are_called() -> None:
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH])
 def test_subgraphs_within_subgraphs(depth: int) -> None:
-    source = nest(depth)
+    source = nested_branches(depth)
     cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model
     assert sum(1 for _ in cleaned.graph.all_nodes()) == 2 * depth + 1
     ir.from_proto(type(ir.to_proto(cleaned)).FromString(ir.to_proto(cleaned).SerializeToString()))
@@ -123,7 +108,7 @@ def test_subgraphs_within_subgraphs(depth: int) -> None:
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 5000])
 def test_subgraphs_that_are_nested_too_deeply(depth: int) -> None:
     with pytest.raises(InputError, match=f"nested {depth} deep") as error:
-        Pipeline.parse("default").run(nest(depth), Context())
+        Pipeline.parse("default").run(nested_branches(depth), Context())
     assert "\n" not in str(error.value)
 
 
