@@ -209,8 +209,8 @@ class Probe:
             )
             return counts[0] if counts else _UNKNOWN_TRIPS
         if node.domain == "" and node.op_type == "Scan":
-            sizes = [max(shape.numpy(), default=1) for value in node.inputs if (shape := self.scope.shape(value))]
-            return max(sizes, default=1)
+            shapes = [shape for value in node.inputs if (shape := self.scope.shape(value)) is not None]
+            return max((dim for shape in shapes for dim in shape if isinstance(dim, int)), default=1)
         return 1
 
     def _unknown(self, value: ir.Value) -> str | None:

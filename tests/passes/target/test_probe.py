@@ -292,6 +292,13 @@ class TestWork:
         assert once.moved >= 12 and last(text.format("n"), n=count).work == once * 50
         assert last(text.format("n").replace("bool c", "bool c, int64 n")).work.moved > once.moved
 
+    def test_a_scan_over_what_has_an_unknown_size(self) -> None:
+        text = (
+            "(float[2,3] x, float[{},4] s) => (y, z) {{ n = NonZero(x) y, z = Scan<num_scan_inputs = 1, body = b ("
+            "int64[2,k] a, float[4] i) => (int64[2,k] c, float[4] d) {{ c = Identity(a) d = Relu(i) }}>(n, s) }}"
+        )
+        assert last(text.format(50)).work.moved > 5 * last(text.format(5)).work.moved > 0
+
     def test_products_count_their_multiply_adds(self) -> None:
         product = last("(float[2,3] x, float[3,4] w) => (y) { y = MatMul(x, w) }")
         assert product.work == Work(multiplied=24, moved=6 + 12 + 8)
