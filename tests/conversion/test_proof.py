@@ -335,3 +335,13 @@ class TestRequests:
             Manifest.parse(json.dumps({**values, "proof": {"level": "magic"}}), "there")
         changed = replace(bundle.manifest, proof=replace(bundle.proof, seconds=1.0))
         assert Manifest.parse(json.dumps(changed.to_json()), "there") == changed
+
+
+def test_channels_are_not_made_smaller(runtime: Runtime, tmp_path: Path) -> None:
+    """Inference accepts any number of channels of a fixed input, ONNX Runtime only the right one."""
+    weights = np.random.default_rng(0).standard_normal((4, 16, 3, 3)).astype(np.float32)
+    text = "(float[1, 16, 64, 64] x) => (float[1, 4, b, c] y) { y = Conv(x, w) }"
+    path = write(tmp_path / "m.onnx", text, w=weights)
+    bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", prove_budget=0.05)
+    assert bundle.proof.level is Proof.WITNESS
+    assert "x [1, 16, 32, 32]" in bundle.proof.what

@@ -21,6 +21,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.conditioning import undetermined
 from onnx_bridge.reference.tolerances import is_float
+from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
 from onnx_bridge.verdicts import reference_worker
 from onnx_bridge.verdicts.reference_worker import NoReference
@@ -90,6 +91,16 @@ def compare_with_reference(
         return _Comparison(original, precision, limits, Path(folder)).of(bundle)
 
 
+def runs_on_reference(original: Original, limits: Limits) -> bool:
+    """Whether the reference runs a model with the shapes of ``original``."""
+    comparison = _Comparison(original, Precision(), limits, Path())
+    try:
+        comparison.reference(comparison.samples(original.shapes))
+    except Unprovable:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _Comparison:
     original: Original
@@ -105,8 +116,8 @@ class _Comparison:
             memory=None if self.limits.memory is None else self.limits.memory / 2**30,
             host=lambda part: _HostSession(part, self.folder / f"{next(numbers)}.onnx", self._run),
         )
-        samples = self._samples(bundle)
-        expected = self._reference(samples)
+        samples = self.samples({each.name: each.shape for each in bundle.inputs})
+        expected = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
             raise Unprovable("the reference returns NaN alone")
@@ -119,7 +130,7 @@ class _Comparison:
                 compared = self._second_opinion(found, sample) or compared
             differing = [each for each in compared.outputs if not each.passed]
             if differing:
-                if undetermined(differing, sample, right, self._reference, self.precision.epsilon):
+                if undetermined(differing, sample, right, self.reference, self.precision.epsilon):
                     listed = ", ".join(each.name for each in differing)
                     what = "the reference's own change as much when its inputs change by one unit in the last place"
                     raise Unprovable(f"the values of {listed} are not determined: {what}")
@@ -132,7 +143,7 @@ class _Comparison:
         if self.original.shapes:
             return None
         try:
-            (expected,) = self._reference([sample], by_onnx=True)
+            (expected,) = self.reference([sample], by_onnx=True)
         except Unprovable:
             return None
         compared = compare(outputs, expected, self.precision.tolerances)
@@ -148,16 +159,17 @@ class _Comparison:
                     what = f"{value.name} has the shape {list(array.shape)} for it, and {list(declared)} in the model"
                     raise Unprovable(f"no sample is known that the model fits: {what}")
 
-    def _samples(self, bundle: Bundle) -> Sequence[Sample]:
+    def samples(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Sequence[Sample]:
+        """The given samples, or a generated one for inputs of some shapes."""
         if self.original.samples:
             return self.original.samples
-        shapes = {each.name: each.shape for each in bundle.inputs}
         try:
             return list(suitable(self.original.model, shapes, samples=SAMPLES))
         except InputError as error:
             raise Unprovable(f"no samples can be generated: {error}") from None
 
-    def _reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
+    def reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
+        """The outputs of the original; raises Unprovable."""
         frozen = frozen_values(self.original.model, self.original.freeze)
         given = [{**sample, **frozen} for sample in samples]
         return self._run(self.original.path, given, shapes=self.original.shapes, by_onnx=by_onnx)

@@ -7,15 +7,12 @@ size of 1 stays, and no other becomes 1, since both would select other behaviour
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets_manifest import symbols_of
-from onnx_bridge.model.resized import resize
 from onnx_bridge.samples.roles import dims_of
-from passes.core import graphs
-from passes.core.inference import infer
 
 Shapes = Mapping[str, tuple[int, ...]]
 Classes = Mapping[tuple[str, int], object]
@@ -55,12 +52,12 @@ def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str,
     return dims, whole
 
 
-def fixed_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], object]:
-    """The axes of inputs that a model fixes and that can be smaller: with which ONNX's inference still succeeds.
+def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str, int], object]:
+    """The axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
 
     Args:
-        model: is changed: its shapes are lost.
         shapes: of its inputs.
+        runs: whether the model runs with other shapes; inference alone does not notice a wrong number of channels.
     """
     classes: dict[object, list[tuple[str, int]]] = {}
     for name, shape in shapes.items():
@@ -70,7 +67,7 @@ def fixed_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], object]
     found: dict[tuple[str, int], object] = {}
     for key, axes in classes.items():
         wider = {**found, **dict.fromkeys(axes, key)}
-        if _is_valid(model, next(iter(_scaled(shapes, wider, [0.0])))):
+        if runs(next(iter(_scaled(shapes, wider, [0.0])))):
             found = wider
     return found
 
@@ -113,12 +110,3 @@ def _smaller(size: int, factor: float, axis: int) -> int:
     stride = next(stride for least, stride in _STRIDES if size >= least)
     rest = size % stride
     return min(size, rest + stride * max(1, math.ceil((wanted - rest) / stride)))
-
-
-def _is_valid(model: ir.Model, shapes: Shapes) -> bool:
-    """Whether inference succeeds with these shapes; the ranks are those that it found before."""
-    resize(model, shapes)
-    if infer(model).error:
-        return False
-    known = [value.shape for value in graphs.values(model) if value.shape is not None and not value.is_initializer()]
-    return not any(isinstance(dim, int) and dim <= 0 for shape in known for dim in shape)

@@ -31,6 +31,7 @@ from onnx_bridge.conversion.proving.comparison import (
     TooLarge,
     Unprovable,
     compare_with_reference,
+    runs_on_reference,
 )
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
 from onnx_bridge.conversion.proving.decisions import different_decision
@@ -166,7 +167,7 @@ class _Prover:
             return
         real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}
         free = open_axes(self._model, real)
-        axes = free or fixed_axes(self.plan.source.model(), real)
+        axes = free or fixed_axes(real, self._runs)
         seconds, budget = self._seconds(self.compiled), self.request.prove_budget
         found = [(seconds * share(each, real), each) for each in smaller_shapes(real, axes)]
         fitting = sorted((pair for pair in found if pair[0] <= budget), key=lambda pair: -pair[0])
@@ -174,6 +175,11 @@ class _Prover:
         larger = [pair for pair in fitting if pair not in quick]
         for _, small in [*quick[:1], *larger[-1:], *quick[1:2], *larger[-2:-1]][:_WITNESSES]:
             yield _Witness(small, bool(free))
+
+    def _runs(self, shapes: Shapes) -> bool:
+        """Whether the reference runs the model with other shapes."""
+        original = Original(self._path, self._model, self.request.freeze, shapes)
+        return runs_on_reference(original, Limits(_WITNESS_SECONDS, Limits.of(None, self.request.memory).memory))
 
     def _compare_witness(self, witness: _Witness, deadline: float) -> float | None:
         plan = self.plan
