@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.analysis.structural_inputs import structural_inputs
 from tests.conformance import suite
 
@@ -40,10 +41,11 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test: one of `OUTCOMES`, and why where it is not right wholly."""
+    """What became of one test: one of `OUTCOMES`, why where it is not right wholly, and what was known of its nodes."""
 
     outcome: str
     why: str = ""
+    nodes: ProofCounts = field(default_factory=ProofCounts)
 
     @property
     def right(self) -> bool:
@@ -101,9 +103,9 @@ def convert_and_run(case: suite.Case, samples: list[tuple[dict[str, Any], list[A
     if names:
         second = attempt(lambda: converted(case, samples, {name: given[name] for name in names}))
         if second.outcome == "wholly":
-            return Outcome("frozen", ", ".join(names))
+            return Outcome("frozen", ", ".join(names), second.nodes)
         if not first.right and second.right:
-            return Outcome(second.outcome, f"frozen {', '.join(names)}: {second.why}")
+            return Outcome(second.outcome, f"frozen {', '.join(names)}: {second.why}", second.nodes)
     return first
 
 
@@ -121,8 +123,8 @@ def converted(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]],
             if why:
                 return Outcome("wrong", why)
         if bundle.wholly_on_migraphx:
-            return Outcome("wholly")
-        return Outcome("host", bundle.manifest.host_reasons())
+            return Outcome("wholly", nodes=bundle.manifest.proof.nodes)
+        return Outcome("host", bundle.manifest.host_reasons(), bundle.manifest.proof.nodes)
 
 
 def open_shapes(case: suite.Case, sample: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -210,6 +212,7 @@ def main() -> int:
     options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     lost = [row.name for row in rows if row.reference.right and not row.ours.right]
     print(f"right by ONNX Runtime and not here: {', '.join(lost) or 'none'}")
+    print(f"nodes: {sum((row.ours.nodes for row in rows), ProofCounts())}")
     print(summary("stock MIGraphX", (row.stock for row in rows)))
     print(summary("conformance", (row.ours for row in rows)))
     return 1 if lost or any(row.ours.outcome == "crashed" for row in rows) else 0
