@@ -161,7 +161,8 @@ def _can_be_fed(dtype: ir.DataType) -> bool:
 
 def migraphx_type(dtype: ir.DataType) -> str | None:
     """MIGraphX's type for a dtype; None if it has none."""
-    return _TYPES.get(dtype) or (None if dtype == ir.DataType.STRING else type_of(dtype.numpy()))
+    unknown = dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+    return _TYPES.get(dtype) or (None if unknown else type_of(dtype.numpy()))
 
 
 def widened(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_bridge.verdicts.node_tolerances import NodeTolerance, node_tolerance
+from onnx_bridge.verdicts.probe_request import migraphx_type
 from passes.core import graphs, inference
 from passes.core.graphs import Scope
 from passes.target.probe import Probe
@@ -105,3 +106,8 @@ def test_a_replacement_is_held_to_what_it_replaces(numbers: Array) -> None:
     replacement = probe_of("(float[256] x) => (y) { z = Mul(x, x) y = Cast<to=10>(z) }", replaces=cast)
     expected = numbers.astype(np.float16)
     assert node_tolerance(replacement, expected).reason(cut_off(numbers, np.dtype(np.float16)), expected)[0] is not None
+
+
+def test_an_undefined_dtype_has_no_type_in_migraphx() -> None:
+    assert migraphx_type(ir.DataType.UNDEFINED) is None
+    assert migraphx_type(ir.DataType.FLOAT) == "float_type"
