@@ -55,6 +55,10 @@ def settle(model: ir.Model, context: Context) -> int:
         for value, known in found.items()
         if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
+    for value in _of_scans(model):  # they keep their rank, and ONNX Runtime needs to know it
+        shape = declared.get(value)
+        if value.shape is None and shape is not None:
+            value.shape = ir.Shape([None] * len(shape))
     unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
     for value in wrong:
         value.type = found[value][0] or value.type
@@ -63,6 +67,14 @@ def settle(model: ir.Model, context: Context) -> int:
         value.type, value.shape = value.type or kind, shape
     context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
     return len(wrong)
+
+
+def _of_scans(model: ir.Model) -> Iterator[ir.Value]:
+    """The inputs of the bodies of all Scans."""
+    for node in Scope(model, model.graph).nodes():
+        body = loops.body_of(node)
+        if node.op_type == "Scan" and body is not None:
+            yield from body.inputs
 
 
 def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, _Known]:

@@ -187,6 +187,21 @@ class TestCarriedValues:
         assert (shapes["s"], shapes["e"], shapes["t"], shapes["y"]) == ("[2]", "[3,2]", "[2]", "[2]")
         assert shapes["ys"] == "[5,2]"
 
+    def test_of_scans_keep_their_rank(self) -> None:
+        """ONNX Runtime does not run a Scan whose body returns something of unknown rank."""
+        model = text_model(
+            """(float[] x, float[3,2] s) => (float[] y, float[3,2] z) {
+                y, z = Scan <num_scan_inputs = 1, body = b (float[4] a, float[2] i) => (float[] c, float[2] d) {
+                    c = Neg(a) d = Relu(i) }> (x, s) }"""
+        )
+        given = {"x": np.float32([1, 2, 3, 4]), "s": np.float32([[1, -2], [0, 1], [2, 2]])}
+        expected = run(ir.to_proto(model), given)
+        settle(model, Context())
+        (body,) = graphs.subgraphs(model.graph[0])
+        assert body.inputs[0].shape == ir.Shape([None])
+        for name, array in run(ir.to_proto(model), given).items():
+            np.testing.assert_array_equal(array, expected[name])
+
     def test_of_sequences(self) -> None:
         shapes, _ = settled(
             """(float[2] x) => (seq(float[5]) y) {
