@@ -25,9 +25,14 @@ _INPUT_DTYPES = "FLOAT DOUBLE FLOAT16 BFLOAT16 INT8 INT16 INT32 INT64 UINT8 UINT
 INPUT_DTYPES = frozenset(ir.DataType[name] for name in _INPUT_DTYPES.split())
 """Dtypes that a runtime takes as inputs if it takes them as constants."""
 
+SAMPLED = "onnx_bridge.sampled"
+"""Set in the ``meta`` of a tensor that is a sample of a larger one, which would not keep its elements."""
+
 
 def keeps_elements(tensor: ir.TensorProtocol) -> bool:
     """Whether a probe has the elements of a constant, unless it is written in full."""
+    if SAMPLED in tensor.meta:
+        return False
     if tensor.dtype == ir.DataType.STRING:
         return True
     is_integer = tensor.dtype.is_integer() or tensor.dtype == ir.DataType.BOOL

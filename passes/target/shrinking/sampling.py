@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from passes.target.probe_writer import SAMPLED, keeps_elements
+
 
 def sampled(tensor: ir.TensorProtocol, shape: Sequence[int]) -> ir.TensorProtocol:
-    """Elements of a tensor at even distances along each axis; the tensor itself if it has that shape."""
+    """Elements of a tensor at even distances along each axis; the tensor itself if it has that shape.
+
+    If a probe of the tensor would not have its elements, one of the sample has not either: the witnesses of nodes with
+    other weights are equal.
+    """
     real = tensor.shape.numpy()
     if list(shape) == list(real):
         return tensor
     places = [np.arange(small) * size // max(small, 1) for small, size in zip(shape, real, strict=True)]
     array = np.asarray(tensor.numpy())
-    return ir.Tensor(np.ascontiguousarray(array[np.ix_(*places)]), dtype=tensor.dtype)
+    return _sample(np.ascontiguousarray(array[np.ix_(*places)]), tensor)
+
+
+def _sample(array: np.ndarray[Any, np.dtype[Any]], source: ir.TensorProtocol) -> ir.TensorProtocol:
+    small = ir.Tensor(array, dtype=source.dtype)
+    if not keeps_elements(source):
+        small.meta[SAMPLED] = True
+    return small
 
 
 def within(indices: ir.TensorProtocol, before: Sequence[int], after: Sequence[int]) -> ir.TensorProtocol:
@@ -34,4 +48,4 @@ def within(indices: ir.TensorProtocol, before: Sequence[int], after: Sequence[in
     if len(np.unique(clipped)) < len(np.unique(array)) <= min(after, default=0):
         positive = np.where(array < 0, array + np.array(before, array.dtype), array).reshape(array.shape)
         clipped = np.searchsorted(np.unique(positive), positive).astype(array.dtype)
-    return ir.Tensor(clipped, dtype=indices.dtype)
+    return _sample(clipped, indices)

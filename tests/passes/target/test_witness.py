@@ -446,9 +446,9 @@ def test_operators_with_heads_blocks_and_scales(op_type: str, operands: dict[str
 
 def test_nodes_that_differ_in_sizes_only_have_one_witness() -> None:
     def convolution(channels: int, filters: int, size: int) -> str:
-        operands = {"x": (1, channels, size, size), "w": weight(filters, channels, 3, 3)}
-        proto = small(probe_of("Conv", operands, strides=[2, 2], pads=[1, 1, 1, 1])).to_proto()
-        return str([each.type for each in (*proto.graph.input, *proto.graph.output)])
+        weights = {"w": weight(filters, channels, 3, 3), "b": weight(filters) * channels}
+        operands = {"x": (1, channels, size, size), **weights}
+        return small(probe_of("Conv", operands, strides=[2, 2], pads=[1, 1, 1, 1])).signature
 
     assert convolution(64, 128, 56) == convolution(128, 256, 28) == convolution(256, 512, 14)
     assert convolution(64, 128, 56) != convolution(64, 64, 56)  # as many filters as channels
