@@ -27,9 +27,9 @@ def filters(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("batch", [1, 8])
-def test_an_output_padding_at_any_size(runtime: Runtime, batch: int) -> None:
-    model = tiny(f"(float[{batch},3,25,25] x) => (y) {{ y = {TRANSPOSED} (x, w) }}", w=filters(3, 16, 3, 3))
+@pytest.mark.parametrize(("batch", "size"), [(1, 4), (8, 25)])
+def test_an_output_padding_at_any_size(runtime: Runtime, batch: int, size: int) -> None:
+    model = tiny(f"(float[{batch},3,{size},{size}] x) => (y) {{ y = {TRANSPOSED} (x, w) }}", w=filters(3, 16, 3, 3))
     inference.infer(model)
     scope = Scope(model, model.graph)
     (verdict,) = ProbedRuntime(runtime, cache=False, budget=0.0).verdicts([Probe.of(list(scope.graph), scope)])
