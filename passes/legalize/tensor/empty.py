@@ -2,7 +2,7 @@
 
     y = f(x)                y has no elements                      →  y is a constant
     y = f(x, c)             x has no elements, c is constant       →  y is what ONNX Runtime computes
-    Concat(x, e, y)         e has no elements                      →  Concat(x, y)
+    Concat(x, e, y)         e has no elements along the axis       →  Concat(x, y)
 
 Skips: nodes with outputs of both kinds; what ONNX Runtime cannot compute.
 """
@@ -118,22 +118,28 @@ class EvaluateEmpty(NodeRewrite[Match]):
 
 @dataclass(frozen=True)
 class DropEmptyOperands(NodeRewrite[Match]):
-    """Remove operands without elements from Concat."""
+    """Remove operands that add no elements from Concat."""
 
     name = "drop-empty-operands"
     exactness = Exactness.BITWISE
     operators = frozenset({("", "Concat")})
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match if some operands, but not all, have no elements."""
-        empties = [is_empty(value, context.scope) for value in node.inputs]
+        """Match if some operands, but not all, add nothing."""
+        empties = [_adds_nothing(value, node, context.scope) for value in node.inputs]
         return Match(node) if any(empties) and not all(empties) else None
 
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """A Concat of the other operands, or the only one."""
-        kept = [value for value in match.node.inputs if not is_empty(value, edit.scope)]
+        kept = [value for value in match.node.inputs if not _adds_nothing(value, match.node, edit.scope)]
         attributes: dict[str, Any] = dict(match.node.attributes)
         return [edit.op("Concat", kept, attributes) if len(kept) > 1 else kept[0]]
+
+
+def _adds_nothing(value: ir.Value | None, node: ir.Node, scope: Scope) -> bool:
+    """Whether an operand of a Concat has the size 0 along its axis; one without elements may still add to the size."""
+    axis, shape = node.attributes.get_int("axis", 1), scope.shape(value)
+    return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (ConstantForEmpty(), EvaluateEmpty(), DropEmptyOperands())

@@ -33,6 +33,11 @@ def test_tensors_with_elements_are_unchanged() -> None:
     assert left(ConstantForEmpty(), "(float[n] x) => (float[n] y) { y = Abs(x) }") == []
 
 
+def test_operands_that_are_empty_along_another_axis_stay() -> None:
+    text = "(float[0,n,2] x) => (float[0,m,2] y) { y = Concat<axis = 1>(x, e) }"
+    assert left(DropEmptyOperands(), text, e=np.zeros((0, 5, 2), np.float32)) == []
+
+
 @pytest.mark.parametrize(
     ("node", "output"),
     [
