@@ -38,7 +38,8 @@ _EXPONENTIAL = (
 )
 """Operators with exponentials, which overflow early in a naive implementation."""
 _LARGE = (20.0, -20.0, 95.0, -95.0)
-_ATTENTION = ("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention")
+_ATTENTION = frozenset(("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention"))
+_PRODUCTS, _EXPONENTIALS = frozenset(("Einsum", "Gemm", "MatMul")), frozenset(("Exp", "LogSoftmax", "Softmax"))
 """Operators with exponentials of products: a product of 60 in 16 bits has an error of 0.03, its exponential of 3 %."""
 _WHOLE = (2.0**24 + 2, 2.0**31, -(2.0**33), 1e15, -1e20)
 """Numbers that are whole, to be rounded; those in the range of no integer too."""
@@ -62,6 +63,8 @@ _MOST = 8
 """The most samples of edge cases."""
 _GROWING = ("ReduceLogSumExp", "ReduceSumSquare")
 """Operators whose results overflow for large integers."""
+_EXPONENTS = (0.0, 0.5, 1.0, 2.0, 3.0, 8.0, 9.0)
+"""Exponents of integers: results go beyond what float32 holds, and not beyond 32 bits for numbers up to 10."""
 _PARTIAL = ("Pow", "BitShift", "ReduceProd")
 """Operators whose results for most integers overflow or are undefined."""
 
@@ -117,12 +120,15 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
                 if extent is not None:
                     return [(array - extent).astype(array.dtype)]
         case Data() if _is_float(array) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
-            if array.dtype.itemsize == 2 and next(_uses(value, _ATTENTION), None):
+            if next((node for node in _uses(value, ("Pow",), 1) if _is_integer(node.inputs[0])), None):
+                return _spread(_EXPONENTS, array, place)
+            if array.dtype.itemsize == 2 and _takes_exponentials_of_products(value):
                 return _spread([each for each in _FLOATS if abs(each) <= 1], array, place)
             return _spread((*_FLOATS[:4], *_further(value), *_FLOATS[4:]), array, place)
         case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)
-            ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) else ()
+            # another node may overflow on the ends of a dtype, which leaves its result undefined
+            ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) and not _has_further_nodes(value) else ()
             most = 100 if next(_uses(value, _GROWING), None) else limits.max
             return _spread([*ends, *(each for each in _integers(array) if abs(each) <= most)], array, place)
     return [array]
@@ -132,6 +138,12 @@ def _integers(like: Array) -> list[int]:
     """The integers among the edge cases that a dtype has."""
     limits = np.iinfo(like.dtype)
     return [each for each in _INTEGERS if limits.min <= each <= limits.max]
+
+
+def _takes_exponentials_of_products(value: ir.Value) -> bool:
+    """Whether the graph of an input has an attention operator, or the operators that one is made of."""
+    names = {node.op_type for node in value.graph.all_nodes()} if isinstance(value.graph, ir.Graph) else set()
+    return bool(names & _ATTENTION) or bool(names & _PRODUCTS and names & _EXPONENTIALS)
 
 
 def _further(value: ir.Value) -> Sequence[float]:
@@ -145,6 +157,11 @@ def _further(value: ir.Value) -> Sequence[float]:
 
 def _only_used_by(value: ir.Value, operators: Sequence[str]) -> bool:
     return all(node.op_type in operators for node, _ in value.uses())
+
+
+def _has_further_nodes(value: ir.Value) -> bool:
+    """Whether other nodes take what the users of a value compute."""
+    return any(output.uses() for node, _ in value.uses() for output in node.outputs)
 
 
 def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
@@ -161,6 +178,10 @@ def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
         with np.errstate(over="ignore", invalid="ignore"):  # too large for the dtype is infinity, or NaN
             found.append(choices[places].reshape(like.shape).astype(like.dtype))
     return found
+
+
+def _is_integer(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype is not None and value.dtype.is_integer()
 
 
 def _is_float(array: Array) -> bool:

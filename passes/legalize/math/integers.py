@@ -1,6 +1,9 @@
-"""Remove operators that are the identity on unsigned integers, which a runtime may compute as signed.
+"""Integers that a runtime computes as signed, or as floats that do not hold them.
 
-    Abs(x)  →  x    for unsigned integers
+    Abs(x)     →  x                                           for unsigned integers
+    Pow(x, y)  →  Cast<T>(Pow(Cast<double>(x), Cast<double>(y)))    for integers x of type T
+
+ONNX Runtime computes powers of integers in float64, too. Float32 holds integers up to 2²⁴ only.
 
 Skips: unknown dtypes.
 """
@@ -36,4 +39,25 @@ class UnsignedAbs(NodeRewrite[Match]):
         return [edit.op("Identity", [match.node.inputs[0]])]
 
 
-RULES: tuple[NodeRewrite[Any], ...] = (UnsignedAbs(),)
+@dataclass(frozen=True)
+class IntegerPower(NodeRewrite[Match]):
+    """Compute powers of integers in float64."""
+
+    name = "integer-power"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Pow")})
+    needs_dtype = (0, 1)
+
+    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
+        return Match(node) if context.dtype(node).is_integer() else None
+
+    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
+        """Casts around the operator."""
+        x, y = match.node.inputs
+        wide = [edit.op("Cast", [value], {"to": int(ir.DataType.DOUBLE)}) for value in (x, y)]
+        dtype = edit.scope.dtype(x)
+        assert dtype is not None
+        return [edit.op("Cast", [edit.op("Pow", wide)], {"to": int(dtype)})]
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (UnsignedAbs(), IntegerPower())
