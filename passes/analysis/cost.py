@@ -54,13 +54,19 @@ def work(node: ir.Node) -> Work:
     if "Shape" in node.op_type or node.op_type in ("Constant", "Size"):
         return inner
     elements = sum(math.prod(_sizes(value)) for value in (*node.inputs, *node.outputs) if value is not None)
-    window = math.prod(node.attributes.get_ints("kernel_shape", ())) if node.op_type.endswith("Pool") else 1
-    moved = Work(moved=elements * max(window, 1)) + inner
+    moved = Work(moved=elements * _window(node)) + inner
     if node.op_type not in _PRODUCTS:
         return moved
     if "Conv" in node.op_type:
         return moved + Work(convolved=estimate(node) * (_TRANSPOSED if node.op_type == "ConvTranspose" else 1))
     return moved + Work(multiplied=estimate(node))
+
+
+def _window(node: ir.Node) -> int:
+    """The elements of the input under the window of a pooling operator; 1 for other operators."""
+    kernel = node.attributes.get_ints("kernel_shape", ()) if node.op_type.endswith("Pool") else ()
+    sizes = _sizes(node.inputs[0])[2:] if kernel else ()
+    return max(math.prod(map(min, kernel, sizes)), 1)
 
 
 _TRANSPOSED = 2

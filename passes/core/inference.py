@@ -143,7 +143,7 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
     """
     proto.name = graph.name or "graph"
     for value in graph.inputs:
-        ir.serde.serialize_value_into(proto.input.add(), value)
+        _value_info(value, proto.input.add())
     for value in graph.initializers.values():
         if value.const_value is not None:
             _constant(value, value.const_value, proto)
@@ -159,7 +159,7 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
                 ir.serde.serialize_value_into(proto.value_info.add(), value)
     for value in graph.outputs:
         info = proto.output.add()
-        ir.serde.serialize_value_into(info, value)
+        _value_info(value, info)
         producer = value.producer()
         tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
         if tensor is not None and not value.is_graph_input():
@@ -168,6 +168,13 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
         known = declared or (producer is not None and producer.graph is graph and _is_beyond_onnx(value, producer))
         if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
+
+
+def _value_info(value: ir.Value, proto: onnx.ValueInfoProto) -> None:
+    """Write the name and the type of a value; a shape without a type cannot be written."""
+    proto.name = value.name or ""
+    if value.type is not None:
+        ir.serde.serialize_value_into(proto, value)
 
 
 def _is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
