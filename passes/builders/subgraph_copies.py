@@ -250,12 +250,13 @@ def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
 
 
 def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
-    """Tensors of the same shape stacked along a new axis; the stack of small constants is a constant."""
+    """Tensors of the same shape stacked along a new axis; the stack of small constants of one shape is a constant."""
     tensors = [body.known(value) for value in values]
     if all(each is not None and each.nbytes <= SMALL for each in tensors):
         arrays = [each.numpy() for each in tensors if each is not None]
         dtype = tensors[0].dtype if tensors[0] is not None else None
-        return body.constant(ir.Tensor(np.stack(arrays, axis), dtype=dtype))
+        if len({array.shape for array in arrays}) == 1:
+            return body.constant(ir.Tensor(np.stack(arrays, axis), dtype=dtype))
     axes = body.constant(np.array([axis]))
     parts = [body.edit.op("Unsqueeze", [value, axes]) for value in values]
     return parts[0] if len(parts) == 1 else body.edit.op("Concat", parts, {"axis": axis})

@@ -52,6 +52,13 @@ class TestExpands:
         assert operators(m) == ["Less", "Exp", "Sub", "Mul", "Where"]
         assert not [node for node in m.graph if node.op_type == "CastLike"]
 
+    @pytest.mark.parametrize("name", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+    def test_not_where_the_result_is_truncated(self, name: str) -> None:
+        m = model(f"(int64[2,3] x) => (int64[2,1] y) {{ y = {name}(x, axes) }}", opset=18, axes=np.array([1]))
+        result = Once(name).run(m, Context())
+        assert operators(m) == [name]
+        assert "truncated" in reasons(result)[0]
+
     def test_defaults_of_attributes(self) -> None:
         m = model("(float[2,3] x) => (float[2,3] y) { y = Selu(x) }", opset=22)
         apply(Once("Selu"), m)

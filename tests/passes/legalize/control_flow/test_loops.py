@@ -36,6 +36,19 @@ class TestUnroll:
         apply(UnrollLoop(), m := loop(), rtol=0, atol=0)
         assert operators(m) == ["Mul", "Add", "Sub"] * 3 + ["Unsqueeze"] * 3 + ["Concat"]
 
+    def test_constants_whose_shape_changes(self) -> None:
+        """ONNX Runtime puts them one after the other; they have no stack."""
+        m = model(
+            """() => (float y) { w, s = Loop <body = b (int64 i, bool c, float v) => (bool d, float u, float t) {
+                d = Identity(c) u = Unsqueeze(v, zero) t = Identity(v) }> (two, yes, start)
+                y = ReduceSum <keepdims = 0> (s) }""",
+            zero=np.array([0]),
+            two=np.array(2),
+            yes=YES,
+            start=np.float32(3),
+        )
+        UnrollLoop().run(m, Context())
+
     def test_names_are_its_own(self) -> None:
         apply(UnrollLoop(), m := loop())
         names = [value.name for node in m.graph for value in node.outputs]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from passes.core.base import Pass
+from passes.core.base import Context, Pass
 from passes.legalize.types import casts
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.rewriting import Array, model, operators, reasons
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -241,3 +241,10 @@ def test_any_pair(source: str, target: str, shape: tuple[int, ...], seed: int) -
             assert actual[0].dtype == expected[0].dtype
             return
     assert source == target or np.can_cast(source, target)
+
+
+def test_floats_to_bool_before_equal_takes_floats() -> None:
+    m = model("(float[3] x) => (bool[3] y) { y = Cast <to = 9> (x) }", opset=10)
+    result = casts.CastToBool().run(m, Context())
+    assert operators(m) == ["Cast"]
+    assert "opset 11" in reasons(result)[0]
