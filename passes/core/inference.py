@@ -83,7 +83,13 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
     try:
         inferred = onnx_inference.infer_node_outputs(
-            schema, ir.serde.serialize_node(node), types, data, opset_imports=imports, ir_version=scope.model.ir_version
+            schema,
+            ir.serde.serialize_node(node),
+            types,
+            data,
+            opset=scope.opset(),
+            opset_imports=imports,
+            ir_version=scope.model.ir_version,
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):  # inputs of unknown type
         return

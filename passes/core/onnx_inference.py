@@ -2,7 +2,8 @@
 
 Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
 and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
-equation may be an attribute of their callers.
+equation may be an attribute of their callers. What ONNX infers wrongly of old Ifs is corrected
+(`passes.core.if_inference`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx
+
+from passes.core import if_inference
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
 _Function = tuple[str, str, str]
@@ -43,13 +46,23 @@ def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         ValidationError: likewise.
     """
     refuse_endless(model)
-    return onnx.shape_inference.infer_shapes(model, **options)
+
+    def run(model: onnx.ModelProto) -> onnx.ModelProto:
+        return onnx.shape_inference.infer_shapes(model, **options)
+
+    return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
 
 
-def infer_node_outputs(schema: onnx.defs.OpSchema, node: onnx.NodeProto, *facts: Any, **options: Any) -> dict[str, Any]:
-    """`onnx.shape_inference.infer_node_outputs`; raises like `infer_shapes`."""
+def infer_node_outputs(
+    schema: onnx.defs.OpSchema, node: onnx.NodeProto, *facts: Any, opset: int, **options: Any
+) -> dict[str, onnx.TypeProto]:
+    """`onnx.shape_inference.infer_node_outputs` in an opset of ONNX; raises like `infer_shapes`."""
     refuse_endless(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
-    return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
+
+    def run(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
+
+    return if_inference.infer_node(node, opset, run)
 
 
 def refuse_endless(model: onnx.ModelProto) -> None:
