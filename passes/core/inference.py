@@ -7,7 +7,7 @@ those constants that are small enough to be shapes, axes and the like.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import onnx
@@ -134,19 +134,28 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
     )
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    skeleton(model.graph, proto.graph, declared=declared)
+    skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
     inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
     yield from _pairs(model.graph, inferred.graph)
 
 
-def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None:
+def skeleton(
+    graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool, functions: Collection[ir.OperatorIdentifier] = ()
+) -> None:
     """Write a graph with its structure, types, and small constants; other constants are in ``value_info``.
 
     Args:
         graph: with its subgraphs.
         proto: is written to.
         declared: include known types and shapes of results.
+        functions: those of the model, through which ONNX infers.
     """
+
+    def is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
+        """Whether ONNX does not infer its shape: after foreign operators, and of what a loop carries."""
+        foreign = node.domain not in ("", "ai.onnx.ml") and node.op_identifier() not in functions
+        return foreign or value in loops.carried_outputs(node)
+
     proto.name = graph.name or "graph"
     for value in graph.inputs:
         _value_info(value, proto.input.add())
@@ -158,10 +167,10 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
         if tensor is not None:
             _constant(node.outputs[0], tensor, proto)
             continue
-        _node(node, proto.node.add(), declared=declared)
+        _node(node, proto.node.add(), declared=declared, functions=functions)
         for value in node.outputs:
             known = value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value)
-            if known and (declared or _is_beyond_onnx(value, node)):
+            if known and (declared or is_beyond_onnx(value, node)):
                 ir.serde.serialize_value_into(proto.value_info.add(), value)
     for value in graph.outputs:
         info = proto.output.add()
@@ -171,7 +180,7 @@ def skeleton(graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool) -> None
         if tensor is not None and not value.is_graph_input():
             info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
             continue
-        known = declared or (producer is not None and producer.graph is graph and _is_beyond_onnx(value, producer))
+        known = declared or (producer is not None and producer.graph is graph and is_beyond_onnx(value, producer))
         if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
 
@@ -181,11 +190,6 @@ def _value_info(value: ir.Value, proto: onnx.ValueInfoProto) -> None:
     proto.name = value.name or ""
     if value.type is not None:
         ir.serde.serialize_value_into(proto, value)
-
-
-def _is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
-    """Whether ONNX does not infer the shape of an output: after foreign operators, and of what a loop carries."""
-    return node.domain not in ("", "ai.onnx.ml") or value in loops.carried_outputs(node)
 
 
 def _is_undisputed(value: ir.Value) -> bool:
@@ -201,7 +205,9 @@ def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto
         proto.value_info.add(name=value.name or "", type=kind)
 
 
-def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
+def _node(
+    node: ir.Node, proto: onnx.NodeProto, *, declared: bool, functions: Collection[ir.OperatorIdentifier]
+) -> None:
     proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
     if node.domain == "com.microsoft" and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         proto.domain = ""  # inference is the same as for ONNX's, and ONNX does not have these
@@ -210,7 +216,7 @@ def _node(node: ir.Node, proto: onnx.NodeProto, *, declared: bool) -> None:
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
-            skeleton(attribute.as_graph(), graph, declared=declared)
+            skeleton(attribute.as_graph(), graph, declared=declared, functions=functions)
         else:
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
 

@@ -2,9 +2,11 @@
 
     x: [batch, seq, 64]  →  x: [1, 128, 64]            with dims={batch=1,seq=128}, or shapes={x=[1,128,64]}
 
-A symbol stands for one number in the whole model: it is replaced in every value, and expressions of it, such as
-``past + 1``, are evaluated. The frozen dimensions are recorded in the model's metadata, so that freezing them again to
-the same sizes is not an error. Inputs that are not tensors are unchanged: the arrays of a sequence may differ in size.
+A symbol stands for one number in all inputs, and expressions of it, such as ``past + 1``, are evaluated. What the model
+says of results with it is a claim, as exporters use the same names for other sizes: inference finds their sizes, except
+behind operators of other domains, of which nothing else is known. The frozen dimensions are recorded in the model's
+metadata, so that freezing them again to the same sizes is not an error. Inputs that are not tensors are unchanged: the
+arrays of a sequence may differ in size.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.declarations import settle
 from passes.core.errors import InputError, nearest
+from passes.core.inference import infer
 
 FROZEN = "onnx_bridge.frozen"
 """The model property that holds the frozen dimensions as a JSON object: name to size."""
@@ -64,6 +67,7 @@ class FreezeShapes(Pass):
             model.metadata_props[FROZEN] = json.dumps({**before, **sizes}, sort_keys=True)
         if result.rewrites:
             settle(model, context)
+            infer(model)
         return result
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
@@ -159,16 +163,20 @@ def _dynamic_inputs(inputs: Mapping[str, ir.Value]) -> str:
 
 
 def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Replace the symbols in all values; an expression that has one becomes unknown, for inference to find."""
+    """Take the symbols out of all values; sizes that inference can find become unknown, and so do expressions."""
     for value in graphs.values(model):
         if value.shape is None or value.is_initializer() or value.shape.is_static():
             continue
-        value.shape = ir.Shape([_replaced(dim, sizes) for dim in value.shape])
+        node = value.producer()
+        known = sizes if node is None or node.domain != "" else {}
+        value.shape = ir.Shape([_replaced(dim, sizes, known) for dim in value.shape])
 
 
-def _replaced(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim | None:
+def _replaced(
+    dim: int | ir.SymbolicDim, sizes: Mapping[str, int], known: Mapping[str, int]
+) -> int | ir.SymbolicDim | None:
     if isinstance(dim, int) or dim.value is None:
         return dim
-    if dim.value in sizes:
-        return sizes[dim.value]
-    return None if any(word in sizes for word in _IDENTIFIER.findall(dim.value)) else dim
+    if dim.value in known:
+        return known[dim.value]
+    return None if any(word in sizes for word in (dim.value, *_IDENTIFIER.findall(dim.value))) else dim

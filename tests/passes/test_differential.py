@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from fixtures.differential import run, worker
-from fixtures.differential.judge import Outcome
+from fixtures.differential.builder import SingleThreaded
+from fixtures.differential.generate import Case
+from fixtures.differential.judge import Outcome, judge
 from onnx_bridge.core.process import ChildFailure, Reason
+from passes.core.base import Result, Rewrite
+from passes.specialize.convert_precision import ConvertPrecision
 
 SEED = 1
 """Other models than those of ``make differential``."""
@@ -56,6 +61,29 @@ def test_what_models_are_made_of(judges: run.Judges) -> None:
     assert operators >= {"If", "Loop", "Scan", "Conv", "MatMul", "Reshape", "Gather", "QuantizeLinear"}
     assert any(proto.functions for proto in protos)
     assert len(operators) > 80
+
+
+def tangent(angle: float) -> bytes:
+    text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) {{
+        k = Constant<value = float[2] {{{angle}, 0.5}}> () t = Tan(k) y = Add(t, x) }}"""
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+def differing(model: bytes) -> list[str]:
+    """Which passes are said to change the results of a model."""
+    sample = {"x": np.float32([0.25, 1])}
+    case = Case(model, (sample,), (SingleThreaded(model).run(sample),), 1, False)
+    return [each.where for each in judge(case, 0, None, lambda name: None)]
+
+
+def test_next_to_a_pole_no_tolerance_of_half_precision_holds() -> None:
+    assert not differing(tangent(1.5728402))
+
+
+def test_other_numbers_differ_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ir.from_proto(onnx.ModelProto.FromString(tangent(0.32)))
+    monkeypatch.setattr(ConvertPrecision, "run", lambda *_: Result(other, [Rewrite(())]))
+    assert differing(tangent(0.3)) == ["none,convert-precision"]
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,23 @@ class TestContradictions:
         assert not contradictions
         assert shapes["h"] == "[m,3]"
 
+    @pytest.mark.parametrize("declared", ["1,2,3", "7,3", "6"])
+    def test_of_what_a_function_returns(self, declared: str) -> None:
+        text = f"""(float[2,3] x) => (float[{declared}] y) <float[{declared}] h> {{ h = own.F(x) y = Neg(h) }}
+            <domain: "own", opset_import: ["": 17]> F (a) => (b) {{ b = Abs(a) }}"""
+        shapes, contradictions = settled(text)
+        assert list(contradictions) == ["h", "y"]
+        assert {shapes[name] for name in ("h", "y")} == {"[2,3]"}
+
+    def test_that_need_the_values_of_shapes(self) -> None:
+        shapes, contradictions = settled(
+            """(float[2,n] x) => (float[1,5] y) {
+                k = Constant<value = int64[1] {0}>() s = Shape(x) g = Gather(s, k)
+                t = Concat<axis = 0>(g, k) one = Constant<value = float {1}>() y = Expand(one, t) }"""
+        )
+        assert list(contradictions) == ["y"]
+        assert shapes["y"] == "[2,0]"
+
     def test_in_a_branch(self) -> None:
         shapes, contradictions = settled(
             """(float[2,3] x, bool c) => (float[7] y) {
@@ -266,4 +283,17 @@ class TestContradictions:
         context = Context()
         steps = Pipeline([FreezeShapes(dims={"height": 8, "width": 6})]).run(model, context)
         assert steps[0].result.model.graph.outputs[0].shape == ir.Shape([1, 3, 4, 3])
-        assert list(context.contradictions) == ["y"]
+        assert not context.contradictions  # nothing was said of a size that is known
+
+    def test_of_results_that_only_a_run_tells(self) -> None:
+        """The name of an input's size says nothing of how many elements are not zero."""
+        model = text_model("(float[1,m] x) => (int64[2,m] y) <int64[2,m] i> { i = NonZero(x) y = Neg(i) }")
+        Pipeline([FreezeShapes(dims={"m": 3})]).run(model)
+        assert model.graph.inputs[0].shape == ir.Shape([1, 3])
+        assert {str(node.outputs[0].shape) for node in model.graph} == {"[2,None]"}
+
+    def test_of_other_domains(self) -> None:
+        """Nothing else is known there than what is said."""
+        model = text_model("(float[1,m] x) => (float[1,m] y) <float[1,m] i> { i = own.Thing(x) y = Neg(i) }")
+        Pipeline([FreezeShapes(dims={"m": 3})]).run(model)
+        assert {str(node.outputs[0].shape) for node in model.graph} == {"[1,3]"}
