@@ -75,8 +75,8 @@ class Elements:
         return self._known[value]
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """See `Scope.shape`."""
-        return self._scope.shape(value)
+        """See `Scope.proven_shape`."""
+        return self._scope.proven_shape(value)
 
 
 def _shape(node: ir.Node, elements: Elements) -> Known | None:

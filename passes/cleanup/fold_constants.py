@@ -28,6 +28,7 @@ from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Skip
+from passes.core.declarations import claims
 from passes.core.graphs import Scope
 from passes.core.inference import infer, infer_after
 
@@ -90,13 +91,21 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
                 infer_after(constants, scope)
         inlined = inline_constant_ifs(scope, context, FoldConstants.name)
         result.rewrites += inlined.rewrites
-        if not (inlined.modified or (infers and _infer_further(scope.model))):
+        if not (inlined.modified or (infers and _infer_further(scope.model, context))):
             return inlined.skips
 
 
-def _infer_further(model: ir.Model) -> bool:
-    """Infer with the values of shapes, then behind operators that are not ONNX's; whether anything was learned."""
-    return bool(infer(model).learned or infer_foreign(model))
+def _infer_further(model: ir.Model, context: Context) -> bool:
+    """Infer with the values of shapes, then behind operators that are not ONNX's; whether anything was learned.
+
+    What was learned may prove what was only declared.
+    """
+    if infer(model).learned or infer_foreign(model):
+        return True
+    before = claims(model)
+    if before:
+        settle_foreign(model, context)
+    return claims(model) != before
 
 
 def _accept(node: ir.Node, scope: Scope) -> Refusal | None:

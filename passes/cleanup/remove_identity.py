@@ -56,14 +56,14 @@ def _cast_like(node: ir.Node, scope: Scope) -> bool:
 
 def _same_shape(node: ir.Node, scope: Scope) -> bool:
     """Whether the shape is certainly unchanged: equal in all dimensions, none of which is unknown."""
-    before, after = scope.shape(node.inputs[0]), scope.shape(node.outputs[0])
+    before, after = scope.proven_shape(node.inputs[0]), scope.proven_shape(node.outputs[0])
     return before is not None and after is not None and before == after and not before.has_unknown_dim()
 
 
 def _reshape(node: ir.Node, scope: Scope) -> bool:
     if _same_shape(node, scope):
         return True
-    before, wanted = scope.shape(node.inputs[0]), _operand(node, scope, 1, "shape")
+    before, wanted = scope.proven_shape(node.inputs[0]), _operand(node, scope, 1, "shape")
     if before is None or wanted is None or len(before) != len(wanted):
         return False
     copies = _int(node, "allowzero", 0) == 0
@@ -77,7 +77,7 @@ def _transpose(node: ir.Node, scope: Scope) -> bool:
     permutation = node.attributes.get("perm")
     if permutation is not None:
         return not permutation.is_ref() and list(permutation.as_ints()) == sorted(permutation.as_ints())
-    shape = scope.shape(node.inputs[0])
+    shape = scope.proven_shape(node.inputs[0])
     return shape is not None and len(shape) < 2
 
 
@@ -97,7 +97,7 @@ def _slice(node: ir.Node, scope: Scope) -> bool:
 
 
 def _expand(node: ir.Node, scope: Scope) -> bool:
-    shape, wanted = scope.shape(node.inputs[0]), _operand(node, scope, 1, "shape")
+    shape, wanted = scope.proven_shape(node.inputs[0]), _operand(node, scope, 1, "shape")
     ones = shape is not None and wanted is not None and len(wanted) <= len(shape) and all(each == 1 for each in wanted)
     return ones or _same_shape(node, scope)
 
@@ -108,7 +108,7 @@ def _tile(node: ir.Node, scope: Scope) -> bool:
 
 
 def _flatten(node: ir.Node, scope: Scope) -> bool:
-    shape = scope.shape(node.inputs[0])
+    shape = scope.proven_shape(node.inputs[0])
     return shape is not None and len(shape) == 2 and _int(node, "axis", 1) in (1, -1)
 
 

@@ -25,6 +25,8 @@ from passes.core.loops import Parameter
 
 _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
+_DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+"""Operators that are known only in a run to have results of some size."""
 _Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 
 
@@ -65,8 +67,29 @@ def settle(model: ir.Model, context: Context) -> int:
     for value in _dependents((*wrong, *unproven), parameters, model) - declared.keys():
         kind, shape = found.get(value, (None, None))
         value.type, value.shape = value.type or kind, shape
+    _mark_claims(model, parameters, found)
     context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
     return len(wrong)
+
+
+def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
+    """The values whose shapes are declared, and depend on data, with the part that inference proves."""
+    return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
+
+
+def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, _Known]) -> None:
+    """Keep beside the declarations of what depends on data how much of them is proven.
+
+    They let the device have such values, which a run verifies; nothing is folded or removed because of them.
+    """
+    for value in graphs.values(model):
+        value.meta.pop(graphs.CLAIMED, None)
+    nodes = Scope(model, model.graph).nodes()
+    sources = [value for node in nodes if node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
+    for value in _dependents(sources, parameters, model) if sources else ():
+        proven = found.get(value, (None, None))[1]
+        if _says_more(value.shape, proven):
+            value.meta[graphs.CLAIMED] = proven
 
 
 def _of_scans(model: ir.Model) -> Iterator[ir.Value]:

@@ -18,6 +18,9 @@ ORIGIN = "onnx_bridge.origin"
 DISPUTED = "onnx_bridge.disputed"
 """Set in the ``meta`` of a value of which a script declared what inference cannot confirm: passes do not rely on it."""
 
+CLAIMED = "onnx_bridge.claimed"
+"""In the ``meta`` of a value whose shape is declared, and depends on data: the part of it that inference proves."""
+
 
 class Names:
     """The names of all values and nodes of a scope, to make unique new ones."""
@@ -114,6 +117,14 @@ class Scope:
         if tensor is not None:
             return ir.Shape(tensor.shape.numpy())
         return value.shape if value is not None and self._is_reliable(value) else None
+
+    def proven_shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of a value as far as inference proves it, where no run will show that a declaration is false."""
+        shape = self.shape(value)
+        if shape is None or value is None or self.constant(value) is not None:
+            return shape
+        proven: ir.Shape | None = value.meta.get(CLAIMED, shape)
+        return proven
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The shape of a value, if all its dimensions are known numbers."""

@@ -68,7 +68,7 @@ class MergeReshapes(NodeRewrite[_Chain]):
             return None
         if first.graph is not node.graph:
             return Skip(f"{first.name} is in an outer graph")
-        before, after = scope.shape(source), scope.shape(node.outputs[0])
+        before, after = scope.proven_shape(source), scope.proven_shape(node.outputs[0])
         if before is not None and before == after and not before.has_unknown_dim():
             if not can_stand_for(source, node.outputs[0], node.graph, scope):
                 return Skip(f"{source.name} is the name of another value in a subgraph that would use it")

@@ -42,8 +42,8 @@ def _standard() -> frozenset[tuple[str, str]]:
 
 def is_empty(value: ir.Value | None, scope: Scope) -> bool:
     """Whether a value is a tensor of known dtype and static shape without elements."""
-    shape = scope.static_shape(value)
-    return shape is not None and 0 in shape and _array_dtype(value, scope) is not None
+    shape = scope.proven_shape(value)
+    return shape is not None and shape.is_static() and 0 in shape and _array_dtype(value, scope) is not None
 
 
 def empty(value: ir.Value | None, scope: Scope) -> Array:
@@ -138,7 +138,7 @@ class DropEmptyOperands(NodeRewrite[Match]):
 
 def _adds_nothing(value: ir.Value | None, node: ir.Node, scope: Scope) -> bool:
     """Whether an operand of a Concat has the size 0 along its axis; one without elements may still add to the size."""
-    axis, shape = node.attributes.get_int("axis", 1), scope.shape(value)
+    axis, shape = node.attributes.get_int("axis", 1), scope.proven_shape(value)
     return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
 
 

@@ -297,3 +297,46 @@ class TestContradictions:
         model = text_model("(float[1,m] x) => (float[1,m] y) <float[1,m] i> { i = own.Thing(x) y = Neg(i) }")
         Pipeline([FreezeShapes(dims={"m": 3})]).run(model)
         assert {str(node.outputs[0].shape) for node in model.graph} == {"[1,3]"}
+
+
+SHAPE_OF = """(float[4] x) => (int64 n, float[m] r)
+    <int64[1,{size}] i, int64[{size},1] t, float[{size}] g, float[{size}] z> {{
+    i = NonZero(x) t = Transpose<perm = [1, 0]>(i) g = GatherND(x, t)
+    s = Shape(g) k = Constant<value = int64 {{0}}>() n = Gather(s, k)
+    z = Neg(g) r = Concat<axis = 0>(z, x) }}"""
+
+
+class TestClaimsAboutData:
+    """Only a run tells how many elements are not zero: what the model says of it is not believed without one."""
+
+    @pytest.mark.parametrize("pipeline", ["none", "fold-constants", "default", "legalize", "infer-shapes,legalize"])
+    @pytest.mark.parametrize("size", [0, 1, 4])
+    def test_nothing_is_folded_or_dropped(self, size: int, pipeline: str) -> None:
+        model = text_model(SHAPE_OF.format(size=size))
+        same_numbers(model, pipeline, {"x": np.float32([1, 0, 2, 0])})
+
+    @pytest.mark.parametrize("pipeline", ["remove-identity", "merge-reshapes", "default"])
+    def test_nothing_is_removed(self, pipeline: str) -> None:
+        model = text_model(
+            """(float[2,3] x) => (int64[a,b] y) <int64[2,1] i, int64[1,2] f> {
+                i = NonZero(x) k = Constant<value = int64[2] {1, -1}>() t = Constant<value = int64[2] {2, 1}>()
+                f = Reshape(i, k) p = Constant<value = int64[2] {-1, 2}>() h = Reshape(f, p) y = Neg(h) }"""
+        )
+        same_numbers(model, pipeline, {"x": np.float32([[1, 0, 2], [0, 0, 3]])})
+
+    def test_the_device_may_have_what_is_declared(self) -> None:
+        model = text_model(SHAPE_OF.format(size=2))
+        settle(model, Context())
+        scope = graphs.Scope(model, model.graph)
+        value = next(value for value in graphs.values(model) if value.name == "t")
+        assert scope.static_shape(value) == (2, 1)
+        assert scope.proven_shape(value) == ir.Shape([None, 1])
+
+    def test_what_becomes_constant_is_proven(self) -> None:
+        model = text_model(
+            SHAPE_OF.format(size=2)
+            .replace("NonZero(x)", "NonZero(c)")
+            .replace("i = ", "c = Constant<value = float[4] {1, 0, 2, 0}>() i = ")
+        )
+        Pipeline.parse("fold-constants").run(model)
+        assert not any(node.op_type == "Shape" for node in model.graph)
