@@ -38,6 +38,8 @@ from passes.target.witness import witness
 
 _BATCH, _BATCH_BYTES = 32, 64 << 20
 """The most probes, and bytes of those that are run, in one request."""
+_PATIENCE = 12.0
+"""How many times longer a probe may take to compile whose witness is right."""
 SECONDS = 10.0
 """The default time limit of a probe."""
 _MEMORY = 4 << 30
@@ -134,19 +136,30 @@ class ProbedRuntime:
         by_witness = self._judge_witnesses([each for each in witnesses.values() if not isinstance(each, Skip)])
         # first those without a witness, except replacements, of which the legalizer has one
         doubted = {probe for probe, each in witnesses.items() if isinstance(each, Skip) and probe.replaces is None}
+        not_run = set(large)
         for probe in sorted(large, key=lambda each: (each not in doubted, large[each])):
             if large[probe] <= self._left:
                 self._left -= large[probe]
-                del witnesses[probe]
+                not_run.remove(probe)
         judged: dict[Probe, Judgement] = {}
-        for batch in self._send_all([(probe, probe not in witnesses) for probe in probes]):
+        for batch in self._send_all([(probe, probe not in not_run) for probe in probes]):
             for probe in batch.keys() & witnesses:
                 small = witnesses[probe]
                 found = small if isinstance(small, Skip) else by_witness[small.signature]
-                batch[probe] = _with_witness(batch[probe], found)
+                if batch[probe].verdict.status is Status.HANGS and _passes(found):
+                    batch[probe] = self._compile_patiently(probe)
+                    not_run.add(probe)
+                if probe in not_run:
+                    batch[probe] = _with_witness(batch[probe], found)
             self._store(batch)
             judged |= batch
         return judged
+
+    def _compile_patiently(self, probe: Probe) -> Judgement:
+        """Judge a probe that timed out, without a run: compiling a recurrent network of 200 steps takes a minute."""
+        request = prepare(probe, reference_worker.shared(), run=False)
+        (judgement,) = self._send([request], alone=True, patience=_PATIENCE)
+        return judgement
 
     def _judge_witnesses(self, witnesses: Sequence[Probe]) -> dict[str, Judgement]:
         """The judgement of each witness by its signature."""
@@ -211,7 +224,7 @@ class ProbedRuntime:
             judgement = second if second.verdict.status is Status.OK else judgement
         return judgement
 
-    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool) -> list[Judgement]:
+    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, patience: float = 1.0) -> list[Judgement]:
         """Judge probes, each in a fork of its own, or all in one, which may end before all are answered."""
         if not requests:
             return []
@@ -221,7 +234,7 @@ class ProbedRuntime:
         runs = [run_seconds(request.probe, self.runtime) for request in requests if request.samples]
         message: dict[str, Any] = {
             "do": "probe",
-            "timeout": self._timeout + _SLOWER * max(runs, default=0.0),
+            "timeout": patience * self._timeout + _SLOWER * max(runs, default=0.0),
             "alone": alone,
             "probes": [request.to_json() for request in requests],
         }
@@ -263,6 +276,10 @@ def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
     if not isinstance(found, Skip) and run_seconds(found, runtime) > _LARGEST_WITNESS:
         return Skip("its witness is too large as well")
     return found
+
+
+def _passes(small: Judgement | Skip) -> bool:
+    return not isinstance(small, Skip) and small.verdict.status is Status.OK
 
 
 def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:
