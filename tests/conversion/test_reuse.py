@@ -51,7 +51,7 @@ def stages(model: Path, out: Path, **changed: Any) -> list[str]:
     return list(onnx_bridge.convert(model, out, target="ref", **changed).manifest.timings)
 
 
-AGAIN = ["reuse", "write", "start", "parse", "compile", "save"]
+AGAIN = ["reuse", "write", "start", "parse", "compile", "save", "prove"]
 
 
 class TestConvert:
@@ -87,7 +87,8 @@ class TestConvert:
         differing = {name for name in first if first[name] != second[name]}
         for each in (*first["passes"], *second["passes"]):
             each.pop("seconds")
-        assert differing <= {"created", "timings", "passes"}
+        assert {**first["proof"], "seconds": 0} == {**second["proof"], "seconds": 0}
+        assert differing <= {"created", "timings", "passes", "proof"}
         assert first["passes"] == second["passes"]
         assert onnx_bridge.verify(out).passed
         assert sorted(each.name for each in out.iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
