@@ -34,19 +34,24 @@ class Judgement:
     transient: bool = False
 
 
-def judge(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Judgement:
+def judge(
+    request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor], *, stands_in: bool = False
+) -> Judgement:
     """Judge the answer to a request.
 
     Args:
         request: the request.
         answer: the worker's answer.
         outputs: MIGraphX's outputs, as ``sample:output``.
+        stands_in: whether the probe ran on another target than the model will.
     """
     # the system kills processes when memory is short
-    return Judgement(_verdict(request, answer, outputs), transient=answer.get("died") == -signal.SIGKILL)
+    return Judgement(_verdict(request, answer, outputs, stands_in), transient=answer.get("died") == -signal.SIGKILL)
 
 
-def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor]) -> Verdict:
+def _verdict(
+    request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor], stands_in: bool
+) -> Verdict:
     if "timeout" in answer:
         return Verdict(Status.HANGS, f"no answer within {answer['timeout']:g} s")
     if "died" in answer:
@@ -57,7 +62,7 @@ def _verdict(request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[
     if mismatch is not None:
         return Verdict(Status.WRONG, mismatch)
     if request.samples:
-        verdict = _compare(request, outputs)
+        verdict = _compare(request, outputs, stands_in)
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
     fixed = _fixed_size(request.probe, answer["ok"]["outputs"])
@@ -97,7 +102,7 @@ def _fixed_size(probe: Probe, shapes: Sequence[Description]) -> str | None:
     return None
 
 
-def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
+def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bool) -> Verdict:
     errors, reasons = [], []
     unordered = unordered_axis(request.probe)
     for number, expected in enumerate(request.expected):
@@ -109,7 +114,7 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor]) -> Verdict:
         if unordered is not None:
             wanted, actual = (_sorted(each, unordered) for each in (wanted, actual))
         for index, (name, array) in enumerate(wanted.items()):
-            reason, error = node_tolerance(request.probe, array).reason(actual[name], array)
+            reason, error = node_tolerance(request.probe, array, stands_in=stands_in).reason(actual[name], array)
             if error is not None:
                 errors.append(error)
             if reason is not None:

@@ -86,7 +86,7 @@ class ProbedRuntime:
         self._progress = progress
         self._timeout = timeout
         self._compile_for = compile_for
-        self._cache = shared(_cache_file(runtime, timeout)) if cache else VerdictCache(None)
+        self._cache = shared(_cache_file(runtime, timeout, compile_for)) if cache else VerdictCache(None)
         self._cache.refresh()
 
     def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
@@ -245,7 +245,7 @@ class ProbedRuntime:
         for index, (request, each) in enumerate(zip(requests, answer["answers"], strict=False)):
             prefix = f"{index}:"
             own = {name.removeprefix(prefix): each for name, each in outputs.items() if name.startswith(prefix)}
-            found.append(judge(request, each, own))
+            found.append(judge(request, each, own, stands_in=self._compile_for != TARGET))
         return found
 
 
@@ -299,9 +299,9 @@ def _unproven(judgement: Judgement, why: str) -> Judgement:
     return replace(judgement, verdict=replace(judgement.verdict, unproven=Unproven(Obstacle.SIZE, why)))
 
 
-def _cache_file(runtime: Runtime, timeout: float) -> Path:
-    """The cache of a runtime, an environment, the code that decides on verdicts, and a time limit."""
+def _cache_file(runtime: Runtime, timeout: float, target: str) -> Path:
+    """The cache of a runtime, an environment, the code that decides on verdicts, a time limit and a target."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("MIGRAPHX_"))
-    state = hashlib.blake2b(f"{settings}{code_digest(__name__)}{timeout}".encode(), digest_size=8).hexdigest()
+    state = hashlib.blake2b(f"{settings}{code_digest(__name__)}{timeout}{target}".encode(), digest_size=8).hexdigest()
     identity = re.sub(r"[^\w.-]", "_", runtime.identity)
     return cache_dir() / "verdicts" / f"{identity}-{state}.jsonl"

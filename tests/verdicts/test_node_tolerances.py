@@ -54,6 +54,15 @@ def test_a_cast_must_round(dtype: np.dtype[Any], numbers: Array) -> None:
     assert reason is not None and error is not None and error > 0
 
 
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
+def test_how_ref_rounds_says_nothing_of_another_target(dtype: np.dtype[Any], numbers: Array) -> None:
+    probe = probe_of(f"(float[256] x) => (y) {{ y = Cast<to={ir.DataType.from_numpy(dtype).value}>(x) }}")
+    expected = numbers.astype(dtype)
+    held = node_tolerance(probe, expected, stands_in=True)
+    assert held.reason(cut_off(numbers, dtype), expected)[0] is None
+    assert held.reason(-expected, expected)[0] is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
