@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures import kept_results
 from fixtures.quantized import run
 from fixtures.quantized.judge import Outcome, distance, judge
 from fixtures.quantized.sources import MODULES, NETWORKS, Source
@@ -94,7 +95,7 @@ def test_only_correct_outcomes_are_cached(runtime: Runtime, tmp_path: Path, monk
     monkeypatch.setattr(run, "BUILD", tmp_path)
     monkeypatch.setattr(run, "run", lambda *_: next(told))
     assert [run._kept("a", "s") for _ in range(6)] == [*found, found[-1], found[-1]]
-    monkeypatch.setattr(run, "_code", lambda: "other")
+    monkeypatch.setattr(kept_results, "_code", lambda: "other")
     with pytest.raises(StopIteration):
         run._kept("a", "s")
 
