@@ -57,7 +57,10 @@ def settle(model: ir.Model, context: Context) -> int:
         for value, known in found.items()
         if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
-    for value in _of_scans(model):  # they keep their rank, and ONNX Runtime needs to know it
+    results = {value: value.shape for body in _scans(model) for value in body.outputs if value.shape is not None}
+    for value in (
+        value for body in _scans(model) for value in body.inputs
+    ):  # they keep their rank, and ONNX Runtime needs to know it
         shape = declared.get(value)
         if value.shape is None and shape is not None:
             value.shape = ir.Shape([None] * len(shape))
@@ -67,6 +70,9 @@ def settle(model: ir.Model, context: Context) -> int:
     for value in _dependents((*wrong, *unproven), parameters, model) - declared.keys():
         kind, shape = found.get(value, (None, None))
         value.type, value.shape = value.type or kind, shape
+    for value, shape in results.items():
+        if value.shape is None:
+            value.shape = ir.Shape([None] * len(shape))
     _mark_claims(model, parameters, found)
     context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
     return len(wrong)
@@ -92,12 +98,12 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
             value.meta[graphs.CLAIMED] = proven
 
 
-def _of_scans(model: ir.Model) -> Iterator[ir.Value]:
-    """The inputs of the bodies of all Scans."""
+def _scans(model: ir.Model) -> Iterator[ir.Graph]:
+    """The bodies of all Scans."""
     for node in Scope(model, model.graph).nodes():
         body = loops.body_of(node)
         if node.op_type == "Scan" and body is not None:
-            yield from body.inputs
+            yield body
 
 
 def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, _Known]:

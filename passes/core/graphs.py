@@ -325,6 +325,8 @@ def replace(old: ir.Value, new: ir.Value) -> None:
     if new.type is None:
         new.type = old.type
     if old.shape is not None and not new.is_initializer():
+        if CLAIMED in old.meta:
+            new.meta.setdefault(CLAIMED, new.shape)
         new.shape = merge_shapes(new.shape, old.shape)
     if old.is_graph_output():
         new.name = old.name

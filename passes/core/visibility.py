@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
+from passes.core import graphs
 from passes.core.graphs import Scope
 
 _name_counts: WeakKeyDictionary[Scope, Counter[str]] = WeakKeyDictionary()
@@ -24,11 +25,20 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
         graph: a graph in which ``new`` is visible.
         scope: the scope of both.
     """
+    if old.is_graph_output() and graph is not None and _is_within(str(old.name), graph, scope):
+        return False
     uses = [*old.uses(), *(new.uses() if old.is_graph_output() else ())]
     if all(use.node.graph is graph for use in uses):
         return True
     names = [new.name, old.name] if old.is_graph_output() else [new.name]
     return all(_is_unique(name, scope) for name in names)
+
+
+def _is_within(name: str, graph: ir.Graph, scope: Scope) -> bool:
+    """Whether a subgraph has a value of a name, which must then have no meaning around it."""
+    if _is_unique(name, scope):
+        return False
+    return any(name in _names(each) for node in graphs.with_nested(graph) for each in graphs.subgraphs(node))
 
 
 def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Scope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -186,6 +187,21 @@ class TestScopes:
             functions='<domain: "local", opset_import: ["": 17]> Identity (a) => (b) { b = Neg(a) }',
         )
         assert not apply(RemoveIdentity(), source).rewrites
+
+
+def test_the_name_of_an_output_is_that_of_another_value_before() -> None:
+    """A subgraph may use a name that is given around it only later; what took it there would be another value."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y, float[2] z) {
+        a = Neg(x)
+        z = If(c) <then_branch = t () => (float[2] p) { y = Abs(x) p = Sqrt(y) },
+                   else_branch = e () => (float[2] q) { q = Exp(x) }>
+        y = Identity(a) }"""
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    result = RemoveIdentity().run(source, Context())
+    assert not result.rewrites
+    assert result.skips
+    renamed = ir.from_proto(onnx.parser.parse_model(text.replace("y = Abs(x) p = Sqrt(y)", "r = Abs(x) p = Sqrt(r)")))
+    assert RemoveIdentity().run(renamed, Context()).rewrites
 
 
 class TestDropout:

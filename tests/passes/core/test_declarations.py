@@ -202,6 +202,16 @@ class TestCarriedValues:
         for name, array in run(ir.to_proto(model), given).items():
             np.testing.assert_array_equal(array, expected[name])
 
+    def test_of_scans_keep_the_rank_of_results(self) -> None:
+        """Also where an operand is of unknown rank."""
+        model = text_model(
+            """(float[2] x, float[] m, float[3,2] s) => (float[] y, float[3,2] z) {
+                y, z = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] i) => (float[n] c, float[2] d) {
+                    c = Mul(a, m) d = Relu(i) }> (x, s) }"""
+        )
+        given = {"x": np.float32([1, 2]), "m": np.float32([2]), "s": np.float32([[1, -2], [0, 1], [2, 2]])}
+        same_numbers(model, "default", given)
+
     def test_of_sequences(self) -> None:
         shapes, _ = settled(
             """(float[2] x) => (seq(float[5]) y) {
