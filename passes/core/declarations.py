@@ -113,9 +113,7 @@ def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Va
         _leave(each, None)
     started: set[Parameter] = set()
     found = _infer(model, propagate=False)
-    propagate = not any(inference.is_long(shape) for _, shape in found.values())
-    if propagate and (parameters or _leaves_claims(model, found)):
-        found = _infer(model, propagate=True)
+    propagate = bool(parameters) and not any(inference.is_long(shape) for _, shape in found.values())
     for _ in range(_ROUNDS):
         changed = _advance(parameters, started, found, Scope(model, model.graph))
         if not changed:
@@ -154,14 +152,6 @@ def _advance(
             each.value.shape, changed = kept, True
             _leave(each, sources[each])
     return changed
-
-
-def _leaves_claims(model: ir.Model, found: dict[ir.Value, _Known]) -> bool:
-    """Whether there are declarations that say more than was found."""
-    return any(
-        value.producer() is not None and _says_more(value.shape, found.get(value, (None, None))[1])
-        for value in graphs.values(model)
-    )
 
 
 def _leave(parameter: Parameter, source: ir.Shape | None) -> None:

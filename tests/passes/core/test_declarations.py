@@ -256,15 +256,6 @@ class TestContradictions:
         assert list(contradictions) == ["h", "y"]
         assert {shapes[name] for name in ("h", "y")} == {"[2,3]"}
 
-    def test_that_need_the_values_of_shapes(self) -> None:
-        shapes, contradictions = settled(
-            """(float[2,n] x) => (float[1,5] y) {
-                k = Constant<value = int64[1] {0}>() s = Shape(x) g = Gather(s, k)
-                t = Concat<axis = 0>(g, k) one = Constant<value = float {1}>() y = Expand(one, t) }"""
-        )
-        assert list(contradictions) == ["y"]
-        assert shapes["y"] == "[2,0]"
-
     def test_in_a_branch(self) -> None:
         shapes, contradictions = settled(
             """(float[2,3] x, bool c) => (float[7] y) {
