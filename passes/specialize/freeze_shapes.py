@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite
-from passes.core.declarations import settle
+from passes.core.declarations import contradiction, settle
 from passes.core.errors import InputError, nearest
 from passes.core.inference import infer
 
@@ -62,12 +62,17 @@ class FreezeShapes(Pass):
             if shape is not None and shape != value.shape and context.budget.take():
                 result.rewrites.append(Rewrite((), note=f"{name}: {value.shape or '?'} → {shape}"))
                 value.shape = shape
+        claims: dict[ir.Value, ir.Shape] = {}
         if result.rewrites and sizes:
-            _substitute(model, sizes)
+            claims = _substitute(model, sizes)
             model.metadata_props[FROZEN] = json.dumps({**before, **sizes}, sort_keys=True)
         if result.rewrites:
             settle(model, context)
             infer(model)
+            for value, shape in claims.items():
+                reason = contradiction(ir.Value(name=value.name, shape=shape), (None, value.shape))
+                if reason is not None:
+                    context.contradictions[str(value.name)] = reason
         return result
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
@@ -162,14 +167,21 @@ def _dynamic_inputs(inputs: Mapping[str, ir.Value]) -> str:
     return f"dynamic are {', '.join(dynamic)}" if dynamic else "all inputs have fixed shapes"
 
 
-def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """Take the symbols out of all values; sizes that inference can find become unknown, and so do expressions."""
+def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> dict[ir.Value, ir.Shape]:
+    """Take the symbols out of all values; sizes that inference can find become unknown, and so do expressions.
+
+    Returns:
+        The shapes that the symbols claim of results.
+    """
+    claims: dict[ir.Value, ir.Shape] = {}
     for value in graphs.values(model):
         if value.shape is None or value.is_initializer() or value.shape.is_static():
             continue
         node = value.producer()
+        claims[value] = ir.Shape([_replaced(dim, sizes, sizes) for dim in value.shape])
         known = sizes if node is None or node.domain != "" else {}
         value.shape = ir.Shape([_replaced(dim, sizes, known) for dim in value.shape])
+    return claims
 
 
 def _replaced(
