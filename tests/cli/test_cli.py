@@ -452,8 +452,8 @@ class TestOutputs:
     ) -> None:
         out = tmp_path / "out"
         model = Path(onnx.__file__).parent / "backend/test/data/light/light_vgg19.onnx"
-        outcome = bridge("convert", model, "-o", out, "--target", "ref", "--timeout", "0.2")
-        one_message(outcome, 3, "limit of 0.2 s", "--timeout")
+        outcome = bridge("convert", model, "-o", out, "--target", "ref", "--timeout", "0.02")
+        one_message(outcome, 3, "limit of 0.02 s", "--timeout")
         assert not out.exists()
 
     def test_over_its_memory_limit(self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
