@@ -144,8 +144,6 @@ class BucketsManifest:
                 raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
             found = read_as(cls, values)
             read_as(_Request, found.request)
-        except InputError:
-            raise
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):

@@ -58,12 +58,11 @@ def settle(model: ir.Model, context: Context) -> int:
         if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
     results = {value: value.shape for body in _scans(model) for value in body.outputs if value.shape is not None}
-    for value in (
-        value for body in _scans(model) for value in body.inputs
-    ):  # they keep their rank, and ONNX Runtime needs to know it
-        shape = declared.get(value)
-        if value.shape is None and shape is not None:
-            value.shape = ir.Shape([None] * len(shape))
+    for body in _scans(model):
+        for value in body.inputs:  # they keep their rank, and ONNX Runtime needs to know it
+            shape = declared.get(value)
+            if value.shape is None and shape is not None:
+                value.shape = ir.Shape([None] * len(shape))
     unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
     for value in wrong:
         value.type = found[value][0] or value.type

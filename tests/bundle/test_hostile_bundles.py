@@ -159,7 +159,8 @@ def test_inputs_that_name_other_files(bundle: Path, tmp_path: Path) -> None:
 def test_pipes_and_devices(bundle: Path, name: str) -> None:
     (bundle / name).unlink()
     os.mkfifo(bundle / name)
-    assert not onnx_bridge.verify(bundle).passed if name != "manifest.json" else True
+    if name != "manifest.json":  # without one there is nothing to verify
+        assert not onnx_bridge.verify(bundle).passed
     with pytest.raises(InputError):
         onnx_bridge.load(bundle) if name != "m.onnx" else onnx_bridge.pack(bundle, bundle.parent / "m.onnxbridge")
     (bundle / name).unlink()

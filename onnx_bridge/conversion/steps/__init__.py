@@ -1,1 +1,1 @@
-"""The five steps of a conversion, called in order by `onnx_bridge.conversion.convert`."""
+"""The six steps of a conversion, called in order by `onnx_bridge.conversion.convert`."""
