@@ -22,6 +22,7 @@ from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference import quark_library
 from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloat16
+from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark_emulation import Emulation
@@ -62,7 +63,7 @@ class Reference:
         self._where = str(model) if isinstance(model, Path) else "the model"
         self._source: models.SessionSource | None = None
         self._emulation: Emulation | None = None
-        self.notes: tuple[str, ...] = ()
+        model, self.notes = faithful(model)
         try:
             self._session = self._open(model, custom_op_libraries)
         except OnnxRuntimeError as error:
@@ -143,6 +144,7 @@ class Reference:
         self.output_names = self._emulation.output_names
         self._types = {}
         self.notes = (
+            *self.notes,
             "AMD Quark's library of operators is not available: the reference emulates these operators in numpy",
         )
 

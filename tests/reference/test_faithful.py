@@ -1,0 +1,78 @@
+"""The reference computes what the model says, also where the model lets ONNX Runtime round the inputs of products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnx_bridge.reference.reference import Reference
+
+ROWS, COLUMNS, BLOCK = 64, 16, 32
+
+
+def model(level: int | None, *, nested: bool = False) -> onnx.ModelProto:
+    """x · dequantized(w), of 4 bits each; as a branch of an If where it is nested."""
+    random = np.random.default_rng(0)
+    packed = random.integers(0, 256, (COLUMNS, ROWS // BLOCK, BLOCK // 2), np.uint8)
+    scales = random.uniform(0.01, 0.1, (COLUMNS, ROWS // BLOCK)).astype(np.float32)
+    attributes: dict[str, Any] = {"K": ROWS, "N": COLUMNS, "bits": 4, "block_size": BLOCK}
+    attributes |= {} if level is None else {"accuracy_level": level}
+    product = helper.make_node("MatMulNBits", ["x", "w", "s"], ["p"], domain="com.microsoft", **attributes)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, COLUMNS])
+    nodes = [product, helper.make_node("Identity", ["p"], ["y"])]
+    if nested:
+        p = helper.make_tensor_value_info("p", TensorProto.FLOAT, None)
+        n = helper.make_tensor_value_info("n", TensorProto.FLOAT, None)
+        zero = helper.make_graph([helper.make_node("Sub", ["y0", "y0"], ["n"])], "no", [], [n])
+        then = helper.make_graph([product], "then", [], [p])
+        nodes = [
+            helper.make_node("Slice", ["x", "from", "to", "axis"], ["y0"]),
+            helper.make_node("If", ["yes"], ["y"], then_branch=then, else_branch=zero),
+        ]
+    constants = {
+        "w": packed.reshape(COLUMNS, ROWS // BLOCK, BLOCK // 2),
+        "s": scales.reshape(-1),
+        "yes": np.array(True),
+    }
+    constants |= {"from": np.array([0]), "to": np.array([COLUMNS]), "axis": np.array([1])}
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, ROWS])
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "nbits", [x], [y], weights)
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, ir_version=10, opset_imports=imports)
+
+
+SAMPLE = {"x": np.random.default_rng(1).normal(size=(1, ROWS)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("given", ["file", "memory", "bytes"])
+def test_activations_are_not_quantized(given: str, nested: bool, tmp_path: Path) -> None:
+    (right,) = Reference(model(None, nested=nested).SerializeToString()).run(SAMPLE).values()
+    written = model(4, nested=nested)
+    source: Any = written.SerializeToString()
+    if given == "file":
+        source = tmp_path / "m.onnx"
+        onnx.save(written, source)
+    elif given == "memory":
+        source = ir.from_proto(written)
+    reference = Reference(source)
+    (found,) = reference.run(SAMPLE).values()
+    np.testing.assert_array_equal(found, right)
+    assert any("accuracy_level" in note for note in reference.notes)
+    if given == "memory":  # the caller's model is left as it is
+        levels = [node.attributes.get_int("accuracy_level") for node in source.graph.all_nodes() if node.domain]
+        assert levels == [4]
+
+
+@pytest.mark.parametrize("level", [None, 0, 1])
+def test_what_is_computed_in_float32_is_left_alone(level: int | None) -> None:
+    reference = Reference(model(level).SerializeToString())
+    assert reference.notes == ()
+    assert np.isfinite(reference.run(SAMPLE)["y"]).all()
