@@ -28,10 +28,10 @@ from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
+from passes.core.isolation.limits import Limits
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

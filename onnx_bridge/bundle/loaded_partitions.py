@@ -15,11 +15,11 @@ from onnx_bridge.bundle.manifest import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from passes.core.isolation.limits import Limits
 from passes.target.partition import extract
 
 

@@ -22,9 +22,9 @@ import typer
 from typer.core import TyperGroup
 
 import passes
-from onnx_bridge.core.deferred import defer_sympy
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
+from passes.core.isolation.deferred import defer_sympy
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),

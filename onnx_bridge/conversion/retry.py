@@ -21,9 +21,9 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
+from passes.core.isolation.limits import Limits
 
 RECOVERABLE = (WorkerCrashed, WorkerTimeout, OutOfMemory, ProgramLost)
 """Failures that a fresh process may avoid."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Value = Array | list[Array] | None
+from passes.core.isolation.messages import Array
+from passes.core.isolation.value_messages import Value
+
+__all__ = ["Array", "Kind", "Value", "flat"]
 
 
 class Kind(enum.Enum):

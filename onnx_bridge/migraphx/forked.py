@@ -14,8 +14,8 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 
-from onnx_bridge.core import messages
 from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
+from passes.core.isolation import messages
 
 _PR_SET_PDEATHSIG = 1
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.core.messages import Array, Message
 from onnx_bridge.migraphx.program import DynamicDimension, OnnxOptions, Shape, Tensor
+from passes.core.isolation.messages import Array, Message
 
 Tensors = dict[str, Tensor]
 TensorMessage = tuple[dict[str, Any], Tensors]

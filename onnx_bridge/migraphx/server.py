@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.core.child import serve
-from onnx_bridge.core.messages import Array, Message
 from onnx_bridge.migraphx.c_api import CLibrary, StatusError
 from onnx_bridge.migraphx.forked import run_in_fork
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
+from passes.core.isolation.child import serve
+from passes.core.isolation.messages import Array, Message
 
 
 class Server:

@@ -25,13 +25,13 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
-from onnx_bridge.core.process import Child, ChildFailure, Reason
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.migraphx.protocol import TensorMessage, options_to_json, pack, unpack
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.core.isolation.limits import Limits
+from passes.core.isolation.process import Child, ChildFailure, Reason
 
 _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
 """Which step a request of the protocol is."""

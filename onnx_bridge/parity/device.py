@@ -13,13 +13,13 @@ import onnx_ir as ir
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import Value, flat
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.cuts import PACKED
 from onnx_bridge.samples.inputs import Sample
+from passes.core.isolation.limits import Limits
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.samples.files import SampleSource
+from passes.core.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.core.messages import Array
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
 from passes.core.base import Proof, Status, Verdict
+from passes.core.isolation.messages import Array
 from passes.target.probe import Probe
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))

@@ -22,7 +22,6 @@ from onnx_bridge.core.background import Background
 from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts import reference_worker
@@ -33,6 +32,7 @@ from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from onnx_bridge.verdicts.run_time import run_seconds
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
+from passes.core.isolation.limits import Limits
 from passes.target.probe import Probe
 from passes.target.witness import witness
 

@@ -13,14 +13,14 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from onnx_bridge.core import value_messages
-from onnx_bridge.core.child import serve
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.messages import Message
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.reference_worker import Values, flatten, nest
+from passes.core.isolation import value_messages
+from passes.core.isolation.child import serve
+from passes.core.isolation.messages import Message
 
 
 def main(connection: socket.socket) -> None:

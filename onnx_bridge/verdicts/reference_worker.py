@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from onnx_bridge.core import value_messages
-from onnx_bridge.core.messages import Array
-from onnx_bridge.core.process import Child, ChildFailure, Reason
 from onnx_bridge.core.values import Value
+from passes.core.isolation import value_messages
+from passes.core.isolation.messages import Array
+from passes.core.isolation.process import Child, ChildFailure, Reason
 
 Values = dict[str, Array]
 

@@ -29,7 +29,6 @@ from onnx_bridge.core.errors import (
     WorkerTimeout,
 )
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
@@ -37,6 +36,7 @@ from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
+from passes.core.isolation.limits import Limits
 from passes.target.probe import Probe
 
 CRASH = WorkerCrashed("compile", returncode=-signal.SIGSEGV)

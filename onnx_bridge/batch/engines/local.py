@@ -14,12 +14,12 @@ from typing import Any
 from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, OnEvent, failed
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.core import messages
-from onnx_bridge.core.memory import available_bytes
-from onnx_bridge.core.process import Child
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.targets import resolve_target
+from passes.core.isolation import messages
+from passes.core.isolation.memory import available_bytes
+from passes.core.isolation.process import Child
 
 _MEMORY_SHARE = 0.9
 """The part of the free memory that jobs may take."""

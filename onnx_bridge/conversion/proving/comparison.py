@@ -14,9 +14,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.proving.computed_precision import Precision
 from onnx_bridge.core.errors import InputError, OutOfMemory, WorkerTimeout
-from onnx_bridge.core.memory import available_bytes
 from onnx_bridge.core.values import Array, Value, flat
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.conditioning import undetermined
@@ -25,6 +23,8 @@ from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
 from onnx_bridge.verdicts import reference_worker
 from onnx_bridge.verdicts.reference_worker import NoReference
+from passes.core.isolation.limits import Limits
+from passes.core.isolation.memory import available_bytes
 
 SAMPLES = 1
 """How many samples a bundle is compared on."""

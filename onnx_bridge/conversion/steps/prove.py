@@ -44,7 +44,6 @@ from onnx_bridge.conversion.steps.describe import describe
 from onnx_bridge.conversion.steps.resolve import Plan, resolve
 from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.compare import OutputComparison
@@ -54,6 +53,7 @@ from passes.analysis.cost import Work, work
 from passes.analysis.randomness import is_random
 from passes.core import graphs
 from passes.core.base import Proof
+from passes.core.isolation.limits import Limits
 
 _SLACK = 2.0
 """How many times the budget a run may take that was estimated to fit."""

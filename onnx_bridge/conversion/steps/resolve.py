@@ -22,11 +22,11 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.verdicts import reference_worker
+from passes.core.isolation.limits import Limits
 from passes.core.pipeline import Pipeline
 
 

@@ -19,8 +19,8 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.in_process_program import InProcessProgram
-from onnx_bridge.migraphx.limits import Limits
 from onnx_bridge.migraphx.targets import resolve_target
+from passes.core.isolation.limits import Limits
 
 _FILE = "resident.mxr"
 _HINT = "omit it: programs then run in a worker process"

@@ -9,7 +9,7 @@ A `Child` runs the function ``main(connection, *arguments)`` of a module. It has
   after a crash and printing never blocks,
 - a time and memory limit for each request; whoever exceeds one is ended by SIGKILL.
 
-`onnx_bridge.core.child` is the child's side.
+`passes.core.isolation.child` is the child's side.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from onnx_bridge.core import messages
-from onnx_bridge.core.messages import Array, Message
+from passes.core.isolation import messages
+from passes.core.isolation.messages import Array, Message
 
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
-_ROOT = Path(__file__).resolve().parents[2]
-_BOOT = "import sys; sys.path.insert(0, {root!r}); from onnx_bridge.core import child; child.run{arguments!r}"
+_ROOT = Path(__file__).resolve().parents[3]
+_BOOT = "import sys; sys.path.insert(0, {root!r}); from passes.core.isolation import child; child.run{arguments!r}"
 
 
 class Reason(enum.Enum):

@@ -9,7 +9,7 @@ import pytest
 
 START = """
 import importlib.util, sys
-from onnx_bridge.core.deferred import defer_sympy
+from passes.core.isolation.deferred import defer_sympy
 defer_sympy()
 import onnx_ir
 assert importlib.util.find_spec("sympy") is not None

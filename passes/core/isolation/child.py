@@ -1,4 +1,4 @@
-"""The child's side of `onnx_bridge.core.process`; imports nothing heavy but numpy, since start-up time counts."""
+"""The child's side of `passes.core.isolation.process`; imports nothing heavy but numpy, since start-up time counts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from onnx_bridge.core import messages
-from onnx_bridge.core.deferred import defer_sympy
-from onnx_bridge.core.messages import Array, Message
+from passes.core.isolation import messages
+from passes.core.isolation.deferred import defer_sympy
+from passes.core.isolation.messages import Array, Message
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:

@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnx_bridge.core.process import Child, ChildFailure, Reason
+from passes.core.isolation.process import Child, ChildFailure, Reason
 
 MODULE = """
 import ctypes, os, sys, time
-from onnx_bridge.core.child import serve
+from passes.core.isolation.child import serve
 
 def main(connection, greeting):
     def answer(message, arrays):

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.core.values import Array, Value
+from passes.core.isolation.messages import Array
 
+Value = Array | list[Array] | None
+"""A tensor, a sequence of tensors, or an optional without a value."""
 Values = Mapping[str, Value]
 
 

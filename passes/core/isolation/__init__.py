@@ -1,0 +1,1 @@
+"""Foreign native code in child processes, with limits of time and memory."""
