@@ -14,7 +14,7 @@ is left of it. All other declarations are kept, since inference does not know ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import onnx_ir as ir
 
@@ -83,7 +83,8 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
 
 
 def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, _Known]) -> None:
-    """Keep beside the declarations of what depends on data how much of them is proven.
+    """Keep how much is proven of what depends on data, and of what has an open size of an input, beside what is
+    declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
     """
@@ -91,10 +92,25 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
         value.meta.pop(graphs.CLAIMED, None)
     nodes = Scope(model, model.graph).nodes()
     sources = [value for node in nodes if node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
+    shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
+    sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
+    sources += [value for value, (_, shape) in found.items() if _closes(value.shape, shape, sizes)]
     for value in _dependents(sources, parameters, model) if sources else ():
         proven = found.get(value, (None, None))[1]
-        if _says_more(value.shape, proven):
+        if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
             value.meta[graphs.CLAIMED] = proven
+
+
+def _closes(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
+    """Whether a declaration has a number where a value has a size of some names."""
+    return (
+        declared is not None
+        and proven is not None
+        and any(
+            isinstance(one, int) and isinstance(other, ir.SymbolicDim) and other.value in sizes
+            for one, other in zip(declared, proven, strict=False)
+        )
+    )
 
 
 def _scans(model: ir.Model) -> Iterator[ir.Graph]:

@@ -5,9 +5,10 @@ Every error for users says *what* is wrong, *where*, and what to do (*hint*), an
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class BridgeError(Exception):
@@ -30,6 +31,10 @@ class BridgeError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} ({self.hint})" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the fields instead of calling ``__init__``, whose parameters subclasses choose."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(BridgeError):

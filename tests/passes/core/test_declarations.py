@@ -341,3 +341,23 @@ class TestClaimsAboutData:
         )
         Pipeline.parse("fold-constants").run(model)
         assert not any(node.op_type == "Shape" for node in model.graph)
+
+
+CLOSED = """(float[0,a,n] x, float[2,n] w) => (float[0,2,1] y, int64[k] s, int64 e) {{
+    y = Neg(x) {nodes} s = Shape({of}) i = Constant<value = int64 {{1}}>() e = Gather(s, i) }}"""
+
+
+class TestClaimsAboutOpenSizes:
+    """Where an input leaves a size open, a number that a result has in its place is not believed."""
+
+    @pytest.mark.parametrize("pipeline", ["fold-constants", "default", "legalize", "infer-shapes,legalize"])
+    @pytest.mark.parametrize("shape", [(0, 2, 1), (0, 5, 3)])
+    @pytest.mark.parametrize(("nodes", "of"), [("", "y"), ("z = Abs(y) v = Neg(z)", "v")])
+    def test_nothing_is_folded(self, nodes: str, of: str, shape: tuple[int, ...], pipeline: str) -> None:
+        model = text_model(CLOSED.format(nodes=nodes, of=of))
+        same_numbers(model, pipeline, {"x": np.zeros(shape, np.float32), "w": np.zeros((2, shape[2]), np.float32)})
+
+    def test_of_the_same_name_are_believed(self) -> None:
+        model = text_model("(float[a,3] x) => (float[a,3] y) { y = Neg(x) }")
+        settle(model, Context())
+        assert graphs.Scope(model, model.graph).proven_shape(model.graph.outputs[0]) == ir.Shape(["a", 3])
