@@ -21,6 +21,7 @@ from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import Count, Size, read_as
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
+from passes.core.limits import MAX_ELEMENTS
 
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
@@ -29,8 +30,6 @@ SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
 _CHECKSUM = "checksum"
 """The member of a manifest that is the digest of all others."""
-_ELEMENTS = 1 << 40
-"""The most elements of an input or output: more than fit into the memory of any machine."""
 _PREVIOUS = "previous"
 """The member of the manifest of a single program with the earlier manifest, while the program is replaced."""
 
@@ -113,7 +112,7 @@ class TensorInfo:
         Kind(self.kind)
         if self.dtype != "unknown":
             _ = self.numpy
-        if math.prod(size or 1 for size in self.shape or ()) > _ELEMENTS:
+        if math.prod(size or 1 for size in self.shape or ()) > MAX_ELEMENTS:
             raise ValueError(f"the shape {list(self.shape or ())} of {self.name} is too large")
 
     @classmethod

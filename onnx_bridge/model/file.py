@@ -18,7 +18,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
+from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
+from passes.core.byte_strings import escaped
 
 _Attr = onnx.AttributeProto
 _VALUE_FIELDS = {
@@ -34,6 +36,7 @@ _VALUE_FIELDS = {
     "graphs": _Attr.GRAPHS,
 }
 """The type of an attribute by its field; files of IR version 1 do not state it."""
+_SIX_BITS = (ir.DataType.FLOAT6E2M3, ir.DataType.FLOAT6E3M2)
 _TYPED_DATA = {
     ir.DataType.FLOAT: "float_data",
     ir.DataType.COMPLEX64: "float_data",
@@ -65,7 +68,7 @@ class ModelFile:
         spans: the elements of those tensors.
         sources: the files that they are in, by real path; the model file itself comes first.
         carried: the fields of ModelProto that onnx_ir cannot represent, which `save` copies.
-        token: the prefix of a string attribute that is not UTF-8; its bytes follow in hexadecimal.
+        token: the prefix of a string attribute that is not UTF-8 (`passes.core.byte_strings`).
         unsorted: whether a node comes before one that it depends on.
     """
 
@@ -119,7 +122,10 @@ class ModelFile:
         if not proto.HasField("graph") or not proto.ir_version or not proto.opset_import:
             missing = "graph" if not proto.HasField("graph") else "opset import" if proto.ir_version else "IR version"
             raise self._error(f"this is not an ONNX model: it has no {missing}", "is it a complete ONNX file?")
-        _normalize(proto.opset_import)
+        if problem := versions_problem(proto) or interface_problem(proto.graph):
+            raise self._error(problem)
+        self._functions = {(each.domain, each.name) for each in proto.functions}
+        self._opsets = _normalize(proto.opset_import)
         self._graph(proto.graph, [])
         seen = set()
         for function in proto.functions:
@@ -131,7 +137,7 @@ class ModelFile:
 
     def _function(self, function: onnx.FunctionProto) -> None:
         what = f"the function {function.name}"
-        _normalize(function.opset_import)
+        self._opsets = _normalize(function.opset_import)
         scope = _Scope()
         for name in function.input:
             self._define(name, scope, what)
@@ -198,6 +204,8 @@ class ModelFile:
                     raise self._error(f"{_label(node)} needs {name!r}, which nothing defines")
             for attribute in node.attribute:
                 self._attribute(attribute, scopes, _label(node))
+            if problem := node_problem(node, self._opsets, self._functions):
+                raise self._error(f"{_label(node)} {problem}")
             scope.ready.update(node.output)
         for name in outputs:
             if name in scope.names:
@@ -241,22 +249,14 @@ class ModelFile:
             for graph in [attribute.g] if kind == _Attr.GRAPH else attribute.graphs:
                 self._graph(graph, scopes)
         elif kind == _Attr.STRING:
-            attribute.s = self._escape(attribute.s)
+            attribute.s = escaped(attribute.s, self.token)
         elif kind == _Attr.STRINGS:
-            attribute.strings[:] = [self._escape(item) for item in attribute.strings]
+            attribute.strings[:] = [escaped(item, self.token) for item in attribute.strings]
         elif kind in (_Attr.TYPE_PROTO, _Attr.TYPE_PROTOS):
             for each in [attribute.tp] if kind == _Attr.TYPE_PROTO else attribute.type_protos:
                 self._type(each, what)
         elif kind in (_Attr.SPARSE_TENSOR, _Attr.SPARSE_TENSORS):
             raise self._error(f"{what} is a sparse tensor, which is not supported", "replace it with a dense one")
-
-    def _escape(self, raw: bytes) -> bytes:
-        """A string as onnx_ir can read it: one that is not UTF-8 becomes the token and its bytes in hexadecimal."""
-        try:
-            raw.decode()
-        except UnicodeDecodeError:
-            return f"{self.token}{raw.hex()}".encode()
-        return raw
 
     def _infos(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
         for info in infos:
@@ -309,6 +309,11 @@ class ModelFile:
                 needed = count
         if found != needed:
             raise self._error(f"{what} has {found} {unit} of data where its shape and type need {needed}")
+        if dtype in _SIX_BITS:  # with bits that must be 0
+            try:
+                ir.serde.deserialize_tensor(tensor).tobytes()
+            except ValueError as error:
+                raise self._error(f"{what} has elements that are not {dtype.name}: {error}") from None
 
     def _span(self, tensor: onnx.TensorProto, what: str, dtype: ir.DataType, needed: int) -> Span:
         """The span of the elements of a tensor that were left out, or are external data."""
@@ -350,8 +355,12 @@ class ModelFile:
         return self._located[location]
 
 
-def _normalize(imports: Any) -> None:
-    """Keep one opset import a domain, the highest as ONNX specifies, and use the empty name of the standard domain."""
+def _normalize(imports: Any) -> dict[str, int]:
+    """Keep one opset import a domain, the highest as ONNX specifies, and use the empty name of the standard domain.
+
+    Returns:
+        The versions by domain.
+    """
     highest: dict[str, int] = {}
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -359,6 +368,7 @@ def _normalize(imports: Any) -> None:
     del imports[:]
     for domain, version in highest.items():
         imports.add(domain=domain, version=version)
+    return highest
 
 
 def _label(node: onnx.NodeProto) -> str:

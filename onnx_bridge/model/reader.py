@@ -14,20 +14,12 @@ from onnx_ir import serde
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor
+from passes.core import byte_strings
 from passes.core.declarations import forget_impossible_sizes
 from passes.core.limits import check_limits
 
 CARRIED = "onnx_bridge.carried"
 """The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""
-
-
-class _NonUtf8(str):
-    """A string attribute that is not UTF-8: decoded with surrogate escapes, and written as its original bytes."""
-
-    __slots__ = ()
-
-    def encode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> bytes:
-        return super().encode(encoding, errors)
 
 
 def build_model(file: ModelFile) -> ir.Model:
@@ -81,19 +73,13 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
         restored = [_mapped(item, file) if isinstance(item, ir.ExternalTensor) else item for item in items]
     elif attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
-        restored = [_unescaped(item, file.token) for item in items]
+        restored = [byte_strings.restored(item, file.token) for item in items]
     else:
         return attribute
     if all(new is old for new, old in zip(restored, items, strict=True)):
         return attribute
     value = restored if many else restored[0]
     return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
-
-
-def _unescaped(text: str, token: str) -> str:
-    if not text.startswith(token):
-        return text
-    return _NonUtf8(bytes.fromhex(text[len(token) :]).decode("utf-8", "surrogateescape"))
 
 
 def _mapped(tensor: ir.ExternalTensor, file: ModelFile) -> MappedTensor:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import TensorInfo
@@ -32,6 +31,7 @@ from onnx_bridge.core.atomic_write import write_text
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
+from passes.core.byte_strings import from_proto
 
 try:
     from polygraphy import util
@@ -90,7 +90,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
         self._folder = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
         self._bundles: dict[Shapes, Bundle] = {}
         try:
-            self._model = ir.from_proto(source) if isinstance(source, onnx.ModelProto) else models.load(source)
+            self._model = from_proto(source) if isinstance(source, onnx.ModelProto) else models.load(source)
             # a file is converted as a file, so that its weights are mapped
             self._convertible = self._model if isinstance(source, onnx.ModelProto) else Path(source)
             values = [each for each in self._model.graph.inputs if each.name not in self._model.graph.initializers]

@@ -29,6 +29,7 @@ from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.quark_operators import DOMAINS
 from onnx_bridge.reference.random_operators import downgrade_random_operators
 from passes.analysis.evaluation import unreleased_opsets
+from passes.core.byte_strings import from_proto
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
@@ -159,7 +160,7 @@ class Reference:
         if self._wide is None:
             model = self._model
             if isinstance(model, bytes):
-                model = ir.from_proto(onnx.ModelProto.FromString(model))
+                model = from_proto(onnx.ModelProto.FromString(model))
             loaded = models.load(model) if isinstance(model, Path) else model
             self._wide = Reference(widen_outputs(loaded, self._unusual), custom_op_libraries=self._libraries)
         found = self._wide.run(sample).values()

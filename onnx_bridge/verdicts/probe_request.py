@@ -17,6 +17,7 @@ from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.verdicts.probe_samples import samples
 from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
 from passes.core.base import Obstacle, Unproven
+from passes.core.byte_strings import from_proto
 from passes.core.graphs import subgraphs
 from passes.target.probe import Probe
 
@@ -98,7 +99,7 @@ def prepare(
         request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
     else:
         if not _expect_original(request, proto, reference, by_onnx):
-            given = samples(ir.from_proto(proto))
+            given = samples(from_proto(proto))
             _expect(request, given, reference.run(request.model, given))
             if probe.replaces is not None:
                 request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
@@ -115,7 +116,7 @@ def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: R
     if not _is_determined(original):
         return False
     before = original.to_proto(full=True)
-    given = samples(ir.from_proto(before))
+    given = samples(from_proto(before))
     theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
     inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
     outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from onnx_bridge.core.errors import InputError
@@ -18,6 +17,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.reference_worker import Values, flatten, nest
+from passes.core.byte_strings import from_proto
 from passes.core.isolation import value_messages
 from passes.core.isolation.child import serve
 from passes.core.isolation.messages import Message
@@ -80,7 +80,7 @@ def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
 
 def _reference(model: bytes) -> Reference | None:
     """ONNX Runtime with a model, which is changed only if it does not take it; None if it does not take that either."""
-    for form in (lambda: model, lambda: ir.from_proto(onnx.ModelProto.FromString(model))):
+    for form in (lambda: model, lambda: from_proto(onnx.ModelProto.FromString(model))):
         with contextlib.suppress(InputError):
             return Reference(form())
     return None

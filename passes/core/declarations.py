@@ -21,6 +21,7 @@ import onnx_ir as ir
 from passes.core import graphs, inference, loops
 from passes.core.base import Context
 from passes.core.graphs import Scope
+from passes.core.limits import MAX_ELEMENTS
 from passes.core.loops import Parameter
 
 _ROUNDS = 20
@@ -261,17 +262,21 @@ def names_a_size(name: str) -> bool:
 
 
 def forget_impossible_sizes(model: ir.Model) -> None:
-    """Make sizes unknown that are negative, and those whose name says nothing: ``?``, or none at all.
+    """Make sizes unknown that are negative or too large, and those whose name says nothing: ``?``, or none at all.
 
-    Each is a size of its own, whatever other values have in its place.
+    Each is a size of its own, whatever other values have in its place. Types without a dtype are forgotten, too.
     """
     for value in _all_values(model):
+        if value.dtype == ir.DataType.UNDEFINED:
+            value.type = None
         if value.shape is not None and any(map(_is_impossible, value.shape)):
             value.shape = ir.Shape([None if _is_impossible(dim) else dim for dim in value.shape])
 
 
 def _is_impossible(dim: int | ir.SymbolicDim) -> bool:
-    return dim < 0 if isinstance(dim, int) else dim.value is not None and not names_a_size(dim.value)
+    return (
+        not 0 <= dim <= MAX_ELEMENTS if isinstance(dim, int) else dim.value is not None and not names_a_size(dim.value)
+    )
 
 
 def _all_values(model: ir.Model) -> Iterator[ir.Value]:

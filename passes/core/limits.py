@@ -20,6 +20,12 @@ MAX_DEPTH = 31
 """The most subgraphs within subgraphs of a model that can be written, and read again."""
 
 
+MAX_ELEMENTS = 2**40
+"""The most elements of an input or output: more than fit into the memory of any machine."""
+MAX_VERSION = 2**31 - 1
+"""The greatest version of ONNX's format or of an opset that libraries read."""
+
+
 @dataclass(frozen=True)
 class _Body:
     """The main graph or a function.

@@ -29,6 +29,7 @@ from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import RemoveIdentity
 from passes.core import graphs
 from passes.core.base import Context, Exactness, Skip
+from passes.core.byte_strings import from_proto
 from passes.core.edit import Edit
 from passes.core.errors import InputError
 from passes.core.graphs import Scope
@@ -186,7 +187,7 @@ def expand(isolated: bytes, opset: int) -> bytes | None:
     source.ClearField("opset_import")
     source.opset_import.extend(onnx.helper.make_opsetid(*each) for each in (imports | {_BODY: 1}).items())
     source.functions.append(function)
-    model = ir.from_proto(source)
+    model = from_proto(source)
     for step in (InlineFunctions(), InferShapes(), _ResolveCastLike()):
         step.run(model, Context())
     _fold(model)

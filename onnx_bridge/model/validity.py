@@ -1,0 +1,169 @@
+"""What ONNX's definitions of operators require of a node: its inputs, outputs, attributes and subgraphs.
+
+Nodes of other domains, of functions of the model, and of operators that its opset does not have are not judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import onnx
+
+from passes.core.limits import MAX_ELEMENTS, MAX_VERSION
+
+_Attr = onnx.AttributeProto
+_Option = onnx.defs.OpSchema.FormalParameterOption
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """The schema of an operator in an opset.
+
+    Attributes:
+        inputs: the least and the greatest number of them.
+        outputs: likewise.
+        needed: the places of inputs that cannot be left out.
+        required: the names of attributes that must be given.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[int, ...]
+    required: tuple[str, ...]
+
+
+@cache
+def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
+    try:
+        found = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return _Schema(
+        (found.min_input, found.max_input),
+        (found.min_output, found.max_output),
+        tuple(index for index, each in enumerate(found.inputs) if each.option == _Option.Single),
+        tuple(name for name, each in found.attributes.items() if each.required),
+    )
+
+
+@cache
+def _attribute_types(domain: str, op_type: str) -> Mapping[str, frozenset[int]]:
+    """The types of each attribute of an operator, in any opset."""
+    found: dict[str, set[int]] = {}
+    version = MAX_VERSION
+    while version > 0:
+        try:
+            schema = onnx.defs.get_schema(op_type, version, domain)
+        except onnx.defs.SchemaError:
+            break
+        for name, formal in schema.attributes.items():
+            found.setdefault(name, set()).add(formal.type.value)  # type: ignore[attr-defined]
+        version = schema.since_version - 1
+    return {name: frozenset(types) for name, types in found.items()}
+
+
+def versions_problem(model: onnx.ModelProto) -> str | None:
+    """What is wrong with the versions that a model states."""
+    stated = [("the IR version", model.ir_version)]
+    for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
+        stated += [(f"the version of the opset {entry.domain or 'ai.onnx'!r}", entry.version) for entry in imports]
+    for what, version in stated:
+        if not 0 <= version <= MAX_VERSION:
+            return f"{what} is {version}"
+    return None
+
+
+def interface_problem(graph: onnx.GraphProto) -> str | None:
+    """What is wrong with the inputs and outputs of the main graph."""
+    if not graph.output:
+        return "the model has no outputs"
+    constants = {tensor.name for tensor in graph.initializer}
+    for info in graph.input:
+        kind = info.type
+        while (which := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+            kind = getattr(kind, which).elem_type
+        if which not in ("tensor_type", "sparse_tensor_type") and info.name not in constants:
+            return f"the input {info.name!r} has no type"
+        if which == "tensor_type" and kind.tensor_type.elem_type == onnx.TensorProto.UNDEFINED:
+            return f"the elements of the input {info.name!r} have no type"
+        count = math.prod(dim.dim_value for dim in kind.tensor_type.shape.dim if dim.dim_value > 0)
+        if count > MAX_ELEMENTS:
+            return f"the input {info.name!r} has {count} elements, more than fit into the memory of any machine"
+    return None
+
+
+def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str]]) -> str | None:
+    """How a node violates the definition of its operator, as the end of a sentence; None if it does not.
+
+    Args:
+        node: whose attributes have types.
+        opsets: versions by domain, as its graph or function imports them.
+        functions: domain and name of each function of the model.
+    """
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if not node.op_type:
+        return "has no operator"
+    names = [attribute.name for attribute in node.attribute]
+    if len(set(names)) < len(names):
+        return f"has two attributes {next(name for name in names if names.count(name) > 1)!r}"
+    if (domain, node.op_type) in functions:
+        return None
+    known = _attribute_types(domain, node.op_type)
+    for attribute in node.attribute:
+        types = known.get(attribute.name)
+        if types is not None and attribute.type not in types:
+            expected = " or ".join(sorted(map(_type_name, types)))
+            return f"has {attribute.name!r} of type {_type_name(attribute.type)}, and it must be {expected}"
+    version = opsets.get(domain, 1)
+    schema = _schema(domain, node.op_type, version)
+    if schema is None:
+        return None
+    for kind, given, (least, most) in (("input", node.input, schema.inputs), ("output", node.output, schema.outputs)):
+        if not least <= len(given) <= most:
+            bound = f"at least {least}" if len(given) < least else f"at most {most}"
+            return f"has {len(given)} {kind}s, and {node.op_type} has {bound}"
+    for index in schema.needed:
+        if index < len(node.input) and not node.input[index]:
+            return f"lacks its input {index}, which {node.op_type} needs"
+    for name in schema.required:
+        if name not in names:
+            return f"lacks the attribute {name!r}, which {node.op_type} needs"
+    if (domain, node.op_type) == ("", "Constant"):
+        return _constant_problem(node)
+    return _bodies_problem(node, domain, version)
+
+
+def _type_name(number: int) -> str:
+    return _Attr.AttributeType.Name(number) if number in _Attr.AttributeType.values() else f"number {number}"
+
+
+def _constant_problem(node: onnx.NodeProto) -> str | None:
+    values = [attribute.name for attribute in node.attribute if attribute.name in _attribute_types("", "Constant")]
+    return None if len(values) == 1 else f"has {len(values) or 'no'} values, and a constant has one"
+
+
+def _bodies_problem(node: onnx.NodeProto, domain: str, version: int) -> str | None:
+    """What is wrong with the subgraphs of a node of control flow."""
+    check = _BODIES.get((domain, node.op_type))
+    graphs = {each.name: each.g for each in node.attribute if each.type == _Attr.GRAPH and not each.ref_attr_name}
+    if check is None or not graphs:
+        return None
+    for name, graph in graphs.items():
+        inputs, outputs = check(node, version)
+        if len(graph.input) != inputs:
+            return f"has a subgraph {name!r} with {len(graph.input)} inputs, and it must have {inputs}"
+        if len(graph.output) < outputs:
+            return f"has a subgraph {name!r} with {len(graph.output)} outputs, and it must have {outputs}"
+    return None
+
+
+_BODIES: dict[tuple[str, str], Callable[[onnx.NodeProto, int], tuple[int, int]]] = {
+    ("", "If"): lambda node, _: (0, len(node.output)),
+    ("", "Loop"): lambda node, _: (max(2, len(node.input)), max(len(node.output), len(node.input) - 2) + 1),
+    ("", "Scan"): lambda node, version: (len(node.input) - (version < 9), len(node.output)),
+    ("", "SequenceMap"): lambda node, _: (len(node.input), len(node.output)),
+}
+"""The number of inputs that a body has, and the least number of its outputs, by operator."""
