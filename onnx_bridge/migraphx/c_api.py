@@ -19,6 +19,8 @@ import numpy as np
 
 from onnx_bridge.migraphx.program import STORAGE, TYPES, DynamicDimension, OnnxOptions, Shape, Tensor
 
+LIBRARY = "libmigraphx_c.so.3"
+"""Its file name: the soname of the interface that is bound here."""
 _FEATURES = {
     "onnx_operators": "migraphx_get_onnx_operators_size",
     "run_trace": "migraphx_program_run_trace",

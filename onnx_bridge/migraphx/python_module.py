@@ -1,11 +1,13 @@
 """MIGraphX through its official Python module, as ROCm installs it.
 
 The module raises Python exceptions with MIGraphX's messages. Its ``run`` reads inputs by the buffer protocol, which has
-no format for bf16, fp8 and fp4: inputs of these types raise `MissingFeature`. The C library accepts them.
+no format for bf16, fp8 and fp4. A program with inputs of these types is handed to the C library, which accepts them, if
+there is one beside the module, as in ROCm; else such inputs raise `MissingFeature`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -14,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx.c_api import MissingFeature, dense_copy
+from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, dense_copy
 from onnx_bridge.migraphx.program import ML_DTYPES, STORAGE, DynamicDimension, OnnxOptions, Shape, Tensor
 
 _FEATURES = {
@@ -46,6 +48,14 @@ class ModuleLibrary:
         numbers = re.match(r"\d+(\.\d+)*", str(getattr(self.module, "__version__", "")))
         self.version = numbers.group() if numbers else "unknown"
         self.features = frozenset(name for name, needs in _FEATURES.items() if self._offers(*needs))
+        self._folders = dict.fromkeys((path.parent, path.resolve().parent))
+
+    @functools.cached_property
+    def c_library(self) -> CLibrary | None:
+        """The C library of the same installation, on the same core library; None where there is none."""
+        found = (folder / LIBRARY for folder in self._folders if (folder / LIBRARY).is_file())
+        path = next(found, None)
+        return None if path is None else CLibrary(path)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
         """Call a function of the module; raises `MissingFeature` where this version lacks it or an argument of it."""
@@ -147,8 +157,10 @@ class ModuleProgram:
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
         for name, tensor in parameters.items():
             if tensor.type in ML_DTYPES or tensor.type == "fp4x2_type":
-                kind = tensor.type.removesuffix("_type")
-                raise MissingFeature(f"the official MIGraphX module does not accept {kind} inputs ({name})")
+                if self._by_c_library is None:
+                    kind = tensor.type.removesuffix("_type")
+                    raise MissingFeature(f"the official MIGraphX module does not accept {kind} inputs ({name})")
+                return self._by_c_library.run(parameters)
         result = []
         for output in self._program.run(self._arguments(parameters)):
             shape = _shape(output.get_shape())
@@ -156,6 +168,19 @@ class ModuleProgram:
                 raise MissingFeature(f"outputs of type {shape.type} cannot be read")
             result.append(Tensor(shape.type, dense_copy(output.data_ptr(), shape)))
         return result
+
+    @functools.cached_property
+    def _by_c_library(self) -> CProgram | None:
+        """The compiled program, handed to the C library."""
+        if self._library.c_library is None:
+            return None
+        file = os.memfd_create("onnx-bridge-program", os.MFD_CLOEXEC)
+        try:
+            path = Path(f"/proc/self/fd/{file}")
+            self.save(path)
+            return self._library.c_library.load(path)
+        finally:
+            os.close(file)
 
     def save(self, path: Path) -> None:
         """Write the program as msgpack."""

@@ -18,13 +18,13 @@ from typing import Literal, get_args
 
 from onnx_bridge.core.errors import RuntimeNotFound, nearest
 from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install_record import InstallRecord
 
 Kind = Literal["module", "system", "private"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 VARIABLE = "ONNX_BRIDGE_RUNTIME"
-LIBRARY = "libmigraphx_c.so.3"
 
 _PRIVATE_LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 _LOADER = "ld-linux-x86-64.so.2"

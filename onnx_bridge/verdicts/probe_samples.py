@@ -54,7 +54,9 @@ _INDEXED_SINCE = {
     ("OneHot", 0): 11,
 }
 """Inputs that are indices, and the opset since which they may be negative."""
-_SCALE = Uniform(0.01, 0.1)
+_SCALE, _SCALE_OF_PRODUCT = Uniform(0.01, 0.1), Uniform(0.5, 1.0)
+"""Scales; the larger ones keep most sums of products within the range of 8 bits."""
+_QUANTIZED_PRODUCTS = ("QLinearConv", "QLinearMatMul")
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 _CASTS = ("Cast", "CastLike")
 _DIVISIONS = ("Div", "Mod")
@@ -76,7 +78,9 @@ def samples(model: ir.Model) -> list[dict[str, Array]]:
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     wanted = [
-        replace(spec, role=_SCALE) if spec.dtype.kind == "f" and _is_scale(value) else spec
+        replace(spec, role=_SCALE_OF_PRODUCT if next(_uses(value, _QUANTIZED_PRODUCTS, 6), None) else _SCALE)
+        if spec.dtype.kind == "f" and _is_scale(value)
+        else spec
         for spec, value in zip(specs(model), values, strict=True)
     ]
     (drawn,) = generate(wanted)
@@ -127,6 +131,8 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
             return _spread((*_FLOATS[:4], *_further(value), *_FLOATS[4:]), array, place)
         case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)
+            if next(_uses(value, _QUANTIZED_PRODUCTS), None):  # small sums are right in any precision
+                return _spread(range(limits.min, limits.max + 1), array, place)
             # another node may overflow on the ends of a dtype, which leaves its result undefined
             ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) and not _has_further_nodes(value) else ()
             most = 100 if next(_uses(value, _GROWING), None) else limits.max

@@ -36,11 +36,19 @@ class Skip:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One committed application of a pass: the names of the nodes removed or changed, and of the new ones."""
+    """One committed application of a pass.
+
+    Attributes:
+        before: the names of the nodes that were removed or changed.
+        after: the names of the new ones.
+        note: what else to say of it.
+        rules: of legalization, the rules that contributed, outermost first.
+    """
 
     before: tuple[str, ...]
     after: tuple[str, ...] = ()
     note: str = ""
+    rules: tuple[str, ...] = ()
 
 
 @dataclass

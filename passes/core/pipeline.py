@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Step:
     result: Result
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values: rewrites as their number, skips as the nodes of each reason."""
+        """As JSON values: rewrites as their number, rules as theirs by name, skips as the nodes of each reason."""
         skips: dict[str, list[str]] = {}
         for skip in self.result.skips:
             skips.setdefault(skip.reason, []).append(skip.node)
@@ -54,6 +55,7 @@ class Step:
             "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after,
             "rewrites": len(self.result.rewrites),
+            "rules": dict(collections.Counter(rule for each in self.result.rewrites for rule in each.rules)),
             "skips": [{"reason": reason, "nodes": nodes} for reason, nodes in skips.items()],
         }
 

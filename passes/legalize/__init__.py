@@ -23,6 +23,7 @@ _FIRST = (
 _BY_SUBPACKAGE = (
     "types.bit_cast",
     "types.casts",
+    "types.integer_casts",
     "types.quantized_operators",  # before math.integer_products: compilers have 8-bit kernels for its form
     "types.quantize_linear",
     "math.bitwise",

@@ -145,7 +145,7 @@ class _Legalizer:
         for node in replacement.proposal.nodes:
             node.meta[PROVEN] = replacement.verdict
         note = f"{', '.join(replacement.rules)}, since {_describe(verdict)}"
-        self.result.rewrites.append(dataclasses.replace(rewrite, note=note))
+        self.result.rewrites.append(dataclasses.replace(rewrite, note=note, rules=tuple(replacement.rules)))
 
     def _failing_verdict(self, node: ir.Node) -> Verdict | None:
         """The verdict on a node that fails; None if it passes."""

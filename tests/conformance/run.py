@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +41,19 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one test: one of `OUTCOMES`, why where it is not right wholly, and what was known of its nodes."""
+    """What became of one test.
+
+    Attributes:
+        outcome: one of `OUTCOMES`.
+        why: why it is not right wholly.
+        nodes: what was known of its nodes.
+        rules: how often each rule of legalization was applied.
+    """
 
     outcome: str
     why: str = ""
     nodes: ProofCounts = field(default_factory=ProofCounts)
+    rules: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -103,9 +111,9 @@ def convert_and_run(case: suite.Case, samples: list[tuple[dict[str, Any], list[A
     if names:
         second = attempt(lambda: converted(case, samples, {name: given[name] for name in names}))
         if second.outcome == "wholly":
-            return Outcome("frozen", ", ".join(names), second.nodes)
+            return replace(second, outcome="frozen", why=", ".join(names))
         if not first.right and second.right:
-            return Outcome(second.outcome, f"frozen {', '.join(names)}: {second.why}", second.nodes)
+            return replace(second, why=f"frozen {', '.join(names)}: {second.why}")
     return first
 
 
@@ -122,9 +130,11 @@ def converted(case: suite.Case, samples: list[tuple[dict[str, Any], list[Any]]],
             why = case.difference(inputs, actual, expected)
             if why:
                 return Outcome("wrong", why)
+        manifest = bundle.manifest
+        rules = dict(sum((collections.Counter(step["rules"]) for step in manifest.passes), collections.Counter[str]()))
         if bundle.wholly_on_migraphx:
-            return Outcome("wholly", nodes=bundle.manifest.proof.nodes)
-        return Outcome("host", bundle.manifest.host_reasons(), bundle.manifest.proof.nodes)
+            return Outcome("wholly", "", manifest.proof.nodes, rules)
+        return Outcome("host", manifest.host_reasons(), manifest.proof.nodes, rules)
 
 
 def open_shapes(case: suite.Case, sample: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

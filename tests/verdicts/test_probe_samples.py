@@ -52,3 +52,15 @@ def test_integers_are_not_divided_by_zero() -> None:
 def test_casts_of_integers_get_the_ends_of_their_range() -> None:
     _, edge = samples(tiny("(int32[64] x) => (float[64] y) { y = Cast<to=1>(x) }"))
     assert {-(2**31), 2**31 - 1} <= set(edge["x"].tolist())
+
+
+def test_quantized_products_get_large_sums_that_do_not_saturate() -> None:
+    """Small sums are right in any precision, and so is what saturates."""
+    text = """(uint8[2,4] a, float s, uint8 za, uint8[4,3] b, float t, uint8 zb, float u, uint8 zy) => (uint8[2,3] y)
+              { y = QLinearMatMul(a, s, za, b, t, zb, u, zy) }"""
+    products = []
+    for each in samples(tiny(text, opset=21)):
+        a, b = (each[name].astype(int) - each[zero].astype(int) for name, zero in (("a", "za"), ("b", "zb")))
+        products.append((a @ b) * each["s"] * each["t"] / each["u"])
+    steps = np.abs(np.stack(products))
+    assert ((steps > 40) & (steps < 128)).sum() >= steps.size / 6, "of 256 steps"

@@ -1,0 +1,111 @@
+"""Rewrite casts between integers that a runtime saturates: ONNX keeps the low bits.
+
+    Cast(x → intN)    →  Cast(r + {−2ᴺ, 0, 2ᴺ}),  whichever is in range,  r = x − (x / 2ᴺ)·2ᴺ
+    Cast(x → uint64)  →  (h·2³² + l) + (2⁶³ if x < 0),  h and l: the upper and lower bits of x or x + 2⁶³
+
+The arithmetic is in int32 or int64; r in uint64 if that is the dtype of x. Integer division cuts off, so r has the sign
+of x and nothing overflows. The remaining Casts change no number, and none of those to uint64 is of more than 32 bits,
+which MIGraphX 2.16 casts by way of float64.
+
+Skips: integers narrower than a byte; targets that hold all numbers of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.builders.operators import cast, scalar
+from passes.builders.small_dtypes import SMALL, is_already_corrected
+from passes.core.base import Exactness
+from passes.core.edit import Edit
+from passes.core.rewrite import Match, NodeContext, NodeRewrite
+
+_INT32, _INT64, _UINT64 = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT64
+
+
+@dataclass(frozen=True)
+class _CastMatch(Match):
+    source: ir.DataType
+    target: ir.DataType
+
+
+@dataclass(frozen=True)
+class CastKeepingLowBits(NodeRewrite[_CastMatch]):
+    """Compute the number that the low bits represent; the remaining Casts change none."""
+
+    name = "cast-keeping-low-bits"
+    exactness = Exactness.BITWISE
+    operators = frozenset({("", "Cast")})
+    needs_dtype = (0,)
+    since_opset = 9
+
+    def match(self, node: ir.Node, context: NodeContext) -> _CastMatch | None:
+        """Match integers of which some are out of range."""
+        source, target = context.dtype(node), ir.DataType(node.attributes.get_int("to", 0))
+        integers = all(each.is_integer() and each not in SMALL for each in (source, target))
+        if not integers or _holds(target, source) or is_already_corrected(node, self.name):
+            return None
+        return _CastMatch(node, source, target)
+
+    def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
+        x, source, target = match.node.inputs[0], match.source, match.target
+        assert x is not None
+        if target == _UINT64:
+            return [_to_uint64(edit, cast(edit, x, _INT64, source))]
+        if source == _UINT64 and target == _INT64:
+            return [_uint64_to_int64(edit, x)]
+        work = _INT32 if max(source.bitwidth, target.bitwidth) < 32 else _INT64
+        if source == _UINT64:
+            x = cast(edit, _remainder(edit, x, target.bitwidth, _UINT64), _INT64, _UINT64)
+        else:
+            x = cast(edit, x, work, source)
+            if source.bitwidth > target.bitwidth:
+                x = _remainder(edit, x, target.bitwidth, work)
+        limits = np.iinfo(target.numpy())
+        size = scalar(edit, 1 << target.bitwidth, work)
+        if target.is_signed():
+            above = edit.op("Greater", [x, scalar(edit, int(limits.max), work)])
+            x = edit.op("Where", [above, edit.op("Sub", [x, size]), x])
+        if source.is_signed():
+            below = edit.op("Less", [x, scalar(edit, int(limits.min), work)])
+            x = edit.op("Where", [below, edit.op("Add", [x, size]), x])
+        return [cast(edit, x, target, work)]
+
+
+def _holds(target: ir.DataType, source: ir.DataType) -> bool:
+    """Whether a dtype has all numbers of another one."""
+    ours, theirs = np.iinfo(target.numpy()), np.iinfo(source.numpy())
+    return bool(ours.min <= theirs.min and theirs.max <= ours.max)
+
+
+def _remainder(edit: Edit, x: ir.Value, bits: int, dtype: ir.DataType) -> ir.Value:
+    """The remainder of the division by 2^bits, with the sign of ``x``."""
+    size = scalar(edit, 1 << bits, dtype)
+    return edit.op("Sub", [x, edit.op("Mul", [edit.op("Div", [x, size]), size])])
+
+
+def _to_uint64(edit: Edit, x: ir.Value) -> ir.Value:
+    """The low bits of int64 numbers as uint64."""
+    negative = edit.op("Less", [x, scalar(edit, 0, _INT64)])
+    x = edit.op("Where", [negative, edit.op("Sub", [x, scalar(edit, -(1 << 63), _INT64)]), x])
+    upper = edit.op("Div", [x, scalar(edit, 1 << 32, _INT64)])
+    lower = _remainder(edit, x, 32, _INT64)
+    upper, lower = (cast(edit, each, _UINT64, _INT64) for each in (upper, lower))
+    y = edit.op("Add", [edit.op("Mul", [upper, scalar(edit, 1 << 32, _UINT64)]), lower])
+    return edit.op("Where", [negative, edit.op("Add", [y, scalar(edit, 1 << 63, _UINT64)]), y])
+
+
+def _uint64_to_int64(edit: Edit, x: ir.Value) -> ir.Value:
+    """The low bits of uint64 numbers as int64."""
+    half = scalar(edit, 1 << 63, _UINT64)
+    above = edit.op("Not", [edit.op("Less", [x, half])])
+    y = cast(edit, edit.op("Where", [above, edit.op("Sub", [x, half]), x]), _INT64, _UINT64)
+    return edit.op("Where", [above, edit.op("Add", [y, scalar(edit, -(1 << 63), _INT64)]), y])
+
+
+RULES: tuple[NodeRewrite[Any], ...] = (CastKeepingLowBits(),)
