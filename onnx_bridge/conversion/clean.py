@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.explain import rewrite_line
 from onnx_bridge.conversion.observed_shapes import observe_shapes
+from onnx_bridge.conversion.open_sizes import ChosenSizes, freezing
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
 from onnx_bridge.core.errors import InputError
@@ -23,8 +24,6 @@ from passes.core import graphs
 from passes.core.base import Budget, Context, Target
 from passes.core.declarations import forget_impossible_sizes
 from passes.core.pipeline import Pipeline, Step
-from passes.specialize.freeze_inputs import FreezeInputs
-from passes.specialize.freeze_shapes import FreezeShapes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -168,30 +167,27 @@ def rewrite(
     """
     passes = pipeline or Pipeline.parse(request.pipeline)
     forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
-    open_dims = [] if request.default_dim is None else _open_dims(model, request)
-    freezing = Pipeline()
-    if request.dims or request.shapes or request.default_dim is not None:
-        freezing += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)])
-    if request.freeze:
-        freezing += Pipeline([FreezeInputs(values=request.freeze)])
+    graphs.name_nodes(graphs.Scope(model, model.graph))  # likewise
+    sizes = None if request.default_dim is None else ChosenSizes.of(model, request)
+    if sizes is not None:
+        request = sizes.applied
+    before = freezing(request)
     verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
     context = Context(target, budget=Budget(request.max_rewrites), progress=progress)
-    steps = freezing.run(model, context, between=verifier)
-    if request.default_dim is not None:
+    steps = before.run(model, context, between=verifier)
+    notes: list[str] = []
+    if sizes is not None:
+        notes += [*sizes.notes, *sizes.check(model)]
         observe_shapes(model, context)
     steps += passes.run(model, context, between=verifier)
     cleaned = steps[-1].result.model if steps else model
-    if request.default_dim is not None:
-        _check_sizes(cleaned, open_dims, request)
-    notes = []
-    if open_dims:
-        how = f"choose with {_choice(open_dims)}"
-        notes.append(f"open dimensions got the size {request.default_dim}: {', '.join(open_dims)}; {how}")
+    if sizes is not None:
+        _check_sizes(cleaned)
     if context.contradictions:
         first, *more = context.contradictions.values()
         others = f" (and {len(more)} other values)" if more else ""
         notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
-    return Cleaned(cleaned, freezing + passes, steps, notes, checked=verifier.found if verifier else [])
+    return Cleaned(cleaned, before + passes, steps, notes, checked=verifier.found if verifier else [])
 
 
 def _checked(comparison: Comparison | None) -> str:
@@ -203,34 +199,9 @@ def _checked(comparison: Comparison | None) -> str:
     return f"{largest:.1e}" if largest else "equal"
 
 
-def _open_dims(model: ir.Model, request: CleanRequest) -> list[str]:
-    """The dimensions of inputs that the user left open: their names, or ``input[axis]``."""
-    names: dict[str, None] = {}
-    for value in model.graph.inputs:
-        given = value.name in request.shapes or value.name in request.freeze
-        if value.shape is None or given or value.name in model.graph.initializers:
-            continue
-        if not isinstance(value.type, ir.TensorType):  # the arrays of a sequence may have any sizes
-            continue
-        for index, dim in enumerate(value.shape):
-            if isinstance(dim, ir.SymbolicDim) and dim.value not in request.dims:
-                names[dim.value or f"{value.name}[{index}]"] = None
-    return list(names)
-
-
-def _choice(open_dims: Sequence[str]) -> str:
-    """The options that give sizes to open dimensions."""
-    named = next((f"--dim {name}=N" for name in open_dims if "[" not in name), None)
-    unnamed = next((f"--shape {name.split('[')[0]}:[…]" for name in open_dims if "[" in name), None)
-    return " and ".join(filter(None, (named, unnamed)))
-
-
-def _check_sizes(model: ir.Model, open_dims: Sequence[str], request: CleanRequest) -> None:
+def _check_sizes(model: ir.Model) -> None:
     """Raise InputError if the inputs are too small for the model, as a convolution without padding shows."""
     for value in graphs.values(model):
-        if value.shape is None or not any(isinstance(dim, int) and dim < 0 for dim in value.shape):
-            continue
-        what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
-        if open_dims:
-            what += f"; open dimensions got the size {request.default_dim}: {', '.join(open_dims)}"
-        raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")
+        if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+            what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
+            raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")

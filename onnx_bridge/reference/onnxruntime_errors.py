@@ -75,6 +75,7 @@ _NAMED = (
     re.compile(r"while running (?P<operator>\w+) node\. Name:'(?P<node>.*?)'"),
     re.compile(r"(?P<domain>[\w.]+):(?P<operator>\w+)\(-?\d+\) is not a registered function/op"),
     re.compile(r"No Op registered for (?P<operator>\w+)"),
+    re.compile(r"Node \((?P<node>.*?)\) Op \((?P<operator>\w+)\)"),
     re.compile(r"in node \((?P<node>.*?)\)"),
 )
 _REASONS = {

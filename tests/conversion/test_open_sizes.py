@@ -9,13 +9,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from typer.testing import CliRunner
 
 import onnx_bridge
 from onnx_bridge.batch.model_info import read_model_info
+from onnx_bridge.cli.main import app
+from onnx_bridge.conversion.open_sizes import OpenSizesError
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io
 from onnx_bridge.samples import inputs as samplers
+from passes.core.base import Proof
+from tests.passes.helpers import tiny
 from tests.passes.rewriting import run
 
 RNG = np.random.default_rng(0)
@@ -83,3 +88,90 @@ def test_inputs_that_are_too_small(runtime: Runtime, tmp_path: Path, verb: str) 
     with pytest.raises(InputError) as error:
         getattr(onnx_bridge, verb)(path, tmp_path / "out")
     assert all(name in error.value.what for name in ("image[0]", "image[2]", "image[3]", "size[0]"))
+
+
+DETECTOR = """(float[batch, 1, height, width] image) => (float[a, b, c, d] y)
+{
+    c1 = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(image, w)
+    c2 = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(c1, w)
+    up = Resize<mode = "nearest">(c2, , scales)
+    y = Concat<axis = 1>(c1, up)
+}"""
+"""A pyramid of features, whose levels fit one another for multiples of four only."""
+PYRAMID = {"w": np.ones((1, 1, 3, 3), np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+SPEECH = """(float[batch, 1, samples] x) => (float[a, b, c] y)
+{ c = Conv(x, w)  y = Relu(c) }"""
+"""A Fourier transform as a convolution over frames."""
+FRAMES = {"w": np.ones((2, 1, 5), np.float32)}
+
+
+@pytest.mark.parametrize("verb", ["convert", "doctor", "check", "bisect"])
+@pytest.mark.parametrize(
+    ("text", "constants", "small", "enough"),
+    [(DETECTOR, PYRAMID, ("height", "width"), 8), (SPEECH, FRAMES, ("samples",), 8)],
+)
+def test_sizes_that_do_not_work(
+    runtime: Runtime, tmp_path: Path, verb: str, text: str, constants: dict[str, Any], small: tuple[str], enough: int
+) -> None:
+    """Whether inference or ONNX Runtime notices: nothing is blamed on MIGraphX, and every size is named."""
+    model = tiny(text, **constants)
+    given = {"out": tmp_path / "out"} if verb in ("convert", "doctor") else {}
+    with pytest.raises(OpenSizesError) as error:
+        getattr(onnx_bridge, verb)(model, **given)
+    assert error.value.too_small == small
+    assert error.value.sizes == {"batch": 1} | dict.fromkeys(small, 1)
+    assert error.value.enough == enough
+    assert error.value.node
+    assert all(f"--dim {name}=N" in str(error.value) for name in ("batch", *small))
+    assert error.value.exit_code != 0
+
+
+def test_sizes_that_are_enough(runtime: Runtime, tmp_path: Path) -> None:
+    found = onnx_bridge.check(tiny(DETECTOR, **PYRAMID), dims={"height": 8, "width": 8})
+    assert found.passed
+
+
+def test_the_command_names_them(tmp_path: Path, runtime: Runtime) -> None:
+    ir.save(tiny(SPEECH, **FRAMES), tmp_path / "m.onnx")
+    found = CliRunner().invoke(app, ["doctor", str(tmp_path / "m.onnx")])
+    assert found.exit_code != 0
+    assert isinstance(found.exception, OpenSizesError)
+
+
+DECODER = """(float[batch, new, 8] x, float[batch, total] mask, float[batch, heads, past, head] keys)
+    => (float[a, b, c, d] y)
+{
+    q = MatMul(x, w)
+    s = Reshape(q, shape)
+    k = Transpose<perm = [0, 2, 1, 3]>(s)
+    all = Concat<axis = 2>(keys, k)
+    t = Transpose<perm = [0, 1, 3, 2]>(all)
+    scores = MatMul(k, t)
+    wide = Unsqueeze(mask, axes)
+    y = Add(scores, wide)
+}"""
+CACHE = {"w": np.ones((8, 8), np.float32), "shape": np.array([0, 0, 2, 4]), "axes": np.array([1, 2])}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_sizes_that_follow_from_the_model(runtime: Runtime, tmp_path: Path, named: bool) -> None:
+    """Heads of a cache follow from weights, and the length of a mask from those of old and new keys."""
+    model = tiny(DECODER, **CACHE)
+    if not named:
+        for value in model.graph.inputs:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape or ()])
+    bundle = onnx_bridge.convert(model, tmp_path / "out")
+    assert [each.shape for each in bundle.inputs] == [(1, 1, 8), (1, 2), (1, 2, 1, 4)]
+    assert bundle.manifest.proof.level is Proof.RUN
+    names = ("heads=2", "head=4", "total=2") if named else ("keys[1]=2", "keys[3]=4", "mask[1]=2")
+    assert any(all(name in note for name in names) for note in bundle.manifest.notes)
+    if named:
+        wider = onnx_bridge.convert(model, tmp_path / "wider", dims={"past": 5})
+        assert [each.shape for each in wider.inputs] == [(1, 1, 8), (1, 6), (1, 2, 5, 4)]
+
+
+def test_values_that_do_not_fit_are_no_matter_of_sizes(runtime: Runtime) -> None:
+    """The index is out of range for whatever sizes: ONNX Runtime's refusal is a note."""
+    text = "(float[n, 4] x, int64[n] i) => (float[a, b] y) { j = Add(i, far)  y = Gather<axis = 1>(x, j) }"
+    found = onnx_bridge.clean(tiny(text, far=np.array([1000])), default_dim=1)
+    assert any("ONNX Runtime" in note for note in found.notes)
