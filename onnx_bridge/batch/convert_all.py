@@ -29,6 +29,7 @@ def convert_all(  # noqa: PLR0913
     jobs: int | None = None,
     resume: bool = True,
     retry: bool = False,
+    verify: bool = False,
     dry_run: bool = False,
     passes: Sequence[Path] = (),
     observer: Observer | None = None,
@@ -47,6 +48,7 @@ def convert_all(  # noqa: PLR0913
         jobs: of the default engine: how many at a time; default: by cores and predicted memory.
         resume: whether to keep the results of earlier runs.
         retry: whether to repeat jobs that failed in an earlier run.
+        verify: whether to read kept bundles whole, also files that have not changed since they were last read.
         dry_run: only plan; write nothing.
         passes: files with passes of the user.
         observer: receives the progress.
@@ -58,7 +60,7 @@ def convert_all(  # noqa: PLR0913
     """
     places = tuple(parse_location(each) for each in sources)
     job, files = request or JobRequest(), tuple(passes)
-    batch = BatchRequest(places, parse_location(out), job, jobs, resume, retry, dry_run, files)
+    batch = BatchRequest(places, parse_location(out), job, jobs, resume, retry, verify, dry_run, files)
     return run(batch, engine, observer)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from typing import Any
 
 from onnx_bridge.batch import transfer
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.known_digests import State, file_state, is_recent
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.model.file import ModelFile
 from passes.core.declarations import names_a_size
 
-_TIMESTAMP_NANOSECONDS = 2 * 10**9
-"""The resolution of timestamps of file systems; a younger file can change without changing its timestamp."""
 _MEMORY_PER_BYTE, _BASE_MEMORY = 4.1, 150 << 20
 """Measured memory of a conversion: bytes for each byte of the model, and for the process itself."""
 
@@ -40,7 +38,7 @@ class ModelInfo:
     bytes: int = 0
     symbols: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    files: tuple[tuple[str | int, ...], ...] = ()
+    files: tuple[State, ...] = ()
     problem: InputError | None = None
 
     @property
@@ -79,7 +77,7 @@ def read_model_info(source: Location, before: Mapping[str, Any] | None = None) -
         return ModelInfo(_raw_digest(source), problem=_without_traceback(error))
     states = [_state(str(each)) for each in file.sources]
     known = [each for each in states if each is not None]
-    fresh = len(known) < len(states) or any(now - max(map(int, each[3:])) < _TIMESTAMP_NANOSECONDS for each in known)
+    fresh = len(known) < len(states) or any(is_recent(each, now) for each in known)
     return _describe(file, digest, known, fresh)
 
 
@@ -95,7 +93,7 @@ def _read_remote(source: RemotePath) -> ModelInfo:
         return ModelInfo(None, problem=_without_traceback(error))
 
 
-def _describe(file: ModelFile, digest: str, states: Sequence[tuple[str | int, ...]], fresh: bool) -> ModelInfo:
+def _describe(file: ModelFile, digest: str, states: Sequence[State], fresh: bool) -> ModelInfo:
     graph = file.proto.graph
     inner = {each.name for each in graph.initializer}
     required = [each for each in graph.input if each.name not in inner]
@@ -114,17 +112,13 @@ def _without_traceback(error: InputError) -> InputError:
     return InputError(error.what, where=error.where, hint=error.hint)
 
 
-def _state(path: str) -> tuple[str | int, ...] | None:
-    """Path, size, and what changes when the content of a file does."""
-    where = parse_location(path)
+def _state(place: str) -> State | None:
+    """The state of a local or remote file; None if there is no file."""
+    where = parse_location(place)
     if isinstance(where, RemotePath):
-        state = where.fingerprint()
-        return None if state is None else tuple(state)
-    try:
-        found = os.stat(path)  # noqa: PTH116 — thousands of them
-    except OSError:
-        return None
-    return path, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+        found = where.fingerprint()
+        return None if found is None else tuple(found)
+    return file_state(place)
 
 
 def _raw_digest(path: Path) -> str | None:

@@ -25,16 +25,22 @@ from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import MANIFEST, bundle_files
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
+from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest, is_manifest, manifest_path
+from onnx_bridge.bundle.manifest import Manifest, is_manifest, manifest_path, sealed
+from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.staging import adopt, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.atomic_write import synchronize
+from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
+from onnx_bridge.core.known_digests import State, known_digest, recorded
 from onnx_bridge.core.locations import Location, RemotePath
 from onnx_bridge.core.user_cache import cache_dir
 
 _STAGING = "staging"
+
+Digest = Callable[[Path], str]
+"""The SHA-256 of a file, in hexadecimal."""
 
 
 class Output(abc.ABC):
@@ -55,8 +61,15 @@ class Output(abc.ABC):
         """Lock the folder for this program; raises as `onnx_bridge.batch.journal.locked`."""
 
     @abc.abstractmethod
-    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked.
+
+        Args:
+            name: of the bundle.
+            key: the content key.
+            prove: how it must be proven (`onnx_bridge.bundle.proof.Prove`).
+            whole: whether to read also files that have not changed since they were last read.
+        """
 
     @abc.abstractmethod
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
@@ -100,20 +113,25 @@ def output_at(out: Location) -> Output:
     return RemoteOutput(out, cache_dir() / "batches" / digest)
 
 
-def intact_manifest(bundle: Path, key: str, prove: str = "never") -> Manifest | BucketsManifest | None:
-    """The manifest of a bundle, if it has this content key and all its files in their sizes, and is proven as asked."""
+def intact_manifest(
+    bundle: Path, key: str, prove: str = "never", digest: Digest = known_digest
+) -> Manifest | BucketsManifest | None:
+    """The manifest of a bundle, if it has this content key, is proven as asked, and `verify` finds it intact.
+
+    Args:
+        bundle: its folder.
+        key: the content key.
+        prove: how it must be proven (`onnx_bridge.bundle.proof.Prove`).
+        digest: the SHA-256 of a file.
+    """
+    manifest: Manifest | BucketsManifest
     try:
-        if has_buckets(bundle):
-            found = Buckets(bundle)
-            inner = all(intact_manifest(each.path, each.manifest.key or "") for each in found.bundles)
-            intact = all((bundle / each.file).stat().st_size == each.bytes for each in found.manifest.files)
-            current = found.manifest.key == key and found.manifest.is_proven_for(prove)
-            return found.manifest if current and inner and intact else None
-        manifest = Manifest.read(manifest_path(bundle))
-        intact = all((bundle / each.file).stat().st_size == each.bytes for each in manifest.files)
-    except (BridgeError, OSError):
+        path = manifest_path(bundle)
+        manifest = BucketsManifest.read(path) if has_buckets(bundle) else Manifest.read(path)
+    except BridgeError:
         return None
-    return manifest if manifest.key == key and manifest.is_proven_for(prove) and intact else None
+    current = manifest.key == key and manifest.is_proven_for(prove)
+    return manifest if current and is_intact(bundle, digest) else None
 
 
 class LocalOutput(Output):
@@ -141,9 +159,9 @@ class LocalOutput(Output):
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
-        return intact_manifest(self.location / name, key, prove)
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
+        return intact_manifest(self.location / name, key, prove, file_digest if whole else known_digest)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
         """Copy a bundle to another name, for another model of the same content."""
@@ -211,10 +229,16 @@ class RemoteOutput(Output):
             yield journal
             staging.remove()
 
-    def intact_manifest(self, name: str, key: str, prove: str) -> Manifest | BucketsManifest | None:
-        """The manifest of a bundle, if it has this content key and all its files, and is proven as asked."""
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
         with self._sparse_copy(name) as copy:
-            return intact_manifest(copy, key, prove)
+
+            def digest(path: Path) -> str:
+                inner = posixpath.normpath(path.relative_to(copy).as_posix())
+                file = self.location / name / inner
+                return file.digest() if whole else recorded(self._files(name)[inner], file.digest)
+
+            return intact_manifest(copy, key, prove, digest)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
         """Copy a bundle to another name, for another model of the same content."""
@@ -225,7 +249,7 @@ class RemoteOutput(Output):
 
         def write(bundle: RemotePath) -> None:
             bundle.copy_from(self.location / other, files)
-            (bundle / MANIFEST).write_bytes(f"{json.dumps(manifest.to_json(), indent=2)}\n".encode())
+            (bundle / MANIFEST).write_bytes(sealed(manifest.to_json()).encode())
 
         self._replace(name, [*files, MANIFEST], write)
         return manifest
@@ -275,31 +299,34 @@ class RemoteOutput(Output):
         plan.remove()
 
     @cached_property
-    def _listing(self) -> tuple[dict[str, dict[str, int]], dict[str, bytes]]:
-        """The folder as the batch found it: for each folder the sizes of all files below; and all manifests."""
-        below: dict[str, dict[str, int]] = {}
-        for name, size in self.location.files().items():
+    def _listing(self) -> tuple[dict[str, dict[str, State]], dict[str, bytes]]:
+        """The folder as the batch found it: for each folder the states of all files below; and all manifests."""
+        below: dict[str, dict[str, State]] = {}
+        for name, state in self.location.files().items():
             for parent in Path(name).parents:
-                below.setdefault(parent.as_posix(), {})[Path(name).relative_to(parent).as_posix()] = size
+                below.setdefault(parent.as_posix(), {})[Path(name).relative_to(parent).as_posix()] = state
         return below, self.location.read_many([each for each in below.get(".", ()) if Path(each).name == MANIFEST])
+
+    def _files(self, name: str) -> dict[str, State]:
+        """The states of the files of a bundle."""
+        return (self.location / name).files() if name in self._changed else self._listing[0].get(name, {})
 
     @contextlib.contextmanager
     def _sparse_copy(self, name: str) -> Iterator[Path]:
         """A local copy of a bundle in which only manifests have content; other files only have their size."""
+        files = self._files(name)
         if name in self._changed:
-            files = (self.location / name).files()
             manifests = (self.location / name).read_many([each for each in files if Path(each).name == MANIFEST])
         else:
-            below, contents = self._listing
-            files = below.get(name, {})
+            contents = self._listing[1]
             manifests = {each: contents[f"{name}/{each}"] for each in files if f"{name}/{each}" in contents}
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-            for each, size in files.items():
+            for each, (_, size, _) in files.items():
                 path = Path(folder) / each
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as file:
                     file.write(manifests.get(each, b""))
-                    file.truncate(size)
+                    file.truncate(int(size))
             yield Path(folder)
 
 

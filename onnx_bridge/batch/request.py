@@ -82,6 +82,7 @@ class BatchRequest:
         jobs: how many jobs run at a time on this machine; None: by cores and predicted memory.
         resume: whether to keep the results of earlier runs.
         retry: whether to repeat jobs that failed in an earlier run.
+        verify: whether to read kept bundles whole, also files that have not changed since they were last read.
         dry_run: only plan; write nothing.
         passes: files with passes of the user.
     """
@@ -92,5 +93,6 @@ class BatchRequest:
     jobs: int | None = None
     resume: bool = True
     retry: bool = False
+    verify: bool = False
     dry_run: bool = False
     passes: tuple[Path, ...] = ()

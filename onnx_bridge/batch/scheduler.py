@@ -27,6 +27,8 @@ from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import Limits, RunHistory
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.core.errors import BridgeError, nearest
@@ -229,8 +231,7 @@ class Scheduler:
     def _plan(self, state: _JobState) -> None:
         """Keep or copy an existing bundle, if there is one, and plan what is left."""
         bundles = self._history.bundles(state.key)
-        prove = state.request.conversion.prove
-        if self._request.resume and (manifest := self._output.intact_manifest(state.name, state.key, prove)):
+        if self._request.resume and (manifest := self._intact_manifest(state, state.name)):
             state.convert, state.status, state.notes, state.proof = False, "kept", tuple(manifest.notes), manifest.proof
             if state.name not in bundles:
                 self._record_done(state, "found")
@@ -246,6 +247,11 @@ class Scheduler:
             self._end_dry_run(state)
         else:
             self._add_ready(state)
+
+    def _intact_manifest(self, state: _JobState, name: str) -> Manifest | BucketsManifest | None:
+        """The manifest of the bundle of that name, if it is what the job would make."""
+        prove, whole = state.request.conversion.prove, self._request.verify
+        return self._output.intact_manifest(name, state.key, prove, whole)
 
     def _end_dry_run(self, state: _JobState) -> None:
         steps = [*(["convert"] if state.convert else []), *(["check"] if state.check_key else [])]
@@ -278,8 +284,7 @@ class Scheduler:
     def _copy_bundle(self, state: _JobState, names: Sequence[str]) -> bool:
         """Copy the bundle of another job that has the same content."""
         for name in names:
-            prove = state.request.conversion.prove
-            if name == state.name or self._output.intact_manifest(name, state.key, prove) is None:
+            if name == state.name or self._intact_manifest(state, name) is None:
                 continue
             if self._journal is None:
                 return True

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest, manifest_path
+from onnx_bridge.bundle.manifest import Manifest, manifest_path, resealed
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
@@ -32,7 +32,6 @@ from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 22
 _SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
 
 
@@ -98,20 +97,12 @@ def sparse_copy(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str |
             data = source.parent / name
             states.append(state := data.fingerprint())
             if state is not None:
-                digests.append(_digest(data))
+                digests.append(bytes.fromhex(data.digest()))
                 (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
                 with (path.parent / name).open("wb") as file:
                     file.truncate(int(state[1]))
         whole = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
         yield path, whole, [each for each in states if each is not None]
-
-
-def _digest(data: RemotePath) -> bytes:
-    hashed = hashlib.sha256()
-    with data.translated_errors(), data.open() as file:
-        while chunk := file.read(_CHUNK):
-            hashed.update(chunk)
-    return hashed.digest()
 
 
 def _external(path: Path) -> list[str]:
@@ -191,4 +182,4 @@ def _manifests(bundle: Path, source: str) -> dict[str, bytes]:
         inner = _manifests(bundle / each["folder"], source)
         each["manifest"] = hashlib.sha256(inner[MANIFEST]).hexdigest()
         found |= {f"{each['folder']}/{name}": data for name, data in inner.items()}
-    return {**found, MANIFEST: f"{json.dumps(values, indent=2)}\n".encode()}
+    return {**found, MANIFEST: resealed(values)}

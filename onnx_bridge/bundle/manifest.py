@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,11 @@ def manifest_path(bundle: Path) -> Path:
 def sealed(values: Mapping[str, Any]) -> str:
     """The text of a manifest, with its checksum."""
     return json.dumps({**values, _CHECKSUM: json_digest(values)}, indent=2) + "\n"
+
+
+def resealed(values: Mapping[str, Any]) -> bytes:
+    """The text of a manifest whose values were changed, with its checksum."""
+    return sealed({name: value for name, value in values.items() if name != _CHECKSUM}).encode()
 
 
 def unsealed(text: str | bytes) -> str | None:
@@ -163,14 +168,14 @@ class FileInfo:
     def of(cls, path: Path) -> FileInfo:
         return cls(path.name, path.stat().st_size, file_digest(path))
 
-    def problem(self, folder: Path) -> str | None:
-        """What is wrong with the file in a folder (the manifest's); None if it is unchanged."""
+    def problem(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> str | None:
+        """What is wrong with the file in a folder (the manifest's); None if it has the size and the digest."""
         path = folder / self.file
         try:
             size = path.stat().st_size
             if size != self.bytes:
                 return f"it has {size:,} bytes instead of {self.bytes:,}"
-            unchanged = file_digest(path) == self.sha256
+            unchanged = digest(path) == self.sha256
         except FileNotFoundError:
             return "it is missing"
         except OSError as error:

@@ -7,10 +7,11 @@ without unpacking it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.compatibility import require_compatible
 from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, read_text, unsealed
+from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx import runtime as runtimes
 
@@ -100,8 +102,33 @@ def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bo
         InputError: there is no bundle.
     """
     path = Path(path)
-    files: _Files = _Packed(path) if is_packed(path) else _Folder(manifest_path(path).parent)
-    first = FIRST if is_packed(path) else manifest_path(path).name
+    found, programs = _examine(path, _Packed(path) if is_packed(path) else _Folder(manifest_path(path).parent))
+    if programs:
+        one = programs[0]
+        target = f"{one.target} ({one.architecture})" if one.architecture else one.target
+        versions = one.versions
+        found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
+        if here:
+            _fits(found, programs, runtime)
+    return found
+
+
+def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
+    """Whether `verify` finds nothing wrong with the files of a bundle that is not packed.
+
+    Args:
+        bundle: its folder, or its program.
+        digest: the SHA-256 of a file in hexadecimal; may raise OSError.
+    """
+    with contextlib.suppress(InputError):
+        return not _examine(bundle, _Folder(manifest_path(bundle).parent, digest))[0].problems
+    return False
+
+
+def _examine(path: Path, files: _Files) -> tuple[Verification, list[Manifest]]:
+    """What is wrong with a bundle, and its manifests that have programs; raises InputError if there is no bundle."""
+    packed = isinstance(files, _Packed)
+    first = FIRST if packed else manifest_path(path).name
     found = Verification(path)
     text = files.read(first)
     if text is None:
@@ -117,15 +144,7 @@ def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bo
     if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
         more = " and more" * (len(extra) > 5)
         found.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
-    programs = [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
-    if programs:
-        one = programs[0]
-        target = f"{one.target} ({one.architecture})" if one.architecture else one.target
-        versions = one.versions
-        found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
-        if here:
-            _fits(found, programs, runtime)
-    return found
+    return found, [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
 
 
 def _walk(
@@ -203,8 +222,8 @@ class _Files(Protocol):
 class _Folder:
     """Files in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> None:
+        self._folder, self._digest = folder, digest
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -213,7 +232,7 @@ class _Folder:
             return None
 
     def problem(self, name: str, info: FileInfo) -> str | None:
-        return FileInfo(name, info.bytes, info.sha256).problem(self._folder)
+        return FileInfo(name, info.bytes, info.sha256).problem(self._folder, self._digest)
 
     def names(self) -> set[str]:
         return {each.relative_to(self._folder).as_posix() for each in self._folder.rglob("*") if each.is_file()}

@@ -111,6 +111,9 @@ def convert(
         bool, typer.Option("--resume/--no-resume", help="Whether many models go on from what was done before.")
     ] = True,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read kept bundles whole, also where their files seem unchanged.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every job, not the failures alone.")] = False,
     as_json: Json = False,
@@ -146,7 +149,7 @@ def convert(
     places, target_place = [parse_location(each) for each in sources], parse_location(out)
     if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
         files = tuple(context.find_root().params.get("files") or ())
-        batch = BatchRequest(tuple(places), target_place, request, jobs, resume, retry, dry_run, files)
+        batch = BatchRequest(tuple(places), target_place, request, jobs, resume, retry, verify, dry_run, files)
         _convert_many(batch, address, engine == "ray", verbose, as_json)
     else:
         _convert_one(Path(sources[0]), target_place, request, as_json)

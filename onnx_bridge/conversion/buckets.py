@@ -28,6 +28,7 @@ from onnx_bridge.bundle.buckets_manifest import (
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
 from onnx_bridge.bundle.proof import Prove, together
+from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
@@ -255,13 +256,13 @@ def _key(source: Source, request: ConvertRequest) -> str | None:
 
 
 def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
-    """Whether there is a bundle with this key, proven as it should be, whose files are intact."""
+    """Whether there is an intact bundle with this key, proven as it should be."""
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
         return False
     current = key is not None and manifest.key == key and manifest.is_proven_for(prove)
-    return current and not any(each.problem(bundle) for each in manifest.files)
+    return current and is_intact(bundle)
 
 
 def _model_path(bundle: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import SHARED, CleaningInfo, Manifest, manifest_path
+from onnx_bridge.bundle.manifest import SHARED, CleaningInfo, Manifest, manifest_path, read_text, unsealed
 from onnx_bridge.conversion.staging import link
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
@@ -61,7 +61,8 @@ class EarlierBundle:
         self._manifest: Manifest | None = None
         with contextlib.suppress(BridgeError):
             if out.suffix != ".mxr" and manifest_path(out).exists():
-                self._manifest = Manifest.read(manifest_path(out))
+                manifest = Manifest.read(manifest_path(out))
+                self._manifest = manifest if unsealed(read_text(manifest_path(out))) is None else None
         self.cleaning: CleaningInfo | None = self._manifest.cleaning if self._manifest else None
 
     def cleaned(self, name: str, key: str | None) -> PassResults | None:

@@ -8,12 +8,13 @@ has just written are found.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from onnx_bridge.core.errors import InputError, Unreachable
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _LOCAL = ("file", "local")
+_CHUNK = 1 << 22
 _INSTALL = "pip install onnx-bridge[ray]"
 
 
@@ -92,14 +94,17 @@ class RemotePath:
         """The paths that match this one as a pattern, in order."""
         return self._call(lambda fs, path: sorted(RemotePath(fs.unstrip_protocol(each)) for each in fs.glob(path)))
 
-    def files(self) -> dict[str, int]:
-        """The sizes in bytes of all files below, by relative path; empty if there are none."""
+    def files(self) -> dict[str, tuple[str | int, ...]]:
+        """All files below, by relative path: URL, size in bytes, and a tag that changes when the content does."""
 
-        def listed(fs: AbstractFileSystem, path: str) -> dict[str, int]:
-            found = fs.find(path, detail=True)
-            return {posixpath.relpath(each, path): int(info["size"] or 0) for each, info in found.items()}
+        def listed(fs: AbstractFileSystem, path: str) -> dict[str, dict[str, Any]]:
+            return {posixpath.relpath(each, path): info for each, info in fs.find(path, detail=True).items()}
 
-        return {name: size for name, size in self._call(listed).items() if name != "."}
+        found = {name: info for name, info in self._call(listed).items() if name != "."}
+        return {
+            name: (str(self / name), int(info["size"] or 0), hashlib.sha256(str(info).encode()).hexdigest())
+            for name, info in found.items()
+        }
 
     def fingerprint(self) -> list[str | int] | None:
         """URL, size and version tag of the file, which change when its content does; None if there is no file."""
@@ -119,6 +124,14 @@ class RemotePath:
     def write_bytes(self, data: bytes) -> None:
         """Write the file in one operation."""
         self._call(lambda fs, path: fs.pipe_file(path, data))
+
+    def digest(self) -> str:
+        """The SHA-256 of the file's content in hexadecimal, which is streamed."""
+        hashed = hashlib.sha256()
+        with self.translated_errors(), self.open() as file:
+            while chunk := file.read(_CHUNK):
+                hashed.update(chunk)
+        return hashed.hexdigest()
 
     def read_many(self, names: list[str]) -> dict[str, bytes]:
         """The contents of files below, read concurrently where the file system can; missing files are left out."""

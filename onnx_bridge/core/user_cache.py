@@ -3,7 +3,7 @@
     runtimes/     private installations of MIGraphX          batches/    journals of batches whose output is elsewhere
     verdicts/     verdicts of each runtime                   torch/      programs of lowered PyTorch modules
     bundles/      packed bundles, unpacked                   gpu-view/   the program that forecasts int8 kernels
-    quark-*       where AMD Quark's compiled operators are
+    digests/      of files of bundles                        quark-*     where AMD Quark's compiled operators are
 
 `clear` removes what is made again when it is needed; installations and journals stay.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import platformdirs
 
-_CACHED = ("verdicts", "torch", "bundles", "gpu-view", "quark-*")
+_CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:

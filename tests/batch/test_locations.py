@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -154,10 +155,14 @@ class TestRemotePath:
     def test_files(self, root: RemotePath, tmp_path: Path) -> None:
         (root / "a/b.txt").write_bytes(b"one")
         before = (root / "a/b.txt").fingerprint()
-        assert root.files() == {"a/b.txt": 3}
+        listed = root.files()
+        assert {name: each[:2] for name, each in listed.items()} == {"a/b.txt": (f"{root}/a/b.txt", 3)}
+        assert root.files() == listed
+        assert (root / "a/b.txt").digest() == hashlib.sha256(b"one").hexdigest()
         assert (root / "a").is_dir()
         (root / "a/b.txt").write_bytes(b"two")
         assert (root / "a/b.txt").fingerprint() != before
+        assert root.files() != listed
         (root / "c").copy_from(root / "a", ["b.txt"])
         assert (root / "c/b.txt").read_text() == "two"
         (root / "c/b.txt").download(tmp_path / "new/b.txt")
