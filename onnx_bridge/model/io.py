@@ -15,11 +15,12 @@ import errno
 import math
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnx_bridge.core.atomic_write import AtomicFiles, write_all
@@ -29,6 +30,7 @@ from onnx_bridge.model.reader import build_model
 from onnx_bridge.model.storage import Span, elements, packed_size
 from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope
 from onnx_bridge.model.writer import serialize
+from passes.core.byte_strings import from_proto
 from passes.core.limits import check_limits
 
 _PAGE = 4096
@@ -174,6 +176,40 @@ def _check_target(path: Path) -> None:
 
 
 @dataclass(frozen=True)
+class Weight:
+    """A large initializer.
+
+    Attributes:
+        elements: packed as ONNX specifies.
+        dtype, shape: what they are.
+    """
+
+    elements: Payload
+    dtype: ir.DataType
+    shape: tuple[int, ...]
+
+    def value(self) -> Any:
+        """As an OrtValue that uses the memory of the elements."""
+        import onnxruntime
+
+        data = self.elements.view()
+        if self.dtype.bitwidth < 8:
+            # ONNX Runtime reads packed elements, but takes their number from the array: so the array pretends to have
+            # a byte for each element, and only the packed ones are read
+            flat = np.lib.stride_tricks.as_strided(data, (math.prod(self.shape),), (1,))
+        else:
+            flat = data.view(self.dtype.numpy())
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(flat.reshape(self.shape), int(self.dtype))
+
+    def tensor(self, name: str) -> ir.TensorProtocol:
+        """As a tensor that uses the memory of the elements."""
+        data, shape = self.elements.view(), ir.Shape(self.shape)
+        if self.dtype.bitwidth < 8:
+            return ir.PackedTensor(data, self.dtype, shape=shape, name=name)
+        return ir.Tensor(data.view(self.dtype.numpy()).reshape(self.shape), self.dtype, shape=shape, name=name)
+
+
+@dataclass(frozen=True)
 class SessionSource:
     """A model as ONNX Runtime loads it without copying its weights.
 
@@ -181,11 +217,12 @@ class SessionSource:
 
     Attributes:
         model: the serialized model, the first argument of the session.
-        weights: the OrtValue of each big initializer.
+        weights: each large initializer by name.
     """
 
     model: bytes
-    weights: dict[str, Any]
+    weights: dict[str, Weight]
+    _values: list[Any] = field(default_factory=list, init=False)
 
     def add_to(self, options: Any) -> None:
         """Add the weights to SessionOptions, and disable graph optimizations, which would copy them."""
@@ -193,8 +230,16 @@ class SessionSource:
 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
-        for name, value in self.weights.items():
-            options.add_initializer(name, value)
+        for name, weight in self.weights.items():
+            self._values.append(weight.value())
+            options.add_initializer(name, self._values[-1])
+
+    def to_model(self) -> ir.Model:
+        """The model in memory; it shares the weights."""
+        model = from_proto(onnx.ModelProto.FromString(self.model))
+        for name, weight in self.weights.items():
+            model.graph.initializers[name].const_value = weight.tensor(name)
+        return model
 
 
 def session_source(model: ir.Model) -> SessionSource:
@@ -209,9 +254,7 @@ def session_source(model: ir.Model) -> SessionSource:
         InputError: tensors inside nodes and subgraphs take more than 2 GiB, or a file that weights are mapped from was
             changed.
     """
-    import onnxruntime
-
-    weights: dict[str, Any] = {}
+    weights: dict[str, Weight] = {}
     subgraphs = [*model.graph.subgraphs(), *(each for f in model.functions.values() for each in f.subgraphs())]
     inner = {name for graph in subgraphs for name in graph.initializers}
 
@@ -223,15 +266,10 @@ def session_source(model: ir.Model) -> SessionSource:
         size = packed_size(tensor.dtype, tensor.size)
         if size < _EXTERNAL_BYTES:
             return None
-        data, shape = elements(tensor).view(), tensor.shape.numpy()
-        if tensor.dtype.bitwidth < 8:
-            # ONNX Runtime reads packed elements, but takes their number from the array: so the array pretends to have
-            # a byte for each element, and only the packed ones are read
-            flat = np.lib.stride_tricks.as_strided(data, (math.prod(shape),), (1,))
-        else:
-            flat = data.view(tensor.dtype.numpy())
-        array = flat.reshape(shape)
-        weights[str(value.name)] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(tensor.dtype))
+        found = elements(tensor)
+        if isinstance(found, Span):
+            found.source.check()
+        weights[str(value.name)] = Weight(found, tensor.dtype, tuple(tensor.shape.numpy()))
         return {"location": "dev/null", "offset": "0", "length": str(size)}
 
     message = serialize(model, place)

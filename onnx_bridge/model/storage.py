@@ -65,6 +65,10 @@ class Source:
     def __reduce__(self) -> str:
         raise TypeError("a mapped file cannot be copied or sent to another process")
 
+    def fileno(self) -> int:
+        """The descriptor, to be sent to another process."""
+        return self._file
+
     @cached_property
     def memory(self) -> mmap.mmap:
         """The file, memory-mapped; it must not be empty."""

@@ -12,6 +12,7 @@ class Reason(enum.Enum):
     """Why ONNX Runtime does not run a model or a sample."""
 
     UNKNOWN_OPERATOR = enum.auto()
+    OUT_OF_MEMORY = enum.auto()
     NO_KERNEL = enum.auto()
     """Its CPU provider has no kernel for an operator with these dtypes."""
     NEWER_IR_VERSION = enum.auto()
@@ -27,6 +28,7 @@ class OnnxRuntimeError(InputError):
     """ONNX Runtime does not run a model or a sample.
 
     Attributes:
+        message: that of ONNX Runtime, as it is.
         reason: why.
         operator: of the node that is named in the message; None where there is none.
         domain: of that operator, where it is named; None is unknown.
@@ -41,6 +43,7 @@ class OnnxRuntimeError(InputError):
             message: with error codes and source locations, which are left out.
             where: the model or library.
         """
+        self.message = message
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
         text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
         text = _RUNNING.sub(r"\1 node '\2': ", text)
@@ -79,6 +82,7 @@ _NAMED = (
     re.compile(r"in node \((?P<node>.*?)\)"),
 )
 _REASONS = {
+    Reason.OUT_OF_MEMORY: ("bad_alloc|bad allocation|Failed to allocate memory", None),
     Reason.UNKNOWN_OPERATOR: (
         "No Op registered|is not a registered function/op",
         "custom operators need their library",

@@ -25,7 +25,7 @@ _NEEDED = ("libc10.so", "libtorch_cpu.so")
 
 @functools.cache
 def library() -> Path | None:
-    """The library's file, ready to be registered; None where Quark is not installed or cannot compile it."""
+    """The library's file; None where Quark is not installed or cannot compile it."""
     try:
         version = metadata.version("amd-quark")
     except metadata.PackageNotFoundError:
@@ -42,7 +42,7 @@ def library() -> Path | None:
         if path is not None:
             cached.parent.mkdir(parents=True, exist_ok=True)
             cached.write_text(str(path))
-    return path if path is not None and _load_torch() else None
+    return path
 
 
 def _locate() -> Path | None:
@@ -58,8 +58,11 @@ def _locate() -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def _load_torch() -> bool:
-    """Load the libraries that it is linked to; False where one is missing. Older versions are not linked to PyTorch."""
+def load_torch() -> bool:
+    """Load the libraries that it is linked to; False where one is missing. Older versions are not linked to PyTorch.
+
+    It has to be done before the library is registered.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return True

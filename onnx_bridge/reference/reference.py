@@ -1,4 +1,4 @@
-"""The reference: ONNX Runtime on the CPU with all graph optimizations off.
+"""The reference: ONNX Runtime on the CPU with all graph optimizations off, in a process with limits.
 
 Graph optimizations fuse and reorder operators, which changes results: by a whole quantization step on a QDQ
 convolution.
@@ -6,44 +6,51 @@ convolution.
 
 from __future__ import annotations
 
-import ctypes
-import re
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import onnx_ir as ir
-import onnxruntime
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
+from onnx_bridge.model.storage import Span
 from onnx_bridge.reference import quark_library
-from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloat16
 from onnx_bridge.reference.faithful import faithful
-from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
-from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
-from onnx_bridge.reference.quark_emulation import Emulation
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.quark_operators import DOMAINS
-from onnx_bridge.reference.random_operators import downgrade_random_operators
-from passes.analysis.evaluation import unreleased_opsets
-from passes.core.byte_strings import from_proto
+from passes.core.isolation import limits, value_messages, worker
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.limits import Limits
+from passes.core.isolation.messages import FileRange, Message
+from passes.core.isolation.process import Child
+from passes.core.isolation.worker import Lost
 
-_SILENT = 4
-"""ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
-_PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
-"""The types that ONNX Runtime converts to numpy arrays correctly (float8e4m3fn would become uint8)."""
+SERVER = "onnx_bridge.reference.server"
+SECONDS = 600.0
+"""The time limit of loading a model, and of each run, where the user gives none."""
 
-_ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in ir.DataType}}
-"""Element types by ONNX Runtime's name."""
+_dropped: list[tuple[int, int]] = []
+"""Sessions that nothing refers to any more, after the id of their process, which is told with the next request."""
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A session that a process holds."""
+
+    process: Child
+    number: int
 
 
 class Reference:
     """A model, ready to be run by ONNX Runtime.
 
-    AMD Quark's operators come from Quark's own library, where it is installed; elsewhere they are emulated.
+    The session lives in a process that all of them share (`passes.core.isolation.worker`), with the limits of the verb
+    that runs, and is opened again where that process has ended since. AMD Quark's operators come from Quark's own
+    library, where it is installed; elsewhere they are emulated.
 
     Attributes:
         input_names, output_names: in the model's order.
@@ -54,49 +61,38 @@ class Reference:
         """Load a model.
 
         Args:
-            model: a file is read by ONNX Runtime itself, which maps its external data; the weights of a model in memory
-                are used where they are; bytes are a serialized model.
+            model: a file is read by ONNX Runtime itself, which maps its external data; of a model in memory, weights
+                that are in files are mapped from these; bytes are a serialized model.
             custom_op_libraries: libraries of custom operators (``.so``) that the model needs.
 
         Raises:
             InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
+            NativeFailure: a limit was exceeded, or ONNX Runtime has crashed.
         """
         self._where = str(model) if isinstance(model, Path) else "the model"
-        self._source: models.SessionSource | None = None
-        self._emulation: Emulation | None = None
-        model, self.notes = faithful(model)
+        notes: tuple[str, ...] = ()
+        if isinstance(model, ir.Model):
+            model, notes = faithful(model)
+        # what the session is made from, also again: a model in memory may have been changed meanwhile
+        self._source = models.session_source(model) if isinstance(model, ir.Model) else model
+        self._libraries = [str(path) for path in custom_op_libraries]
+        self._quark: dict[str, Any] = {}
         try:
-            self._session = self._open(model, custom_op_libraries)
+            described = self._open()
         except OnnxRuntimeError as error:
-            if isinstance(model, bytes) or error.domain not in DOMAINS:
+            library = quark_library.library() if error.domain in DOMAINS else None
+            if error.domain not in DOMAINS or (library is None and isinstance(model, bytes)):
                 raise
-            self._emulate(models.load(model) if isinstance(model, Path) else model, custom_op_libraries)
-            return
-        self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
-        outputs = self._session.get_outputs()
-        self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
-        self._types = {value.name: (str(value.type), list(value.shape or ())) for value in outputs}
-        self._plain = all(_PLAIN.fullmatch(value.type) for value in outputs)
-        self._unusual = {
-            name: dtype
-            for name, (dtype, _) in self.output_types().items()
-            if not _PLAIN.fullmatch(self._types[name][0])
-        }
-        self._model, self._libraries = model, custom_op_libraries
-        self._wide: Reference | None = None
-        for value in outputs:
-            if "map(" in value.type or "sparse" in value.type:
-                what = f"the output {value.name!r} is no tensor but {value.type}"
-                raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
+            self._quark = {"quark": None if library is None else str(library)}
+            described = self._open()
+        self.input_names: tuple[str, ...] = tuple(described["inputs"])
+        self.output_names: tuple[str, ...] = tuple(described["outputs"])
+        self._types = {name: (ir.DataType(kind), tuple(dims)) for name, (kind, dims) in described["types"].items()}
+        self.notes = (*notes, *described["notes"])
 
     def output_types(self) -> dict[str, tuple[ir.DataType, tuple[int | None, ...]]]:
         """The dtypes and shapes of outputs that are tensors, as ONNX Runtime infers them."""
-        found = {}
-        for name, (kind, dims) in self._types.items():
-            element = re.fullmatch(r"tensor\((\w+)\)", kind)
-            if element and (dtype := _ELEMENTS.get(element[1])) is not None:
-                found[name] = dtype, tuple(dim if isinstance(dim, int) else None for dim in dims)
-        return found
+        return self._types
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         """Compute all outputs.
@@ -106,164 +102,93 @@ class Reference:
                 as object arrays. A sequence is a list of arrays, an optional without a value None.
 
         Returns:
-            Likewise by output name, in the model's order.
+            Likewise by output name, in the model's order; the arrays are read-only.
 
         Raises:
             InputError: the sample does not fit the model, or ONNX Runtime fails.
+            NativeFailure: a limit was exceeded, or ONNX Runtime has crashed.
         """
-        if self._emulation is not None:
-            return self._emulation.run(sample)
-        if self._unusual and self._needs_lists(sample):
-            return self._run_widened(sample)
-        feeds = {name: _feed(value, name) for name, value in sample.items()}
-        if not self._plain:
-            feeds = {name: _ort_value(feed, name) for name, feed in feeds.items() if feed is not None}
+        _check_dtypes(sample)
+        (entries,), arrays = value_messages.pack([sample])
+        while True:
+            try:
+                request = {"do": "run", "session": self._session.number, "sample": entries}
+                answer, found = self._call(request, arrays, self._session.process)[0]
+            except Lost:
+                self._open()
+                continue
+            (outputs,) = value_messages.unpack([answer["outputs"]], found)
+            return outputs
+
+    def _open(self) -> dict[str, Any]:
+        """Let the process make the session; returns what it says of it."""
+        request: dict[str, Any] = {"do": "open", "where": self._where, "libraries": self._libraries, **self._quark}
+        arrays: dict[str, Array | FileRange] = {}
+        if isinstance(self._source, Path):
+            request["path"] = str(self._source.absolute())
+        elif isinstance(self._source, bytes):
+            arrays["model"] = value_messages.from_bytes(self._source)
+        else:
+            arrays["model"] = value_messages.from_bytes(self._source.model)
+            weights = self._source.weights
+            request["weights"] = {name: [int(each.dtype), each.shape] for name, each in weights.items()}
+            arrays |= {f"weight {name}": _sent(each) for name, each in weights.items()}
+        (answer, _), process = self._call(request, arrays)
+        self._session = _Session(process, answer["session"])
+        weakref.finalize(self, _dropped.append, (process.pid, answer["session"]))
+        return answer
+
+    def _call(
+        self, request: Mapping[str, Any], arrays: Mapping[str, Array | FileRange], process: Child | None = None
+    ) -> tuple[Message, Child]:
+        drop = [_dropped.pop() for _ in range(len(_dropped))]
         try:
-            run = self._session.run if self._plain else self._session.run_with_ort_values
-            found = run(None, feeds)
-        except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
-            raise OnnxRuntimeError(str(error), where=self._where) from error
-        pairs = zip(self.output_names, found, strict=True)
-        return {name: result if self._plain else _array(result, name) for name, result in pairs}
-
-    def _open(self, model: ir.Model | Path | bytes, custom_op_libraries: Sequence[Path]) -> Any:
-        """A session, for a model in a form that ONNX Runtime takes."""
-        try:
-            return self._load(model, custom_op_libraries)
-        except OnnxRuntimeError as error:
-            if isinstance(model, bytes) or error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
-                raise
-            supported = _supported(models.load(model) if isinstance(model, Path) else model.clone(), error)
-            if supported is None:
-                raise
-            return self._load(supported, custom_op_libraries)
-
-    def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
-        """Compute AMD Quark's operators without their library."""
-        self._emulation = Emulation(model, lambda part: Reference(part, custom_op_libraries=libraries).run)
-        self.input_names = self._emulation.input_names
-        self.output_names = self._emulation.output_names
-        self._types = {}
-        self.notes = (
-            *self.notes,
-            "AMD Quark's library of operators is not available: the reference emulates these operators in numpy",
-        )
-
-    def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
-        """Whether there are inputs or outputs that cannot be OrtValues."""
-        given = any(
-            isinstance(value, list) or (value is not None and value.dtype.kind in "OUST") for value in sample.values()
-        )
-        return given or any(not kind.startswith("tensor(") for kind, _ in self._types.values())
-
-    def _run_widened(self, sample: Mapping[str, Value]) -> dict[str, Value]:
-        if self._wide is None:
-            model = self._model
-            if isinstance(model, bytes):
-                model = from_proto(onnx.ModelProto.FromString(model))
-            loaded = models.load(model) if isinstance(model, Path) else model
-            self._wide = Reference(widen_outputs(loaded, self._unusual), custom_op_libraries=self._libraries)
-        found = self._wide.run(sample).values()
-        pairs = zip(self.output_names, found, strict=True)
-        return {name: narrow(value, self._unusual.get(name)) for name, value in pairs}
-
-    def _load(self, model: ir.Model | Path | bytes, libraries: Sequence[Path]) -> Any:
-        options = _options(libraries)
-        if isinstance(model, ir.Model):
-            self._source = models.session_source(model)
-            self._source.add_to(options)
-        source = self._source.model if self._source else model
-        try:
-            with unreleased_opsets():
-                return onnxruntime.InferenceSession(
-                    source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
-                )
-        except Exception as error:
-            failure = OnnxRuntimeError(str(error), where=self._where)
-            if failure.domain in DOMAINS and (found := quark_library.library()) is not None and found not in libraries:
-                return self._load(model, (*libraries, found))
-            raise failure from error
+            return called({**request, "drop": drop}, arrays, limits.current(SECONDS), process)
+        except NativeFailure as failure:
+            failure.where = self._where
+            raise
 
 
-def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
-    """The model in a form that ONNX Runtime runs after all; None where there is none.
+def called(
+    request: Mapping[str, Any],
+    arrays: Mapping[str, Array | FileRange],
+    limits: Limits,
+    process: Child | None = None,
+) -> tuple[Message, Child]:
+    """The answer of `onnx_bridge.reference.server`, and the process that gave it.
 
-    A newer IR version stores the same computation; few kernels take bfloat16, which is emulated; and the kernels that
-    draw random numbers are of older opsets.
-
-    Args:
-        model: it may be changed.
-        error: why ONNX Runtime does not take it.
+    Raises:
+        InputError: the server refuses the request.
+        NativeFailure, Lost: as `passes.core.isolation.worker.Worker.call`.
     """
-    if error.newest_ir_version is not None:
-        model.ir_version = error.newest_ir_version
-        return model
-    return emulate_bfloat16(model) if has_bfloat16(model) else downgrade_random_operators(model)
+    answer, owner = worker.shared().call(SERVER, request, arrays, limits=limits, process=process)
+    if "error" in answer[0]:
+        raise _error(answer[0]["error"])
+    return answer, owner
 
 
-def _options(libraries: Sequence[Path]) -> Any:
-    """Session options for one attempt: weights that were added to them stay in them."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = _SILENT
-    options.use_deterministic_compute = True
-    for library in libraries:
-        try:
-            options.register_custom_ops_library(str(library))
-        except Exception as error:
-            raise OnnxRuntimeError(str(error), where=str(library)) from error
-    return options
+def _sent(weight: models.Weight) -> Array | FileRange:
+    found = weight.elements
+    if isinstance(found, Span):
+        found.source.check()
+        return FileRange(found.source.fileno(), found.offset, found.nbytes)
+    return found.view()
 
 
-def _feed(value: Value, name: str) -> Any:
-    """A value as a session takes it; a sequence remains a list, a missing optional None."""
-    if isinstance(value, list):
-        return [_feed_array(item, name) for item in value]
-    return None if value is None else _feed_array(value, name)
+def _error(described: Mapping[str, Any]) -> InputError:
+    """The error that the server describes."""
+    if "message" in described:
+        return OnnxRuntimeError(described["message"], where=described["where"])
+    return InputError(described["what"], where=described["where"], hint=described["hint"])
 
 
-def _feed_array(array: Array, name: str) -> Any:
-    """An array as a session takes it: itself, or an OrtValue where numpy does not know the dtype.
-
-    An OrtValue requires contiguous memory, and sub-byte integers to be packed.
-    """
-    if array.dtype.kind in "OUST":
-        return array.astype(object)
-    try:
-        element = ir.DataType.from_numpy(array.dtype)
-    except TypeError:
-        raise InputError(f"ONNX has no element type for {array.dtype}", where=f"input {name!r}") from None
-    if hasattr(np, array.dtype.name):
-        return array
-    if element.bitwidth < 8:
-        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), int(element))
-        packed = ir.tensor(array, dtype=element).tobytes()
-        ctypes.memmove(value.data_ptr(), packed, len(packed))
-        return value
-    dense = np.ascontiguousarray(array).reshape(array.shape)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(dense, int(element))
-
-
-def _ort_value(feed: Any, name: str) -> Any:
-    if isinstance(feed, onnxruntime.OrtValue):
-        return feed
-    if isinstance(feed, list) or feed.dtype == np.dtype(object):
-        what = "strings and sequences cannot be fed to a model with optional bfloat16, float8 or sub-byte outputs"
-        raise InputError(what, where=f"input {name!r}", hint="cast those outputs to float32 in the model")
-    return onnxruntime.OrtValue.ortvalue_from_numpy(feed)
-
-
-def _array(value: Any, name: str) -> Array | None:
-    """An output as an array; None for an optional without a value."""
-    if not value.has_value():
-        return None
-    if not value.is_tensor():
-        what = "a sequence beside optional bfloat16, float8 or sub-byte outputs cannot be fetched"
-        raise InputError(what, where=f"output {name!r}", hint="make it, or those outputs, plain in the model")
-    if _PLAIN.fullmatch(value.data_type()):
-        return np.asarray(value.numpy())
-    element, shape = ir.DataType(value.element_type()), value.shape()
-    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), dtype=np.uint8)
-    if element.bitwidth < 8:
-        return np.asarray(ir.PackedTensor(raw, element, shape=shape).numpy())
-    return raw.view(element.numpy()).reshape(shape)
+def _check_dtypes(sample: Mapping[str, Value]) -> None:
+    """Raise InputError for arrays that ONNX has no element type for."""
+    for name, value in sample.items():
+        for array in value if isinstance(value, list) else [] if value is None else [value]:
+            if array.dtype.kind not in "OUST":
+                try:
+                    ir.DataType.from_numpy(array.dtype)
+                except TypeError:
+                    what = f"ONNX has no element type for {array.dtype}"
+                    raise InputError(what, where=f"input {name!r}") from None

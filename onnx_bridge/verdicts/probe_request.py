@@ -14,8 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.program import Tensor, type_of
+from onnx_bridge.reference import evaluations
+from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.verdicts.probe_samples import samples
-from onnx_bridge.verdicts.reference_worker import ReferenceWorker, Values
 from passes.core.base import Obstacle, Unproven
 from passes.core.byte_strings import from_proto
 from passes.core.graphs import subgraphs
@@ -75,14 +76,11 @@ class ProbeRequest:
         return {"target": TARGET, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
 
-def prepare(
-    probe: Probe, reference: ReferenceWorker, *, run: bool, full: bool = False, by_onnx: bool = False
-) -> ProbeRequest:
+def prepare(probe: Probe, *, run: bool, full: bool = False, by_onnx: bool = False) -> ProbeRequest:
     """The request for a probe.
 
     Args:
         probe: without a problem.
-        reference: computes the expected outputs.
         run: whether it is not too large to run.
         full: with all constants, whatever their size.
         by_onnx: what the probe replaces is computed by ONNX's own evaluator, not by ONNX Runtime.
@@ -98,9 +96,9 @@ def prepare(
     elif unfed:
         request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
     else:
-        if not _expect_original(request, proto, reference, by_onnx):
+        if not _expect_original(request, proto, by_onnx):
             given = samples(from_proto(proto))
-            _expect(request, given, reference.run(request.model, given))
+            _expect(request, given, evaluations.evaluate(request.model, given))
             if probe.replaces is not None:
                 request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
         if not request.samples:
@@ -108,7 +106,7 @@ def prepare(
     return request
 
 
-def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: ReferenceWorker, by_onnx: bool) -> bool:
+def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, by_onnx: bool) -> bool:
     """Expect the outputs of what the probe replaces, for samples that suit that; False without a reference for it."""
     original, places = request.probe.replaces, request.probe.full_input_indices
     if original is None or original.problem is not None or places is None:
@@ -120,7 +118,7 @@ def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, reference: R
     theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
     inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
     outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))
-    answers = reference.run(before.SerializeToString(), given, by_onnx=by_onnx)
+    answers = evaluations.evaluate(before.SerializeToString(), given, by_onnx=by_onnx)
     _expect(
         request,
         [{ours: sample[name] for ours, name in inputs.items()} for sample in given],

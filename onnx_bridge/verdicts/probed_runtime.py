@@ -24,12 +24,11 @@ from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.verdicts import reference_worker
+from onnx_bridge.reference import evaluations
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
-from onnx_bridge.verdicts.reference_worker import ReferenceWorker
 from onnx_bridge.verdicts.run_time import run_seconds
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.core.isolation.limits import Limits
@@ -157,7 +156,7 @@ class ProbedRuntime:
 
     def _compile_patiently(self, probe: Probe) -> Judgement:
         """Judge a probe that timed out, without a run: compiling a recurrent network of 200 steps takes a minute."""
-        request = prepare(probe, reference_worker.shared(), run=False)
+        request = prepare(probe, run=False)
         (judgement,) = self._send([request], alone=True, patience=_PATIENCE)
         return judgement
 
@@ -185,21 +184,20 @@ class ProbedRuntime:
         if not probes:
             return
         workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
-        reference = reference_worker.shared()
-        reference.launch()
+        evaluations.launch()
         done = 0
         with Background() as background:
             sent: list[Future[dict[Probe, Judgement]]] = []
             for batch in (*_batches(probes), []):
-                requests = [prepare(probe, reference, run=run) for probe, run in batch]
+                requests = [prepare(probe, run=run) for probe, run in batch]
                 for judged in [each.result() for each in sent]:
                     yield judged
                     done += len(judged)
                     if self._progress is not None:
                         self._progress(f"MIGraphX has judged {done} of {len(probes)} kinds of nodes")
-                sent = [background.submit(self._judge_requests, requests, reference)]
+                sent = [background.submit(self._judge_requests, requests)]
 
-    def _judge_requests(self, requests: Sequence[ProbeRequest], reference: ReferenceWorker) -> dict[Probe, Judgement]:
+    def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:
         together = self._send(requests, alone=False)
         found = dict(zip((request.probe for request in requests), together, strict=False))
         # in a common fork another probe may be the cause; rejections are certain where all probes were answered
@@ -209,18 +207,18 @@ class ProbedRuntime:
         ]
         found |= zip([request.probe for request in doubted], self._send(doubted, alone=True), strict=True)
         for request in requests:
-            found[request.probe] = self._confirmed(request, found[request.probe], reference)
+            found[request.probe] = self._confirmed(request, found[request.probe])
         return found
 
-    def _confirmed(self, request: ProbeRequest, judgement: Judgement, reference: ReferenceWorker) -> Judgement:
+    def _confirmed(self, request: ProbeRequest, judgement: Judgement) -> Judgement:
         """A failure, judged again with all constants of the probe, and with another reference."""
         probe = request.probe
         run = request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
         if judgement.verdict.status is not Status.OK and not request.whole and probe.data_bytes <= _WHOLE_BYTES:
-            (judgement,) = self._send([prepare(probe, reference, run=run, full=True)], alone=True)
+            (judgement,) = self._send([prepare(probe, run=run, full=True)], alone=True)
         if judgement.verdict.status is Status.WRONG and probe.replaces is not None and run:
             # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
-            (second,) = self._send([prepare(probe, reference, run=run, by_onnx=True)], alone=True)
+            (second,) = self._send([prepare(probe, run=run, by_onnx=True)], alone=True)
             judgement = second if second.verdict.status is Status.OK else judgement
         return judgement
 

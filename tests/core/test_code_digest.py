@@ -20,7 +20,7 @@ from onnx_bridge.core.code_digest import LIBRARIES, code_digest, modules
 ROOT = Path(onnx_bridge.__file__).parents[1]
 VERDICTS = "onnx_bridge.verdicts.probed_runtime"
 CLEANING = ("passes", "onnx_bridge.conversion.steps.clean")
-SERVERS = ("onnx_bridge.verdicts.reference_server", "onnx_bridge.migraphx.server")
+SERVERS = ("onnx_bridge.reference.server", "onnx_bridge.migraphx.server")
 COMPUTE_NOTHING = {"PIL", "filelock", "google", "msgspec", "onnx_graphsurgeon", "platformdirs", "rich"}
 """Libraries that do not decide on numbers, or are called by scripts that users name."""
 

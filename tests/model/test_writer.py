@@ -345,7 +345,7 @@ def test_onnx_runtime_computes_with_mapped_weights(tmp_path: Path, external: boo
     assert set(source.weights) == {"w0", "w1"}
     tensor = model.graph.initializers["w0"].const_value
     assert tensor is not None
-    assert source.weights["w0"].data_ptr() == tensor.numpy().ctypes.data
+    assert source.weights["w0"].value().data_ptr() == tensor.numpy().ctypes.data
     x = weights(3)
     np.testing.assert_array_equal(run(source, x=x), x + weights(0) + weights(2))
 
@@ -368,7 +368,7 @@ def test_onnx_runtime_accepts_every_type_that_it_supports(tmp_path: Path, name: 
     path = tmp_path / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     source = models.session_source(models.load(path))
-    assert ctypes.string_at(source.weights["w"].data_ptr(), data.nbytes) == data.tobytes()
+    assert ctypes.string_at(source.weights["w"].value().data_ptr(), data.nbytes) == data.tobytes()
     expected = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {})[0]
     np.testing.assert_array_equal(run(source), expected)
 

@@ -16,13 +16,13 @@ from onnx_bridge.conversion.proving.computed_precision import Precision
 from onnx_bridge.core.errors import InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.conditioning import undetermined
+from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
-from onnx_bridge.verdicts import reference_worker
-from onnx_bridge.verdicts.reference_worker import NoReference
 from passes.core.isolation.limits import Limits
 from passes.core.isolation.memory import available_bytes
 
@@ -184,8 +184,8 @@ class _Comparison:
     ) -> list[dict[str, Value]]:
         memory = available_bytes() if self.limits.memory is None else self.limits.memory
         try:
-            return reference_worker.shared().run_file(
-                path, samples, shapes=shapes, by_onnx=by_onnx, timeout=self.limits.timeout, memory=memory
+            return evaluations.run_file(
+                path, samples, shapes=shapes, by_onnx=by_onnx, limits=Limits(self.limits.timeout, memory)
             )
         except NoReference as error:
             if error.is_limit:

@@ -25,7 +25,7 @@ from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.verdicts import reference_worker
+from onnx_bridge.reference import evaluations
 from passes.core.isolation.limits import Limits
 from passes.core.pipeline import Pipeline
 
@@ -99,7 +99,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     worker = workers.shared(runtime, {**options.environment, **tuning.environment})
     worker.launch()  # it starts while the model is cleaned
     if request.prove != "never":
-        reference_worker.shared().launch()
+        evaluations.launch()
     limits = Limits.of(request.timeout, request.memory)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(staging_folder(out))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+from passes.core.isolation.memory import available_bytes
+
+_SHARE = 0.8
+"""How much of the free memory a child process may take where no limit is given."""
 
 
 @dataclass(frozen=True)
@@ -21,3 +29,38 @@ class Limits:
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
         """Limits from the units of the API: seconds and GiB."""
         return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))
+
+
+_current: ContextVar[Limits] = ContextVar("limits", default=Limits())
+
+
+@contextlib.contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Within the block, `current` has these limits: those that the user gave to a verb."""
+    token = _current.set(limits)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current(timeout: float, memory: int | None = None) -> Limits:
+    """The limits of a request of the verb that runs.
+
+    Args:
+        timeout: seconds, where the user gave no limit.
+        memory: bytes, likewise; default: 80 % of what is free.
+    """
+    given = _current.get()
+    seconds = timeout if given.timeout is None else given.timeout
+    if given.memory is not None:
+        return Limits(seconds, given.memory)
+    return Limits(seconds, int(available_bytes() * _SHARE) if memory is None else memory)
+
+
+def at_most(timeout: float, memory: int) -> Limits:
+    """The limits of a small request, which the user's only make tighter."""
+    found = current(timeout, memory)
+    assert found.timeout is not None
+    assert found.memory is not None
+    return Limits(min(found.timeout, timeout), min(found.memory, memory))

@@ -1,7 +1,8 @@
 """Messages between processes: JSON over a socket, arrays in an anonymous memory file.
 
 A message is a dict of JSON values with arrays by name. The arrays lie one after the other in a memfd whose descriptor
-is sent along: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of copying.
+is sent along: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of copying. What is in a file
+already is sent as the file's descriptor.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,34 +23,59 @@ Message = tuple[dict[str, Any], dict[str, Array]]
 
 _HEADER = struct.Struct("<Q")
 _ALIGNMENT = 64
+_MOST_FILES = 250
+"""The kernel sends 253 descriptors at a time."""
 
 
-def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+@dataclass(frozen=True)
+class FileRange:
+    """Bytes of an open file, received as an array of uint8 that is mapped from it.
+
+    Attributes:
+        file: the descriptor.
+        offset, nbytes: where they are.
+    """
+
+    file: int
+    offset: int
+    nbytes: int
+
+
+def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, Array | FileRange]) -> None:
     """Send one message.
 
     Args:
         connection: a Unix stream socket.
         message: JSON values.
-        arrays: of numeric dtypes, those of ml_dtypes included.
+        arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
 
     Raises:
         OSError: the other side is gone, or there is no memory for the arrays.
     """
-    entries: list[dict[str, Any]] = []
-    descriptor = None
-    if arrays:
-        descriptor, entries = _pack(arrays)
+    ranges = {name: each for name, each in arrays.items() if isinstance(each, FileRange)}
+    files = list(dict.fromkeys(each.file for each in ranges.values()))
+    if len(files) > _MOST_FILES:
+        raise OSError(f"a message cannot have {len(files)} files")
+    entries: list[dict[str, Any]] = [
+        {"name": name, "dtype": "uint8", "shape": [each.nbytes], "offset": each.offset, "file": files.index(each.file)}
+        for name, each in ranges.items()
+    ]
+    packed = None
+    if len(ranges) < len(arrays):
+        packed, more = _pack({name: each for name, each in arrays.items() if not isinstance(each, FileRange)})
+        entries += [{**each, "file": len(files)} for each in more]
+        files.append(packed)
     try:
         body = json.dumps({"message": message, "arrays": entries}).encode()
         head = _HEADER.pack(len(body))
-        if descriptor is None:
-            connection.sendall(head + body)
-        else:
-            socket.send_fds(connection, [head], [descriptor])
+        if files:
+            socket.send_fds(connection, [head], files)
             connection.sendall(body)
+        else:
+            connection.sendall(head + body)
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if packed is not None:
+            os.close(packed)
 
 
 def receive(connection: socket.socket) -> Message:
@@ -57,13 +84,13 @@ def receive(connection: socket.socket) -> Message:
     Raises:
         EOFError: the other side is gone.
     """
-    head, descriptors, _flags, _address = socket.recv_fds(connection, _HEADER.size, 1)
+    head, descriptors, _flags, _address = socket.recv_fds(connection, _HEADER.size, _MOST_FILES + 1)
     try:
         if not head:
             raise EOFError
         head += _exactly(connection, _HEADER.size - len(head))
         body = json.loads(_exactly(connection, _HEADER.unpack(head)[0]))
-        arrays = _map(descriptors[0], body["arrays"]) if descriptors else {}
+        arrays = _map(descriptors, body["arrays"])
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -103,13 +130,13 @@ def _write(descriptor: int, array: Array, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _map(descriptor: int, entries: list[dict[str, Any]]) -> dict[str, Array]:
-    memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+def _map(descriptors: Sequence[int], entries: list[dict[str, Any]]) -> dict[str, Array]:
+    files = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
     arrays: dict[str, Array] = {}
     for entry in entries:
         dtype, shape = _dtype(entry["dtype"]), tuple(entry["shape"])
         count = int(np.prod(shape, dtype=np.int64))
-        arrays[entry["name"]] = np.frombuffer(memory, dtype, count, entry["offset"]).reshape(shape)
+        arrays[entry["name"]] = np.frombuffer(files[entry["file"]], dtype, count, entry["offset"]).reshape(shape)
     return arrays
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passes.core.isolation import messages
-from passes.core.isolation.messages import Array, Message
+from passes.core.isolation.messages import Array, FileRange, Message
 
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
@@ -127,7 +127,7 @@ class Child:
     def exchange(
         self,
         message: Mapping[str, object],
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array | FileRange],
         *,
         timeout: float | None = None,
         memory: int | None = None,

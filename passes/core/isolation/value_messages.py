@@ -24,7 +24,8 @@ def pack(samples: Sequence[Values]) -> tuple[list[dict[str, Any]], dict[str, Arr
         if isinstance(value, list):
             return [entry(each) for each in value]
         if value.dtype.kind in "OUST":
-            return {"strings": [str(each) for each in value.reshape(-1)], "shape": list(value.shape)}
+            strings = [each.decode() if isinstance(each, bytes) else str(each) for each in value.reshape(-1)]
+            return {"strings": strings, "shape": list(value.shape)}
         arrays[str(len(arrays))] = value
         return len(arrays) - 1
 
@@ -44,3 +45,8 @@ def unpack(entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Array]) ->
         return arrays[str(entry)]
 
     return [{name: value(entry) for name, entry in sample.items()} for sample in entries]
+
+
+def from_bytes(data: bytes) -> Array:
+    """Bytes as an array of a message; `numpy.ndarray.tobytes` is the inverse."""
+    return np.frombuffer(data, np.uint8)

@@ -1,0 +1,99 @@
+"""Models that are run once by the reference: those of probes, and files.
+
+Probes are run on generated values, on some of which ONNX Runtime ends the process (an integer division by zero, an
+index that it does not check). Such a crash costs one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Value
+from onnx_bridge.reference.reference import SERVER, called
+from passes.core.isolation import value_messages, worker
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.limits import Limits, at_most
+from passes.core.isolation.messages import Array
+from passes.core.isolation.process import Reason
+
+Values = dict[str, Array]
+
+_SECONDS = 30.0
+_MEMORY = 4 << 30
+
+
+class NoReference(Exception):
+    """The reference does not run a model; the text says why, `is_limit` whether it exceeded a limit."""
+
+    def __init__(self, why: str, *, is_limit: bool = False) -> None:
+        super().__init__(why)
+        self.is_limit = is_limit
+
+
+def launch() -> None:
+    """Start the process of the reference unless it runs, without waiting for it."""
+    worker.shared().launch(SERVER)
+
+
+def evaluate(model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: bool = False) -> list[Values | None]:
+    """The outputs of a serialized model for each sample, by name; None where there is no reference for it.
+
+    Args:
+        model: the model.
+        samples: inputs by name.
+        by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
+    """
+    request = {"do": "evaluate", "by_onnx": by_onnx, "samples": [list(sample) for sample in samples]}
+    arrays = {"model": value_messages.from_bytes(model), **flatten(samples)}
+    try:
+        (answer, outputs), _ = called(request, arrays, at_most(_SECONDS, _MEMORY))
+    except NativeFailure:
+        return [None] * len(samples)
+    return nest(outputs, answer["samples"])
+
+
+def run_file(
+    path: Path,
+    samples: Sequence[Mapping[str, Value]],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    by_onnx: bool = False,
+    limits: Limits = Limits(),
+) -> list[dict[str, Value]]:
+    """The outputs of a model file for each sample, by ONNX Runtime with all graph optimizations off.
+
+    Args:
+        path: the model.
+        samples: inputs by name.
+        shapes: of inputs, instead of those that the model declares (`onnx_bridge.model.resized`).
+        by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
+        limits: of loading it and of all runs.
+
+    Raises:
+        NoReference: it refuses the model or a sample, or a limit was exceeded.
+    """
+    entries, arrays = value_messages.pack(samples)
+    sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
+    request = {"do": "run file", "path": str(path.absolute()), "shapes": sizes, "by_onnx": by_onnx, "samples": entries}
+    try:
+        (answer, outputs), _ = called(request, arrays, limits)
+    except InputError as error:
+        raise NoReference(error.what) from None
+    except NativeFailure as failure:
+        raise NoReference(failure.what, is_limit=failure.reason is not Reason.DIED) from None
+    return value_messages.unpack(answer["samples"], outputs)
+
+
+def flatten(samples: Sequence[Mapping[str, Array]]) -> Values:
+    """Arrays by sample and name, as ``sample:name``."""
+    return {f"{index}:{name}": array for index, sample in enumerate(samples) for name, array in sample.items()}
+
+
+def nest(arrays: Mapping[str, Array], samples: Sequence[Sequence[str] | None]) -> list[Values | None]:
+    """The inverse of `flatten`, by the names in each sample; None for a sample that is None."""
+    return [
+        None if names is None else {name: arrays[f"{index}:{name}"] for name in names}
+        for index, names in enumerate(samples)
+    ]

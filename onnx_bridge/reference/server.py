@@ -1,0 +1,193 @@
+"""What runs in the process of the reference: sessions of ONNX Runtime, and ONNX's own evaluator."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.model import io as models
+from onnx_bridge.model.resized import resize
+from onnx_bridge.reference import quark_library
+from onnx_bridge.reference.evaluations import Values, flatten, nest
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.reference.session import Session
+from passes.core.byte_strings import from_proto
+from passes.core.isolation import value_messages
+from passes.core.isolation.messages import Message
+
+_sessions: dict[int, Session] = {}
+"""Those that `onnx_bridge.reference.reference.Reference` has opened."""
+
+
+@dataclass(frozen=True)
+class _Received:
+    """The elements of a weight, mapped from the file or the memory of the process that asks."""
+
+    elements: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements.nbytes
+
+    def view(self) -> Array:
+        return self.elements
+
+    def write(self, file: int) -> None:
+        raise NotImplementedError("what a session computes with is not written")
+
+
+def answer(request: dict[str, Any], arrays: Values) -> Message:
+    """Answer a request; raises MemoryError where ONNX Runtime has none left."""
+    actions: dict[str, Callable[[dict[str, Any], Values], Message]] = {
+        "open": _open,
+        "run": _run,
+        "evaluate": _evaluate_samples,
+        "run file": _run_file,
+    }
+    try:
+        return actions[request["do"]](request, arrays)
+    except OnnxRuntimeError as error:
+        if error.reason is Reason.OUT_OF_MEMORY:
+            raise MemoryError from None
+        return {"error": {"message": error.message, "where": error.where}}, {}
+    except InputError as error:
+        return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}
+
+
+def _open(request: dict[str, Any], arrays: Values) -> Message:
+    _drop(request)
+    libraries = [Path(each) for each in request["libraries"]]
+    quark = request.get("quark")
+    if quark is not None and quark_library.load_torch():
+        libraries.append(Path(quark))
+    emulate = "quark" in request and (quark is None or Path(quark) not in libraries)
+    model = Path(request["path"]) if "path" in request else arrays["model"].tobytes()
+    if isinstance(model, bytes) and "weights" in request:
+        weights = {
+            name: models.Weight(_Received(arrays[f"weight {name}"]), ir.DataType(kind), tuple(shape))
+            for name, (kind, shape) in request["weights"].items()
+        }
+        source: Path | bytes | models.SessionSource = models.SessionSource(model, weights)
+    else:
+        source = model
+    session = Session(source, custom_op_libraries=libraries, where=request["where"], emulate=emulate)
+    number = max(_sessions, default=0) + 1
+    _sessions[number] = session
+    types = {} if emulate else session.output_types()
+    names = {"inputs": session.input_names, "outputs": session.output_names, "types": types}
+    return {"session": number, "notes": session.notes, **names}, {}
+
+
+def _run(request: dict[str, Any], arrays: Values) -> Message:
+    _drop(request)
+    (sample,) = value_messages.unpack([request["sample"]], arrays)
+    (entries,), outputs = value_messages.pack([_sessions[request["session"]].run(sample)])
+    return {"outputs": entries}, outputs
+
+
+def _drop(request: dict[str, Any]) -> None:
+    for process, number in request["drop"]:
+        if process == os.getpid():
+            del _sessions[number]
+
+
+def _evaluate_samples(request: dict[str, Any], arrays: Values) -> Message:
+    """What `onnx_bridge.reference.evaluations.run` asks for."""
+    samples = [_writable(sample or {}) for sample in nest(arrays, request["samples"])]
+    evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
+    found = evaluate(arrays["model"].tobytes(), samples)
+    names = [None if outputs is None else list(outputs) for outputs in found]
+    return {"samples": names}, flatten([outputs or {} for outputs in found])
+
+
+def _run_file(request: dict[str, Any], arrays: Values) -> Message:
+    """What `onnx_bridge.reference.evaluations.run_file` asks for."""
+    path, shapes = Path(request["path"]), request["shapes"]
+    samples = value_messages.unpack(request["samples"], arrays)
+    if request["by_onnx"]:
+        try:
+            evaluator = ReferenceEvaluator(str(path))
+            found = [_named(evaluator, list(evaluator.run(None, _writable(sample)))) for sample in samples]
+        except MemoryError:
+            raise
+        except Exception as error:  # it raises whatever numpy and its own operators raise
+            raise InputError(f"{type(error).__name__}: {error}") from error
+    else:
+        session = Session(resize(models.load(path), shapes) if shapes else path)
+        found = [session.run(sample) for sample in samples]
+    entries, outputs = value_messages.pack(found)
+    return {"samples": entries}, outputs
+
+
+def _named(evaluator: ReferenceEvaluator, outputs: Sequence[Any]) -> dict[str, Any]:
+    return {
+        name: list(map(np.asarray, each)) if isinstance(each, list) else None if each is None else np.asarray(each)
+        for name, each in zip(evaluator.output_names, outputs, strict=True)
+    }
+
+
+def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
+    """By ONNX Runtime where it takes the model, or emulates its bfloat16, else by ONNX's evaluator."""
+    session = _session(model)
+    if session is None:
+        return _evaluate_by_onnx(model, samples)
+    found: list[Values | None] = []
+    for sample in samples:
+        try:
+            found.append(_numeric(session.run(sample)))
+        except InputError:
+            found.append(None)
+    return found
+
+
+def _session(model: bytes) -> Session | None:
+    """ONNX Runtime with a model, which is changed only if it does not take it; None if it does not take that either."""
+    for form in (lambda: model, lambda: from_proto(onnx.ModelProto.FromString(model))):
+        with contextlib.suppress(InputError):
+            return Session(form())
+    return None
+
+
+def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
+    found: list[Values | None] = []
+    try:
+        proto = onnx.ModelProto.FromString(model)
+        evaluator = ReferenceEvaluator(proto)
+        for sample in samples:
+            arrays = _numeric(dict(zip(evaluator.output_names, evaluator.run(None, dict(sample)), strict=True)))
+            found.append(None if arrays is None else _as_declared(arrays, proto))
+    except Exception:  # it raises whatever numpy and its own operators raise
+        found += [None] * (len(samples) - len(found))
+    return found
+
+
+def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
+    """The outputs in the dtypes that the model declares: numpy makes float64 of float32 and int64."""
+    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in declared.items() if kind}
+    return {
+        name: array.astype(dtypes.get(name, array.dtype)) if array.dtype == np.float64 else array
+        for name, array in outputs.items()
+    }
+
+
+def _numeric(outputs: Mapping[str, Any]) -> Values | None:
+    """The outputs, if all of them are arrays of numbers; MIGraphX has no others to compare with."""
+    arrays = {name: np.asarray(each) for name, each in outputs.items() if isinstance(each, np.ndarray | np.generic)}
+    numeric = all(array.dtype.kind not in "OUST" for array in arrays.values())
+    return arrays if arrays and numeric and len(arrays) == len(outputs) else None
+
+
+def _writable(arrays: Mapping[str, Any]) -> Values:
+    return {name: array.copy() for name, array in arrays.items()}
