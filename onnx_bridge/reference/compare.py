@@ -51,6 +51,10 @@ class OutputComparison:
         top1: of logits (`onnx_bridge.reference.metrics.top_k_agreement`), the share of rows with the same best class;
             None for other outputs.
         top5: likewise, the share of rows whose expected best class is among the actual best five.
+        undetermined: why the reference does not determine it, where it differs (`onnx_bridge.reference.judgement`).
+        given_choices: the largest error given the same choices, where these are what is not determined.
+        moves: the largest error of the reference itself with inputs moved by one unit in the last place; None where
+            that is not known.
     """
 
     name: str
@@ -74,10 +78,23 @@ class OutputComparison:
     same: float | None = None
     top1: float | None = None
     top5: float | None = None
+    undetermined: str | None = None
+    given_choices: float | None = None
+    moves: float | None = None
 
     @property
     def passed(self) -> bool:
         return self.reason is None
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is wrong: it does not agree, and the reference determines it."""
+        return self.reason is not None and self.undetermined is None
+
+    @property
+    def verdict(self) -> str:
+        """``agrees``, ``differs`` or ``not determined``."""
+        return "differs" if self.differs else "agrees" if self.passed else "not determined"
 
     @property
     def severity(self) -> float:
@@ -99,7 +116,7 @@ class OutputComparison:
         JavaScript's ``Number`` read; null means that there is no such number.
         """
         plain = {name: _strict(value) for name, value in dataclasses.asdict(self).items()}
-        return {"name": self.name, "passed": self.passed} | plain
+        return {"name": self.name, "passed": self.passed, "verdict": self.verdict} | plain
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,11 @@ class Comparison:
     def passed(self) -> bool:
         """Whether every output agrees; False without any output."""
         return bool(self.outputs) and all(output.passed for output in self.outputs)
+
+    @property
+    def differs(self) -> bool:
+        """Whether an output is wrong, or there is none."""
+        return not self.outputs or any(output.differs for output in self.outputs)
 
 
 def compare(
@@ -210,6 +232,7 @@ def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) 
     tally = Tally(EXACT if strings else tolerances.of(name, expected))
     for chunk in chunks(actual, expected):
         (tally.add_strings if strings else tally.add)(*chunk)
+    metrics: dict[str, Any] = {**tally.metrics(), **({} if strings else top_k_agreement(name, actual, expected))}
     index = None
     if tally.worst is not None:
         index = tuple(int(place) for place in np.unravel_index(tally.worst, expected.shape))
@@ -225,8 +248,7 @@ def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) 
         index,
         None if index is None else _number(actual[index]),
         None if index is None else _number(expected[index]),
-        **tally.metrics(),
-        **({} if strings else top_k_agreement(name, actual, expected)),
+        **metrics,
     )
 
 

@@ -67,24 +67,28 @@ operand (2⁻⁴).
 """
 
 
-def default_tolerance(expected: Array) -> Tolerance:
+def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
     """The tolerance of an output, from its dtype and, where its values are small, from the largest of them.
 
     Integers, bools and strings are exact. Floats of at most 8 bits may differ by one step of their grid. For other
     floats `DEFAULTS` holds, but atol is at most rtol times the largest finite value: else all of a softmax over a large
     vocabulary would lie below atol, and zeros would pass. atol is never less than the dtype's floor of rounding noise.
+
+    Args:
+        expected: the output.
+        floor: the rounding noise of what it was computed from, where that is larger (`onnx_bridge.reference.rounding`).
     """
     dtype = expected.dtype
     if dtype.name in DEFAULTS:
-        tolerance, floor = DEFAULTS[dtype.name]
-        return Tolerance(tolerance.rtol, min(tolerance.atol, max(tolerance.rtol * largest(expected), floor)))
+        tolerance, noise = DEFAULTS[dtype.name]
+        return Tolerance(tolerance.rtol, min(tolerance.atol, max(tolerance.rtol * largest(expected), noise, floor)))
     if dtype.name.startswith("float") and dtype.itemsize == 1 and dtype.name != "float8_e8m0fnu":
         limits: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         return Tolerance(float(limits.eps), float(limits.smallest_subnormal))
     return EXACT
 
 
-def preset_tolerance(expected: Array, preset: str) -> Tolerance:
+def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolerance:
     """The tolerance of an output of a model that is computed in one of `PRESETS`.
 
     It is never less than `default_tolerance`. With int8, integers of 8 bits may differ by as many steps as floats;
@@ -96,7 +100,7 @@ def preset_tolerance(expected: Array, preset: str) -> Tolerance:
     if preset not in PRESETS:
         hint = nearest(preset, PRESETS) or f"there are {', '.join(PRESETS)}"
         raise InputError("there is no such tolerance", where=f"tolerance {preset!r}", hint=hint)
-    default, share = default_tolerance(expected), PRESETS[preset]
+    default, share = default_tolerance(expected, floor), PRESETS[preset]
     if share is None:
         return default
     if is_float(expected.dtype) and expected.dtype.name != "float8_e8m0fnu":
@@ -126,6 +130,8 @@ class Tolerances:
         preset: the precision that the model is computed in, of `PRESETS`; None goes by dtype.
         general: of all outputs but those that are exact.
         named: by output (or element of a sequence, ``s[0]``), whatever its dtype.
+        inside: the preset of the precision that an output is computed in, where its dtype does not show it.
+        floors: by output, the rounding noise of what it is computed from.
 
     Raises:
         InputError: there is no such preset, or a tolerance is invalid.
@@ -134,6 +140,8 @@ class Tolerances:
     preset: str | None = None
     general: PartialTolerance = PartialTolerance()
     named: Mapping[str, PartialTolerance] = field(default_factory=dict)
+    inside: Mapping[str, str] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         nothing = np.zeros(0, np.float32)
@@ -144,7 +152,10 @@ class Tolerances:
 
     def of(self, name: str, expected: Array) -> Tolerance:
         """The tolerance of one output."""
-        default = default_tolerance(expected) if self.preset is None else preset_tolerance(expected, self.preset)
+        whole = name.partition("[")[0]  # of an element of a sequence
+        presets = [each for each in (self.preset, self.inside.get(name, self.inside.get(whole))) if each is not None]
+        coarsest = max(presets, key=lambda each: PRESETS[each] or 0.0, default="float32")
+        default = preset_tolerance(expected, coarsest, self.floors.get(name, 0.0))
         tolerance = self.general.of(default) if is_float(expected.dtype) else default
         return self.named[name].of(tolerance) if name in self.named else tolerance
 

@@ -1,0 +1,140 @@
+"""The values inside a bundle: its partitions, parsed again with more outputs, and run in order.
+
+Fetching values changes what MIGraphX fuses. So the outputs are fetched along with them, and whoever asks compares them
+with those of the bundle.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.loaded_partitions import HostSession
+from onnx_bridge.bundle.manifest import PartitionInfo
+from onnx_bridge.bundle.requantize import BY_CALIBRATION
+from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.errors import InputError, MigraphxError
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.migraphx.program import Tensor, type_of
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
+from passes.core.inference import infer
+from passes.target.partition import extract
+
+Values = Mapping[str, Value]
+
+_PACKED = ("int4", "uint4")
+
+
+@dataclass
+class InsideBundle:
+    """The values inside a bundle that keeps its cleaned model.
+
+    Args:
+        bundle: it is loaded.
+        host: makes a session of a host partition.
+    """
+
+    bundle: Bundle
+    host: Callable[[ir.Model], HostSession] = Reference
+
+    @classmethod
+    def of(cls, bundle: Bundle, host: Callable[[ir.Model], HostSession] = Reference) -> InsideBundle | None:
+        """Those of a bundle; None where they cannot be fetched: it has no model, or MIGraphX has quantized it."""
+        quantized = bundle.manifest.precision in BY_CALIBRATION
+        return None if bundle.model_path is None or quantized else cls(bundle, host)
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The cleaned model, with inferred types."""
+        assert self.bundle.model_path is not None
+        model = models.load(self.bundle.model_path)
+        infer(model)
+        return model
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The values that can be fetched."""
+        return frozenset(name for name, value in self._made.items() if _can_fetch(value))
+
+    def values(self, sample: Values, names: Sequence[str]) -> dict[str, Value]:
+        """Some values, and the outputs.
+
+        Args:
+            sample: the inputs.
+            names: of values in `names`.
+
+        Raises:
+            RuntimeFailure: MIGraphX does not take the program with them as outputs.
+            InputError: ONNX Runtime refuses a host partition.
+        """
+        values: dict[str, Value] = dict(sample)
+        wanted = set(names) & self.names
+        for inputs, outputs, device in self._pieces(wanted):
+            part = extract(self.model, inputs, outputs)
+            given = {name: values[name] for name in inputs}
+            values |= self._run(part, given) if device else self.host(part).run(given)
+        return {name: value for name, value in values.items() if name not in sample or name in wanted}
+
+    def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
+        """The inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
+        for info in self.bundle.manifest.partitions or (self._whole,):
+            inputs, outputs = [each.name for each in info.inputs], [each.name for each in info.outputs]
+            nodes = list(extract(self.model, inputs, outputs).graph)
+            inside = [str(value.name) for node in nodes for value in node.outputs if value.name in wanted]
+            yield inputs, list(dict.fromkeys((*outputs, *inside))), info.program is not None
+
+    @property
+    def _whole(self) -> PartitionInfo:
+        manifest = self.bundle.manifest
+        return PartitionInfo(manifest.inputs, manifest.outputs, 0, 0, manifest.program)
+
+    @cached_property
+    def _made(self) -> dict[str, ir.Value]:
+        return {str(value.name): value for node in self.model.graph for value in node.outputs if value.name}
+
+    def _run(self, part: ir.Model, inputs: Values) -> dict[str, Value]:
+        bundle, names = self.bundle, [str(value.name) for value in part.graph.outputs]
+        worker, manifest = bundle.worker, bundle.manifest
+        if worker is None:
+            raise InputError("it is not loaded", where=str(bundle.path))
+        shapes = {name: np.shape(each) for name, each in inputs.items() if isinstance(each, np.ndarray)}
+        for value in part.graph.inputs:
+            value.shape = ir.Shape(shapes[str(value.name)])
+        options = CompileOptions.of(manifest.request["options"], worker.runtime, manifest.target)
+        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder, worker.limited(bundle.limits):
+            path = Path(folder) / "model.onnx"
+            models.save(part, path)
+            program = parse(worker, path, shapes)
+            if len(program.get_output_shapes()) != len(names):
+                raise MigraphxError(f"it gives another number of outputs than {len(names)}")
+            program.compile(manifest.target, **options.compile)
+            parameters = program.get_parameter_shapes()
+            tensors = {
+                name: Tensor.of(array.astype(parameters[name].dtype) if array.dtype.name in _PACKED else array)
+                for name, array in inputs.items()
+                if name in parameters and isinstance(array, np.ndarray)
+            }
+            results = program.run(tensors)
+        return {name: _restored(each.numpy(), self._made[name]) for name, each in zip(names, results, strict=True)}
+
+
+def _can_fetch(value: ir.Value) -> bool:
+    """Whether MIGraphX has a type for a value."""
+    if value.type is None:
+        return True
+    plain = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
+    return plain and value.dtype is not None and type_of(value.dtype.numpy()) is not None
+
+
+def _restored(array: Array, value: ir.Value) -> Array:
+    """A scalar, which is of rank 1 in MIGraphX."""
+    return array.reshape(()) if value.shape is not None and not len(value.shape) and array.shape == (1,) else array

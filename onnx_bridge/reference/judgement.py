@@ -1,0 +1,247 @@
+"""The judgement of a difference: the other side is wrong, or the reference does not determine the result.
+
+Outputs that differ from the reference's by more than their tolerance are wrong, unless one of these shows otherwise:
+
+- *rounding*: the difference is a rounding of what the output was computed from (`onnx_bridge.reference.rounding`);
+- *ties*: given the other side's choices the reference agrees (`onnx_bridge.reference.choices`). A model that rounds to
+  steps still agrees where outputs differ by no more than steps do; else the outputs are not determined;
+- *chaos*: the reference itself moves as far when its inputs move by one unit in the last place
+  (`onnx_bridge.reference.conditioning`), and every node is right by itself: fed with the other side's own values, the
+  reference computes the same. Then the outputs are not determined.
+
+Both of the latter look at every place where a fault could be. A fault behind a tie, or in a chaotic model, is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.reference.choices import (
+    COMPUTED,
+    Examination,
+    GivenChoices,
+    choices,
+    chooses,
+    cut,
+    disagreement,
+    rounds,
+    same_choice,
+)
+from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.conditioning import SEEDS, explains, nudged
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.rounding import floors
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances, largest
+from passes.target.dependencies import fixed_values
+from passes.target.partition import needed
+
+Values = Mapping[str, Value]
+
+_MOST_BYTES = 4 << 30
+"""Of all values of a model, for each of its nodes to be examined."""
+_LOCAL_SHARE, _LOCAL_OF_LARGEST, _LOCAL_NOISE = 1e-4, 1e-5, 2e-7
+"""The error of one float32 node: as a share of the element, of the largest element, and at least."""
+
+
+class Tested(Protocol):
+    """The side that is compared with the reference."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The values inside that it can give; they mean the same as those of the reference of the same name."""
+
+    def values(self, sample: Values, names: Sequence[str]) -> Values:
+        """Some values, the outputs among them; raises BridgeError where it cannot give them."""
+
+
+@dataclass
+class Judge:
+    """Judges differences from a reference.
+
+    Args:
+        model: of the reference; it is not changed.
+        tolerances: of what is compared.
+        epsilon: as for `onnx_bridge.reference.conditioning.nudged`.
+    """
+
+    model: ir.Model
+    tolerances: Tolerances
+    epsilon: float = 0.0
+    _moved: dict[int, Sequence[Values]] = field(default_factory=dict)
+
+    def judge(self, found: Values, expected: Values, sample: Values, tested: Tested | None) -> Comparison:
+        """Compare outputs with the reference's, and judge those that differ.
+
+        Args:
+            found: the other side's outputs.
+            expected: the reference's.
+            sample: the inputs.
+            tested: the other side; None where nothing of it can be looked into.
+        """
+        compared = compare(found, expected, self.tolerances)
+        if compared.passed:
+            return compared
+        tolerances = self._with_floors(compared, sample)
+        compared = compare(found, expected, tolerances)
+        if compared.passed or tested is None or _are_of_another_kind(found, expected):
+            return compared
+        given = self._given_choices(found, sample, tested, tolerances)
+        if given.problem is None:
+            return self._tied(compared, found, expected, given)
+        why = self._chaos(compared, sample, expected, tested)
+        return compared if why is None else _not_determined(compared, why)
+
+    def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
+        """The outputs of the reference with inputs moved by one unit in the last place, against those without."""
+        return {each.name: each for each in compare(self._run_moved(sample, 1)[0], expected, self.tolerances).outputs}
+
+    def _with_floors(self, compared: Comparison, sample: Values) -> Tolerances:
+        names = [each.name for each in compared.outputs if not each.passed and each.dtype == "float32"]
+        try:
+            found = floors(self.model, names, lambda wanted: self._values(sample, wanted)) if names else {}
+        except BridgeError:
+            return self.tolerances
+        return replace(self.tolerances, floors={**self.tolerances.floors, **found})
+
+    def _given_choices(self, found: Values, sample: Values, tested: Tested, tolerances: Tolerances) -> GivenChoices:
+        """The reference's outputs given the other side's choices."""
+        nodes = choices(self.model, tested.names)
+        if not nodes:
+            return GivenChoices(problem="nothing in the model chooses")
+        looked = Examination(self.model, nodes)
+        try:
+            theirs = {**sample, **tested.values(sample, looked.names)}
+            instrumented = compare({name: theirs[name] for name in found}, found, tolerances)
+            if not instrumented.passed:
+                return GivenChoices(problem="its outputs change when its choices are fetched")
+            wanted = [*self._outputs, *(name for name in looked.operands if name not in looked.results)]
+            ours = self._cut(looked.results, [*wanted, *looked.computed], theirs)
+            made = self._cut(looked.names, looked.computed, theirs)
+        except (BridgeError, KeyError) as error:
+            return GivenChoices(problem=str(error))
+        outputs = {name: ours[name] for name in self._outputs}
+        comparison = compare(found, outputs, tolerances)
+        problem = next((f"{each.name}: {each.reason}" for each in comparison.outputs if not each.passed), None)
+        operands = [name for name in looked.operands if name in ours]
+        problem = problem or disagreement(operands, theirs, ours, tolerances) or looked.wrong_choice(theirs, made)
+        ties = looked.ties(theirs, {**ours, **{name: theirs[name] for name in looked.results}}, sample)
+        return GivenChoices(comparison, ties, problem or (None if ties else "no choice differs"))
+
+    def _tied(self, compared: Comparison, found: Values, expected: Values, given: GivenChoices) -> Comparison:
+        """The comparison of outputs whose differences are those of ties."""
+        steps = compare(found, expected, replace(self.tolerances, preset=self.tolerances.preset or "int8"))
+        by_name = {each.name: each for each in steps.outputs}
+        first = given.ties[0]
+        rounded = all(rounds(tie.operator) for tie in given.ties)
+        errors = {} if given.comparison is None else {each.name: each.max_abs for each in given.comparison.outputs}
+        outputs = []
+        for each in compared.outputs:
+            if not each.passed and rounded and by_name[each.name].passed:
+                each = by_name[each.name]
+            elif not each.passed:
+                error = errors.get(each.name)
+                agrees = "it agrees" if error is None else f"the largest error is {error:.2g}"
+                more = f", and {len(given.ties) - 1} more" if len(given.ties) > 1 else ""
+                right = "every node that chooses is right by itself"
+                why = f"{first.sentence}{more}; {right}; given the same choices {agrees}"
+                each = replace(each, undetermined=why, given_choices=error)
+            outputs.append(each)
+        return Comparison(tuple(outputs))
+
+    def _chaos(self, compared: Comparison, sample: Values, expected: Values, tested: Tested) -> str | None:
+        """Why outputs are not determined, where the reference moves as far by itself; None if it does not."""
+        differing = [each for each in compared.outputs if not each.passed]
+        moved = [compare(outputs, expected, Tolerances()) for outputs in self._run_moved(sample, len(SEEDS))]
+        for output in differing:
+            own = [each for comparison in moved for each in comparison.outputs if each.name == output.name]
+            if not explains(output, own):
+                return None
+        if self._wrong_node(sample, tested) is not None:
+            return None
+        most = max((each.max_abs or 0.0 for comparison in moved for each in comparison.outputs), default=0.0)
+        by = f"by {most:.2g}" if most else "to another shape"
+        itself = f"the reference itself moves {by} when its inputs move by one unit in the last place"
+        return f"{itself}, and every node is right by itself"
+
+    def _wrong_node(self, sample: Values, tested: Tested) -> str | None:
+        """The first node that is wrong for the other side's own values; None if there is none."""
+        graph = self.model.graph
+        fixed, alive = fixed_values(graph), needed(graph)
+        nodes = [node for node in graph if node in alive and not fixed.issuperset(node.outputs)]
+        names = [
+            str(value.name)
+            for node in nodes
+            for value in node.outputs
+            if value.name in tested.names and (value.uses() or value.is_graph_output())
+        ]
+        try:
+            theirs = {**sample, **tested.values(sample, names)}
+            made = self._cut(names, [name + COMPUTED for name in names], theirs)
+        except (BridgeError, KeyError) as error:
+            return str(error)
+        for node in nodes:
+            for value in node.outputs:
+                name = str(value.name)
+                if name not in names:
+                    continue
+                got, right = theirs[name], made[name + COMPUTED]
+                if chooses(node) and same_choice(node, got, right):
+                    continue
+                if not _same(name, got, right):
+                    return f"{node.op_type} {node.name}"
+        return None
+
+    def _run_moved(self, sample: Values, count: int) -> Sequence[Values]:
+        key = id(sample)
+        known = self._moved.get(key, ())
+        if len(known) < count:
+            known = [
+                *known,
+                *(self._session.run(nudged(sample, seed, self.epsilon)) for seed in SEEDS[len(known) : count]),
+            ]
+            self._moved[key] = known
+        return known[:count]
+
+    def _values(self, sample: Values, names: Sequence[str]) -> Values:
+        return self._cut([], names, sample)
+
+    def _cut(self, given: Sequence[str], outputs: Sequence[str], values: Values) -> Values:
+        part = cut(self.model, given, outputs)
+        inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
+        names = [str(value.name) for value in part.graph.outputs]
+        return dict(zip(names, Reference(part).run({name: values[name] for name in inputs}).values(), strict=True))
+
+    @cached_property
+    def _session(self) -> Reference:
+        return Reference(self.model)
+
+    @cached_property
+    def _outputs(self) -> list[str]:
+        return [str(value.name) for value in self.model.graph.outputs]
+
+
+def _are_of_another_kind(found: Values, expected: Values) -> bool:
+    """Whether an output is missing, extra, or of another dtype: no choice makes it so."""
+    one, other = ({name: each.dtype for name, each in flat(values).items()} for values in (found, expected))
+    return found.keys() != expected.keys() or any(other.get(name, dtype) != dtype for name, dtype in one.items())
+
+
+def _not_determined(compared: Comparison, why: str) -> Comparison:
+    return Comparison(tuple(each if each.passed else replace(each, undetermined=why) for each in compared.outputs))
+
+
+def _same(name: str, found: Value, right: Value) -> bool:
+    """Whether a node gives the same, within the rounding of one operator."""
+    tolerances = Tolerances()
+    if isinstance(right, np.ndarray) and right.dtype == np.float32:
+        of_largest = max(_LOCAL_NOISE, _LOCAL_OF_LARGEST * largest(right))
+        tolerances = Tolerances(named={name: PartialTolerance(_LOCAL_SHARE, of_largest)})
+    return compare({name: found}, {name: right}, tolerances).passed
