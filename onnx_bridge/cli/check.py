@@ -74,6 +74,9 @@ def check(
     as_: Annotated[
         AsTarget | None, typer.Option("--as", help="Also run on ref what a GPU would compute of quantization.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 where outputs are not determined, too.")
+    ] = False,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -88,7 +91,8 @@ def check(
     """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
 
     The cleaned model on ONNX Runtime and the bundle are compared with it. Exit code 1 where either differs, 3 where
-    MIGraphX fails; files are written in any case.
+    MIGraphX fails, 4 where the reference does not determine an output that differs (a tie, chaos); files are written in
+    any case.
     """
     if save_results is not None:
         from onnx_bridge.parity import polygraphy  # raises before a long check if Polygraphy is missing
@@ -127,4 +131,4 @@ def check(
         polygraphy.save_results(save_results, report.evidence.results)
     show(report, as_json)
     if not report.passed:
-        raise typer.Exit(report.exit_code)
+        raise typer.Exit(1 if strict and report.not_determined else report.exit_code)

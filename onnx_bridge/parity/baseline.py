@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.intermediate_values import InsideBundle
 from onnx_bridge.conversion.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
@@ -20,13 +22,15 @@ from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.error_histogram import Sketch, sketch_into
 from onnx_bridge.parity.evidence import Evidence, Network
 from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.judges import Judges
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.report import REFERENCE, Leg
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.samples import samples_for
-from onnx_bridge.reference.compare import compare_all
+from onnx_bridge.reference.compare import Comparison, compare_all, tolerances_of
+from onnx_bridge.reference.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import files
@@ -53,8 +57,10 @@ class Baseline:
         cleaning_tolerances: of what passes compute.
         device_tolerances: of what MIGraphX computes.
         passes: what each pass did (`passes.core.pipeline.Step.to_json`).
+        device_name: the leg of the bundle.
         notes: sentences for the user.
         legs: what was compared so far.
+        inside: the values inside the bundle; None where there are none to be fetched.
     """
 
     request: CheckRequest
@@ -66,8 +72,10 @@ class Baseline:
     cleaning_tolerances: Tolerances
     device_tolerances: Tolerances
     passes: Sequence[Mapping[str, Any]]
+    device_name: str = ""
     notes: Sequence[str] = ()
     legs: list[Leg] = field(default_factory=list)
+    inside: InsideBundle | None = None
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
 
@@ -86,6 +94,9 @@ class Baseline:
         frozen = frozen_values(model, bundle.manifest.request["freeze"])
         original_samples = [{**sample, **frozen} for sample in samples]
         device, cleaning = _tolerances(request, bundle)
+        cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
+        presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
+        device, cleaning = (replace(each, inside=presets) for each in (device, cleaning))
         return cls(
             request,
             original,
@@ -96,7 +107,9 @@ class Baseline:
             cleaning,
             device,
             bundle.manifest.passes,
-            [*notes, *reference.notes, *files.find_non_finite(samples)],
+            device_name(bundle),
+            [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
+            inside=InsideBundle.of(bundle),
         )
 
     @classmethod
@@ -123,10 +136,34 @@ class Baseline:
             self.compare(CLEANED, [session.run(sample) for sample in self.samples], self.cleaning_tolerances)
 
     def compare(self, name: str, outputs: Outputs, tolerances: Tolerances, failure: Failure | None = None) -> None:
-        """Compare outputs, of all samples or those before a failure, and keep them as a leg."""
+        """Compare outputs, of all samples or those before a failure, judge what differs, and keep them as a leg."""
         self._outputs[name] = outputs
         compared = compare_all(outputs, self.truth[: len(outputs)], tolerances, self.request.layers)
-        self.legs.append(Leg(name, compared, failure))
+        judged = tuple(self._judge(name, number, each, tolerances) for number, each in enumerate(compared))
+        self.legs.append(Leg(name, judged, failure))
+
+    def _judge(self, name: str, number: int, compared: Comparison, tolerances: Tolerances) -> Comparison:
+        """The comparison of a sample with its differences judged, and how far the reference moves by itself."""
+        right, sample, given = self.truth[number], self.samples[number], self.original_samples[number]
+        judges, found = self._judges, self._outputs[name][number]
+        if not compared.passed and judges is not None:
+            own = tolerances_of(tolerances, right)
+            if name == CLEANED:
+                compared = judges.of_cleaned(found, right, sample, given, own)
+            elif name == self.device_name and self.legs[0].name == CLEANED:
+                cleaned = self._outputs[CLEANED][number], self.legs[0].comparisons[number]
+                compared = judges.of_device(found, right, sample, cleaned, self.inside, own)
+        moves = {} if judges is None else judges.moves(right, given)
+        return Comparison(
+            tuple(
+                replace(each, moves=moves[each.name].max_abs) if each.name in moves else each
+                for each in compared.outputs
+            )
+        )
+
+    @cached_property
+    def _judges(self) -> Judges | None:
+        return None if self.cleaned is None else Judges(_loaded(self.original), _loaded(self.cleaned))
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:
         """Compare every value of the cleaned model, on the first sample that differs or fails.
@@ -197,3 +234,10 @@ def _original(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
     if bundle.model_path is None:
         raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
+
+
+def device_name(bundle: Bundle) -> str:
+    """The name of a bundle's leg: what it runs on."""
+    if not bundle.manifest.programs:
+        return "bundle, on ONNX Runtime alone"
+    return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"

@@ -181,10 +181,9 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     """Compare a bundle, its cleaned model, and its GPU preview with the reference."""
     baseline = Baseline.of_bundle(request, bundle, tell)
     baseline.compare_cleaned(tell)
-    name = _device_name(bundle)
-    tell(name)
+    tell(baseline.device_name)
     outputs, failure = run_until_failure(bundle, baseline.samples)
-    baseline.compare(name, outputs, baseline.device_tolerances, failure)
+    baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
     gpu_notes = _compare_as_gpu(bundle, baseline, tell) if request.as_target is not None else ()
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
     bisection = None if failure is None else bisect_failure(bundle, failure, baseline.samples[failure.sample or 0])
@@ -268,16 +267,9 @@ def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> Layer
     return baseline.compare_layers(device, host, tell)
 
 
-def _device_name(bundle: Bundle) -> str:
-    """The name of the bundle's leg: what it runs on."""
-    if not bundle.manifest.programs:
-        return "bundle, on ONNX Runtime alone"
-    return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"
-
-
 def _fusion_note(legs: Sequence[Leg], layers: LayerReport | None) -> list[str]:
-    """A note where outputs differ and no layer does."""
-    if layers is None or not layers.passed or all(each.passed for leg in legs for each in leg.comparisons):
+    """A note where outputs are wrong, and no value inside differs."""
+    if layers is None or not layers.passed or not any(each.differs for leg in legs for each in leg.comparisons):
         return []
     return [
         "outputs differ though no layer does: fetching intermediate values changes what MIGraphX fuses, and the fault "

@@ -20,6 +20,8 @@ from onnx_bridge.reference.compare import Comparison, OutputComparison
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
+NOT_DETERMINED = 4
+"""The exit code where nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 20
 """The most differences that are listed."""
 
@@ -42,6 +44,11 @@ class Leg:
     def passed(self) -> bool:
         """Whether it ran and every output of every sample agrees; False without a sample."""
         return self.failure is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
+
+    @property
+    def differs(self) -> bool:
+        """Whether it ran and an output is wrong, or nothing was compared."""
+        return self.failure is None and (not self.comparisons or any(found.differs for found in self.comparisons))
 
     @property
     def error(self) -> str | None:
@@ -81,9 +88,24 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
-        """That of the command line: 0 where it passed, 1 where numbers differ, 3 where MIGraphX failed."""
+        """That of the command line: 0 where it passed, 1 where numbers differ, 3 where MIGraphX failed, else 4."""
+        if self.not_determined:
+            return NOT_DETERMINED
         failed = any(leg.failure is not None for leg in self.legs)
         return 0 if self.passed else RuntimeFailure.exit_code if failed else 1
+
+    @property
+    def not_determined(self) -> bool:
+        """Whether nothing is known to be wrong, but the reference does not determine an output."""
+        ran = bool(self.legs) and all(leg.failure is None and not leg.differs for leg in self.legs)
+        return ran and not self.passed
+
+    @property
+    def verdict(self) -> str:
+        """``agrees``, ``differs``, ``not determined``, or ``fails`` where MIGraphX did."""
+        if any(leg.failure is not None for leg in self.legs):
+            return "fails"
+        return "agrees" if self.passed else "not determined" if self.not_determined else "differs"
 
     def raise_failure(self) -> None:
         """Raise the first failure of a leg.
@@ -110,10 +132,14 @@ class CheckReport:
     def summary(self) -> str:
         """The result in one sentence."""
         outputs = [output for *_, output in self._all()]
-        differing = sum(not output.passed for output in outputs)
+        differing = sum(output.differs for output in outputs)
         largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
         if self.passed:
             return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}"
+        open_ones = [output for output in outputs if output.undetermined is not None]
+        if self.not_determined:
+            counted = f"{len(open_ones)} of {len(outputs)} comparisons"
+            return f"{self.model}: parity is not determined in {counted}{largest}: {open_ones[0].undetermined}"
         causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
         causes += [f"{leg.name} {leg.failure.summary}" for leg in self.legs if leg.failure is not None]
         return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
@@ -125,6 +151,7 @@ class CheckReport:
             **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
             "model": self.model,
             "passed": self.passed,
+            "verdict": self.verdict,
             "seed": self.seed,
             "versions": dict(self.versions),
             "notes": list(self.notes),
@@ -146,7 +173,7 @@ class CheckReport:
     def render(self) -> RenderableType:
         """A table of the outputs, each with its worst sample, then every difference and a sentence, for rich."""
         table = Table("leg", "output", "type", box=None, pad_edge=False)
-        for heading in ("max error", "cosine", "SQNR dB"):
+        for heading in ("max error", "reference moves", "cosine", "SQNR dB"):
             table.add_column(heading, justify="right")
         table.add_column("")
         for leg in self.legs:
@@ -155,7 +182,7 @@ class CheckReport:
                     Text(leg.name),
                     Text(output.name),
                     Text(f"{output.dtype}{list(output.shape)}"),
-                    *(_figure(number) for number in (output.max_abs, output.cosine, output.sqnr_db)),
+                    *(_figure(number) for number in (output.max_abs, output.moves, output.cosine, output.sqnr_db)),
                     _verdict(output),
                 )
         parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]
@@ -169,7 +196,8 @@ class CheckReport:
         about = [f"{name} {version}" for name, version in self.versions.items()]
         about += [] if self.seed is None else [f"seed {self.seed}"]
         parts += [Text(", ".join(about), style="dim")] if about else []
-        parts.append(Text(self.summary, style="bold green" if self.passed else "bold red"))
+        colour = "green" if self.passed else "yellow" if self.not_determined else "red"
+        parts.append(Text(self.summary, style=f"bold {colour}"))
         return Group(*parts)
 
     def _all(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
@@ -184,7 +212,8 @@ class CheckReport:
                 yield f"{leg.name}: {leg.error}"
         for leg, sample, output in self._all():
             if not output.passed:
-                yield f"{leg.name}, sample {sample}, output {output.name}: {output.reason}"
+                why = "" if output.undetermined is None else f"; not determined: {output.undetermined}"
+                yield f"{leg.name}, sample {sample}, output {output.name}: {output.reason}{why}"
 
 
 def _worst_samples(leg: Leg) -> list[OutputComparison]:
@@ -193,7 +222,8 @@ def _worst_samples(leg: Leg) -> list[OutputComparison]:
     for comparison in leg.comparisons:
         for output in comparison.outputs:
             known = worst.setdefault(output.name, output)
-            if (not output.passed, output.max_abs or 0.0) > (not known.passed, known.max_abs or 0.0):
+            ranks = [(each.differs, not each.passed, each.max_abs or 0.0) for each in (output, known)]
+            if ranks[0] > ranks[1]:
                 worst[output.name] = output
     return list(worst.values())
 
@@ -209,6 +239,5 @@ def _verdict(output: OutputComparison) -> Text:
     more += [f"{output.same:.2%} the same"] if exact else []
     if output.top1 is not None and output.top1 < 1:
         more += [f"top-1 {output.top1:.1%}, top-5 {output.top5:.1%}"]
-    verdict = "agrees" if output.passed else "differs"
-    style = ("yellow" if more else "green") if output.passed else "red"
-    return Text(verdict + (f" ({', '.join(more)})" if more else ""), style=style)
+    style = "red" if output.differs else "yellow" if more or not output.passed else "green"
+    return Text(output.verdict + (f" ({', '.join(more)})" if more else ""), style=style)

@@ -190,12 +190,14 @@ def compare_all(
     """
     comparisons = []
     for found, right in zip(actual, expected, strict=True):
-        own = tolerances
-        if layers:
-            outputs = flat(right)
-            own = replace(tolerances, named={name: each for name, each in tolerances.named.items() if name in outputs})
-        comparisons.append(compare(found, right, own))
+        comparisons.append(compare(found, right, tolerances_of(tolerances, right) if layers else tolerances))
     return tuple(comparisons)
+
+
+def tolerances_of(tolerances: Tolerances, outputs: Mapping[str, Value]) -> Tolerances:
+    """Tolerances without those of values that are no outputs."""
+    names = flat(outputs)
+    return replace(tolerances, named={name: each for name, each in tolerances.named.items() if name in names})
 
 
 def _leaves(outputs: Mapping[str, Value]) -> dict[str, Array | str]:

@@ -85,6 +85,8 @@ def page_of(
     notes = dict.fromkeys((*report.notes, *(layers.notes if layers else ()), *(bisection.notes if bisection else ())))
     failed = any(leg.failure is not None for leg in report.legs)
     headline = "Parity holds" if passed else "MIGraphX fails" if failed else "Parity fails"
+    if report.not_determined:
+        headline = "Parity is not determined"
     if report.passed and not passed:
         headline = "Parity holds at the outputs, but not in every layer"
     return Page(
@@ -146,13 +148,13 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
         values = output.to_json()
         cells += [
             *(number_cell(values[name]) for name, *_ in _FIGURES),
-            text_cell(output.reason or ""),
+            text_cell("; ".join(filter(None, (output.reason, output.undetermined)))),
             text_cell(f"{output.dtype}{list(output.shape)}"),
             text_cell(
                 "" if output.tolerance is None else f"{output.tolerance.atol:.3g} + {output.tolerance.rtol:.3g}·|x|"
             ),
         ]
-        rows.append(Row(cells, "agrees" if output.passed else "differs", key, "" if output.passed else BAD))
+        rows.append(Row(cells, output.verdict, key, BAD if output.differs else "" if output.passed else WARN))
     for leg in report.legs:
         if leg.error is not None:
             blank = [Cell("")] * len(_FIGURES)
@@ -188,7 +190,7 @@ def _pair(evidence: Evidence, leg: str, sample: int, name: str) -> Sketch | None
 
 def _verdict(output: OutputComparison) -> Cell:
     if not output.passed:
-        return Cell("differs", colour=BAD)
+        return Cell(output.verdict, colour=BAD if output.differs else WARN)
     if output.nonfinite:
         return Cell(f"agrees, {output.nonfinite} NaN or Inf", colour=WARN)
     return Cell("agrees", colour=GOOD)

@@ -46,7 +46,9 @@ def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
     for sample, comparison in enumerate(leg.comparisons):
         for output in comparison.outputs:
             case = xml.Element("testcase", classname=place, name=_text(f"{output.name} [sample {sample}]"))
-            if output.reason is not None:
+            if output.undetermined is not None:
+                xml.SubElement(case, "skipped", message=_text(f"not determined: {output.undetermined}"))
+            elif output.reason is not None:
                 failure = xml.SubElement(case, "failure", message=_text(output.reason), type="difference")
                 failure.text = _text("\n".join(_figures(output)))
             yield case
@@ -68,7 +70,7 @@ def _figures(output: OutputComparison) -> Iterator[str]:
 
 
 def _count(element: xml.Element, suites: list[xml.Element]) -> None:
-    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(name, str(sum(1 for suite in suites for _ in suite.iter(tag))))
 
 

@@ -1,0 +1,142 @@
+"""The judgement of a check: the cleaned model against the original, and the bundle against both.
+
+    original ─ on ONNX Runtime ─┐ cleaned leg: choices and nodes by the names that both models have
+    cleaned  ─ on ONNX Runtime ─┤
+    bundle   ─ on MIGraphX ─────┘ device leg: choices and nodes of the cleaned model
+
+A difference of the bundle is not one of faults only where neither a pass nor MIGraphX makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Value
+from onnx_bridge.reference.choices import cut
+from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.judgement import Judge, Tested
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
+from passes.core import graphs
+
+Values = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class InsideModel:
+    """The values inside a model on ONNX Runtime."""
+
+    model: ir.Model
+
+    @cached_property
+    def names(self) -> Collection[str]:
+        """The tensors of its main graph."""
+        made = (value for node in self.model.graph for value in node.outputs if value.name)
+        return frozenset(str(each.name) for each in made if each.type is None or isinstance(each.type, ir.TensorType))
+
+    def values(self, sample: Values, names: Sequence[str]) -> Values:
+        """Some of its values, and its outputs; raises InputError."""
+        outputs = [str(value.name) for value in self.model.graph.outputs]
+        part = cut(self.model, [], [*outputs, *names])
+        inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
+        found = Reference(part).run({name: sample[name] for name in inputs})
+        return dict(zip((str(value.name) for value in part.graph.outputs), found.values(), strict=True))
+
+
+@dataclass
+class Judges:
+    """Judges the differences of both legs of a check.
+
+    Args:
+        original: the reference.
+        cleaned: the cleaned model.
+        epsilon: the unit in the last place of 1.0 of what is computed; 0 where it is that of the dtypes.
+    """
+
+    original: ir.Model
+    cleaned: ir.Model
+    epsilon: float = 0.0
+    _judges: dict[str, Judge] = field(default_factory=dict)
+
+    def of_cleaned(
+        self, found: Values, expected: Values, sample: Values, original_sample: Values, tolerances: Tolerances
+    ) -> Comparison:
+        """The cleaned model's outputs against the original's."""
+        inside = InsideModel(self.cleaned)
+
+        @dataclass(frozen=True)
+        class Given:  # frozen inputs are no inputs of the cleaned model
+            names: Collection[str]
+
+            def values(self, _sample: Values, names: Sequence[str]) -> Values:
+                return inside.values(sample, names)
+
+        judge = self._judge("original", self.original, tolerances)
+        return judge.judge(found, expected, original_sample, Given(inside.names))
+
+    def of_device(
+        self,
+        found: Values,
+        expected: Values,
+        sample: Values,
+        cleaned: tuple[Values, Comparison],
+        tested: Tested | None,
+        tolerances: Tolerances,
+    ) -> Comparison:
+        """A bundle's outputs against the original's.
+
+        Args:
+            found: the bundle's outputs.
+            expected: the original's.
+            sample: the inputs of the bundle.
+            cleaned: the outputs of the cleaned model, and their judgement.
+            tested: the bundle.
+            tolerances: of what the bundle computes.
+        """
+        compared = compare(found, expected, tolerances)
+        if compared.passed:
+            return compared
+        outputs, passes = cleaned
+        judged = self._judge("cleaned", self.cleaned, tolerances).judge(found, outputs, sample, tested)
+        mine, earlier = ({each.name: each for each in one.outputs} for one in (judged, passes))
+        return Comparison(
+            tuple(
+                _merged(each, earlier.get(each.name), mine.get(each.name), found, expected) for each in compared.outputs
+            )
+        )
+
+    def moves(self, expected: Values, original_sample: Values) -> dict[str, OutputComparison]:
+        """How far each output of the reference moves by itself."""
+        return self._judge("original", self.original, Tolerances()).moves(original_sample, expected)
+
+    def _judge(self, name: str, model: ir.Model, tolerances: Tolerances) -> Judge:
+        if name not in self._judges:
+            graphs.name_nodes(graphs.Scope(model, model.graph))
+            self._judges[name] = Judge(model, tolerances, self.epsilon)
+        self._judges[name].tolerances = tolerances
+        return self._judges[name]
+
+
+def _merged(
+    whole: OutputComparison,
+    passes: OutputComparison | None,
+    device: OutputComparison | None,
+    found: Values,
+    expected: Values,
+) -> OutputComparison:
+    """The judgement of an output, from those of the passes and of MIGraphX."""
+    if whole.passed or passes is None or device is None or passes.differs or device.differs:
+        return whole
+    if device.undetermined is not None or passes.undetermined is not None:
+        error = device.given_choices if device.undetermined is not None else passes.given_choices
+        return replace(whole, undetermined=device.undetermined or passes.undetermined, given_choices=error)
+    if device.tolerance is None or whole.name not in expected:
+        return whole
+    limit = PartialTolerance(device.tolerance.rtol, device.tolerance.atol)
+    pair = {whole.name: found[whole.name]}, {whole.name: expected[whole.name]}
+    (again,) = compare(*pair, Tolerances(named={whole.name: limit})).outputs
+    return again
