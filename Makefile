@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test test-fast browser quark chaos conformance faults quantized accuracy zoo realsize differential witness-study lint format bench clean
+.PHONY: help setup demo test test-fast browser quark chaos conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make faults  plant faults in eight models, and let bisect name them"
+	@echo "make ties    plant ties, chaos and low precision in forty models, and let check tell them from faults"
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
@@ -54,6 +55,9 @@ conformance: setup
 
 faults: setup
 	@$(BIN)/python -m fixtures.faults
+
+ties: setup
+	@$(BIN)/python -m fixtures.ties.run
 
 quantized: quark
 	@$(BIN)/python -m fixtures.quantized.run

@@ -24,13 +24,14 @@ _UNIT = 2.0**-23
 _SIDES = 2
 """Both sides round."""
 _MOVING_NAMES = """
-Abs Clip Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity Max MaxPool
-Min Neg Pad ReduceMax ReduceMin Relu Reshape Slice SpaceToDepth Split Squeeze Tile TopK Transpose Unsqueeze Where
+Abs Clip Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity
+LeakyRelu Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape Slice SpaceToDepth Split Squeeze Tile TopK
+Transpose Unsqueeze Where
 """
 _BY_ONE_NAMES = "Celu Cos Elu Erf Gelu HardSigmoid Log Mish Selu Sigmoid Sin Softmax Softsign Swish Tanh"
 _SUM_NAMES = "Add AveragePool CumSum GlobalAveragePool Mean ReduceMean ReduceSum Sub Sum"
 _MOVING = frozenset(_MOVING_NAMES.split())
-"""Operators whose results are numbers that they are given."""
+"""Operators whose results are numbers that they are given, or smaller ones."""
 _BY_ONE = frozenset(_BY_ONE_NAMES.split())
 """Operators that are computed by way of numbers of magnitude 1."""
 _SUMS = frozenset(_SUM_NAMES.split())

@@ -1,0 +1,76 @@
+"""Ties, chaos and low precision against faults: a part of the forty models of ``make ties``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+from fixtures.ties import models as ties
+from fixtures.ties import run
+from onnx_bridge.cli.main import app
+from onnx_bridge.model import io as models
+from onnx_bridge.report.junit import write_junit
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+CHOSEN = {each.name: each for each in ties.planted()}
+
+
+@pytest.mark.parametrize("name", ["detector-0", "suppression-0", "classifier-0", "rounding-0", "gate-0", "chaos-0"])
+def test_a_tie_is_not_determined_and_a_fault_behind_it_differs(name: str) -> None:
+    subject = CHOSEN[name]
+    found = run.check(subject)
+    assert (found.verdict, found.exit_code, found.passed) == ("not determined", 4, False), found.summary
+    broken = run.fault(subject, 0)
+    assert broken.behind or not subject.chooses
+    found = run.check(subject, broken)
+    assert (found.verdict, found.exit_code) == ("differs", 1), found.summary
+
+
+@pytest.mark.parametrize("name", ["sigmoid_map-0", "packed_weights-0", "half_inside-0"])
+def test_low_precision_agrees_and_a_fault_differs(name: str) -> None:
+    subject = CHOSEN[name]
+    assert run.check(subject).verdict == "agrees"
+    assert run.check(subject, run.fault(subject, 0)).verdict == "differs"
+
+
+def test_the_tie_is_named_with_its_distance_and_what_agrees_given_the_same_choices(tmp_path: Path) -> None:
+    found = run.check(CHOSEN["detector-0"])
+    (output,) = [each for leg in found.legs for one in leg.comparisons for each in one.outputs if each.undetermined]
+    assert output.undetermined is not None
+    assert "TopK topk_" in output.undetermined
+    assert output.max_abs is not None and output.given_choices is not None and output.moves is not None
+    assert output.max_abs > 1 > 1e-3 > output.given_choices
+    assert output.moves > 1  # the reference itself moves as far
+    values = found.to_json()
+    assert values["verdict"] == "not determined"
+    write_junit(tmp_path / "out.xml", found)
+    assert '<skipped message="not determined' in (tmp_path / "out.xml").read_text()
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    subject = CHOSEN["classifier-0"]
+    path, sample = tmp_path / "m.onnx", tmp_path / "x.npz"
+    models.save(subject.model, path)
+    np.savez(sample, **subject.sample)
+    words = ["check", str(path), "--inputs", str(sample), "--target", "ref", "--json"]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 4
+    assert json.loads(found.stdout)["verdict"] == "not determined"
+    assert CliRunner().invoke(app, [*words, "--strict"]).exit_code == 1
+
+
+def test_a_wrong_choice_is_no_tie() -> None:
+    """The converted model takes the smallest where the original takes the largest: its scores are the same."""
+    subject = CHOSEN["detector-0"]
+    broken = subject.model.clone()
+    (node,) = [each for each in broken.graph if each.op_type == "TopK"]
+    node.attributes["largest"] = ir.AttrInt64("largest", 0)
+    found = run.check(subject, replace(run.fault(subject, 0), model=broken))
+    assert found.verdict == "differs"
