@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
@@ -203,6 +204,7 @@ class PartitionInfo:
         work: their estimated multiply-adds.
         program: the ``.mxr``; None for a host partition, which is extracted from the cleaned ONNX when it is loaded.
         host: the nodes of a host partition that MIGraphX cannot run.
+        unknown: the number of nodes whose work may be larger than estimated, since sizes are not known.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -211,6 +213,7 @@ class PartitionInfo:
     work: Count
     program: FileInfo | None = None
     host: tuple[HostNode, ...] = ()
+    unknown: Count = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -349,10 +352,9 @@ class Manifest:
         return sum(each.nodes for each in self.partitions if each.program) / total
 
     @property
-    def work_share(self) -> float:
-        """The share of the estimated work on MIGraphX; of the nodes if no work is estimated."""
-        total = sum(each.work for each in self.partitions)
-        return sum(each.work for each in self.partitions if each.program) / total if total else self.node_share
+    def work_share(self) -> WorkShare:
+        """The share of the estimated work on MIGraphX."""
+        return WorkShare.of((bool(each.program), each.nodes, each.work, each.unknown) for each in self.partitions)
 
     @property
     def partition_line(self) -> str:
@@ -386,7 +388,7 @@ class Manifest:
         if not self.partitions:
             del values["partitions"]
             return values
-        return {**values, "share": {"nodes": round(self.node_share, 6), "work": round(self.work_share, 6)}}
+        return {**values, "share": {"nodes": round(self.node_share, 6), "work": self.work_share.to_json()}}
 
     def write(self, path: Path) -> None:
         """Write it, without synchronizing the disk, which would wait for the weights as well."""

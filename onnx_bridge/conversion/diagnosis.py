@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.core.base import Proof, Status
 
@@ -65,7 +66,7 @@ class Diagnosis:
         facts: about the file: IR version, opsets, open sizes, subgraphs, other domains, shadowed names.
         nodes: every node except constants.
         partitions: the side and the number of nodes of each partition.
-        share: the share of the estimated work on MIGraphX, from 0 to 1.
+        share: the share of the estimated work on MIGraphX.
         proofs: how far the numbers of the rewritten model's nodes on MIGraphX are known.
         kernels: the number of convolutions and matrix products that the gpu target will run in int8, fp8, with int4
             weights, or in float.
@@ -81,7 +82,7 @@ class Diagnosis:
     facts: dict[str, Any]
     nodes: list[NodeDiagnosis]
     partitions: list[dict[str, Any]]
-    share: float
+    share: WorkShare
     proofs: ProofCounts
     kernels: dict[str, int]
     memory: int
@@ -98,6 +99,7 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         return {
             **{key: value for key, value in asdict(self).items() if key not in ("nodes", "proofs")},
+            "share": self.share.to_json(),
             "proofs": self.proofs.to_json(),
             "passed": self.passed,
             "totals": self.totals(),

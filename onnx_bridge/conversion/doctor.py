@@ -112,7 +112,7 @@ def run(
         partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
         share=partitioned.share,
         proofs=partitioned.proofs,
-        kernels=forecast(after.model).kernels(),
+        kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
         problem=partitioned.problem or "",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.conversion.compiler import CompilationFailed, Compiler
 from onnx_bridge.conversion.retry import Ladder
 from onnx_bridge.core.errors import InputError, RuntimeFailure
@@ -20,6 +21,7 @@ from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
+from passes.analysis.cost import has_known_work
 from passes.analysis.structural_inputs import structural_inputs
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Obstacle, Status, Unproven, Verdict
@@ -69,13 +71,10 @@ class Partitioned:
         return None if self.error is None else str(self.error)
 
     @property
-    def share(self) -> float:
-        """The share of the estimated work on MIGraphX; of the nodes if no work is estimated."""
-        work = self.plan.work
-        total = sum(work.values())
-        if not total:
-            return 1 - len(self.plan.reasons) / len(work) if work else 1.0
-        return 1 - sum(work[node] for node in self.plan.reasons) / total
+    def share(self) -> WorkShare:
+        """The share of the estimated work on MIGraphX."""
+        hosted, work = self.plan.reasons, self.plan.work
+        return WorkShare.of((node not in hosted, 1, work[node], int(not has_known_work(node))) for node in work)
 
 
 def with_inferred_types(model: ir.Model) -> ir.Model:
@@ -272,14 +271,15 @@ def _host_forbidden(found: Plan) -> RuntimeFailure:
 
 
 def _summary(partitioned: Partitioned) -> str:
-    reasons = partitioned.plan.reasons
-    listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in list(reasons.items())[:_LISTED])
+    reasons, causes = partitioned.plan.reasons, partitioned.plan.causes
+    first = sorted(reasons, key=lambda node: node not in causes)  # what only follows from them comes last
+    listed = "; ".join(f"{node.op_type} {node.name} ({reasons[node]})" for node in first[:_LISTED])
     more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
     if not reasons:
         return "outputs that are constants or inputs, which MIGraphX cannot take, go through ONNX Runtime"
     if len(reasons) == len(partitioned.plan.work):
         return f"all of it runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
-    share = f"{1 - partitioned.share:.2%} of the estimated work"
+    share = f"{partitioned.share.rest:.2%} of the estimated work"
     return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
 
 

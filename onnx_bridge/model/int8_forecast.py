@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,11 +101,12 @@ class Forecast:
         return {"summary": self.summary(), "kernels": self.kernels(), **asdict(self)}
 
 
-def forecast(source: ir.Model | str | os.PathLike[str]) -> Forecast:
+def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] | None = None) -> Forecast:
     """Forecast the kernels of a model's convolutions and matrix products on a GPU.
 
     Args:
         source: a model, or the path of one. Types and shapes are inferred in place; nothing else is changed.
+        nodes: the names of those that run on MIGraphX; None is all.
 
     Raises:
         InputError: there is no such file, or it is not a model.
@@ -114,7 +116,13 @@ def forecast(source: ir.Model | str | os.PathLike[str]) -> Forecast:
     scope = Scope(model, model.graph)
     graphs.name_nodes(scope)
     products = [_product(node, scope) for node in scope.nodes() if _is_product(node, scope)]
-    return Forecast(tuple(products), tuple(_lost_saturations(scope)))
+    lost = _lost_saturations(scope)
+    if nodes is not None:
+        products, lost = (
+            [each for each in products if each.node in nodes],
+            [each for each in lost if each.node in nodes],
+        )
+    return Forecast(tuple(products), tuple(lost))
 
 
 def _is_product(node: ir.Node, scope: Scope) -> bool:

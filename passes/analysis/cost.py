@@ -25,6 +25,8 @@ _MOVERS = (
 )
 MOVERS = frozenset(_MOVERS.split())
 """Operators that only move, copy or describe data."""
+_SELECTING = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+"""Operators whose results are no larger than their operands, though their size is not known."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,21 @@ def estimate(node: ir.Node) -> int:
         inner = sum(work[part] for graph in graphs.subgraphs(each) for part in graph)
         work[each] = inner if inner or each.op_type in MOVERS else _own(each)
     return work[node]
+
+
+def has_known_work(node: ir.Node) -> bool:
+    """Whether all sizes are known that `estimate` counts, those in subgraphs included."""
+    for each in graphs.with_nested([node]):
+        values = each.inputs if each.op_type in _SELECTING else (*each.inputs, *each.outputs)
+        if each.op_type not in MOVERS and not all(_is_sized(value) for value in values if value is not None):
+            return False
+    return True
+
+
+def _is_sized(value: ir.Value) -> bool:
+    if value.const_value is not None or not value.name:
+        return True
+    return value.shape is not None and value.shape.is_static()
 
 
 def _own(node: ir.Node) -> int:

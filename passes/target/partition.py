@@ -72,16 +72,24 @@ class Plan:
         partitions: in execution order; two in a row are on different sides.
         reasons: why each node on the host is there.
         work: the estimated work of each node.
+        causes: the nodes that the device cannot run; the others on the host follow from these.
     """
 
     partitions: tuple[Partition, ...]
     reasons: Mapping[ir.Node, str] = field(default_factory=dict)
     work: Mapping[ir.Node, int] = field(default_factory=dict)
+    causes: Collection[ir.Node] = ()
 
     @property
     def wholly_on_device(self) -> bool:
         """Whether no partition is on the host, as in a model without nodes."""
         return all(partition.side is Side.DEVICE for partition in self.partitions)
+
+    @property
+    def on_device(self) -> set[str]:
+        """The names of the nodes on the device, those of subgraphs included."""
+        nodes = chain.from_iterable(each.nodes for each in self.partitions if each.side is Side.DEVICE)
+        return {str(node.name) for node in graphs.with_nested(nodes)}
 
 
 def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
@@ -107,6 +115,7 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
         partitions,
         {node: hosted[node] for node in sorted(hosted, key=order.__getitem__)},
         planner.work,
+        tuple(node for node in planner.operands if node in reasons),
     )
 
 

@@ -60,7 +60,7 @@ def test_the_whole(found: Diagnosis) -> None:
     assert found.parsed
     assert found.totals() == {Action.UNCHANGED: 7, Action.REWRITTEN: 2, Action.REMOVED: 0, Action.HOST: 1}
     assert [each["side"] for each in found.partitions] == ["device", "host"]
-    assert 0.99 < found.share < 1.0
+    assert 0.99 < (found.share.value or 0.0) < 1.0
     assert found.kernels == {"float": 4}
     assert found.facts["other domains"] == "com.microsoft"
     assert json.loads(json.dumps(found.to_json()))["totals"][Action.REWRITTEN] == 2

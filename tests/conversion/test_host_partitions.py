@@ -16,6 +16,7 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.compiler import Compiler
 from onnx_bridge.conversion.partition import partition, with_inferred_types
@@ -168,7 +169,8 @@ class TestBundle:
         assert {"name": "i", "dtype": "int64", "shape": [2, None]} in host["outputs"]
         assert {each["name"] for each in last["inputs"]} == {each["name"] for each in first["outputs"]} | {"r"}
         assert manifest["share"]["nodes"] == pytest.approx(4 / 7)
-        assert 0.8 < manifest["share"]["work"] < 1
+        assert 0.8 < manifest["share"]["work"]["value"] < 1
+        assert manifest["share"]["work"]["bound"] == "at most"  # how many indices there are is not known
         assert manifest["outputs"][1] == {"name": "i", "dtype": "int64", "shape": [2, None]}
         assert any(note.startswith("3 of 7 nodes") for note in manifest["notes"])
 
@@ -182,7 +184,7 @@ class TestBundle:
         assert manifest["program"]["file"] == "m.mxr"
         assert bundle.wholly_on_migraphx
         assert bundle.manifest.host_reasons() == ""
-        assert (bundle.manifest.node_share, bundle.manifest.work_share) == (1.0, 1.0)
+        assert (bundle.manifest.node_share, bundle.manifest.work_share) == (1.0, WorkShare(1.0))
 
     def test_survives_the_end_of_its_worker(self, made: tuple[Path, Path]) -> None:
         bundle = onnx_bridge.load(made[1])
@@ -440,3 +442,23 @@ def test_freezing_moves_nodes_to_the_device(runtime: Runtime, tmp_path: Path) ->
         np.testing.assert_allclose(bundle({"x": x})["y"], 10 * x, 1e-6)
         report = onnx_bridge.check(bundle)
         assert report.passed, report.to_json()
+
+
+def test_a_note_names_causes_first(runtime: Runtime) -> None:
+    """Nodes that only follow from others, and are earlier in the graph, come after these."""
+    text = """(float[16, 16] x) => (float[16, 16] y, float[m] z) {
+        i = NonZero(x) a = Cast <to = 1> (i) b = Neg(a) c = Abs(b) z = ReduceMean <axes = [0], keepdims = 0> (c)
+        t = MatMul(x, v) k, o = TopK(t, four) n = NonZero(t) q = Cast <to = 1> (n) r = ReduceMax <keepdims = 0> (q)
+        y = Add(t, r) }"""
+    found = onnx_bridge.doctor(model(text, **mentioned(text, CONSTANTS | EXTRA)))
+    (note,) = [each for each in found.notes if "run on ONNX Runtime" in each]
+    listed = note.partition("run on ONNX Runtime: ")[2]
+    assert [each.split()[0] for each in listed.split("; ")[:2]] == ["NonZero", "NonZero"]
+
+
+def test_products_on_the_host_are_no_kernels_of_a_gpu(runtime: Runtime, tmp_path: Path) -> None:
+    text = """(float[16, 16] x) => (float[16, 16] y, float[m, 4] z) {
+        y = MatMul(x, v) i = NonZero(x) a = Cast <to = 1> (i) z = MatMul(a, u) }"""
+    source = model(text, **mentioned(text, CONSTANTS), u=np.ones((1, 4), np.float32))
+    source.graph.outputs[1].shape = None
+    assert onnx_bridge.doctor(source).kernels == {"float": 1}

@@ -31,6 +31,7 @@ from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.int8_forecast import forecast
+from passes.analysis.cost import has_known_work
 from passes.analysis.quantization import is_quantized
 from passes.target.partition import Side
 
@@ -63,7 +64,7 @@ def describe(compiled: Compiled) -> Manifest:
         timings=plan.stopwatch.seconds,
         notes=_notes(compiled),
         partitions=() if whole else tuple(_partitions(partitioned, compiled.programs)),
-        forecast=forecast(model).to_json() if is_quantized(model) else {},
+        forecast=forecast(model, partitioned.plan.on_device).to_json() if is_quantized(model) else {},
         calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
         if calibration
         else None,
@@ -107,6 +108,7 @@ def _partitions(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Itera
             outputs=_outputs(each.outputs, partitioned),
             nodes=len(each.nodes),
             work=sum(plan.work[node] for node in each.nodes),
+            unknown=sum(not has_known_work(node) for node in each.nodes),
             program=next(files) if each.side is Side.DEVICE else None,
             host=tuple(
                 HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)

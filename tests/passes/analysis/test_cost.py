@@ -37,3 +37,19 @@ def test_branches() -> None:
             then_branch = f () => (float[2,4] d) { d = MatMul(x, w) },
             else_branch = g () => (f) { f = Identity(w) }> }> }"""
     assert estimate(tiny(text).graph[0]) == 2 * (2 * 4 * 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("(float[2,3] x) => (float[2,3] y) { y = Relu(x) }", True),
+        ("(float[2,n] x) => (float[2,n] y) { y = Relu(x) }", False),
+        ("(float[2,3] x) => (y) { y = NonZero(x) }", True),
+        ("(float[2,3] x) => (float[2,n] y) { y = Resize(x, , s) }", False),
+        ("(float[2,n] x) => (float[2,n] y) { y = Identity(x) }", True),
+        ("(bool c) => (y) { y = If(c) <then_branch = t () => (float[n] a) { a = Relu(x) },"
+         " else_branch = e () => (float[n] b) { b = Identity(x) }> }", False),
+    ],
+)  # fmt: skip
+def test_whether_work_is_known(text: str, known: bool) -> None:
+    assert cost.has_known_work(tiny(text).graph[0]) is known
