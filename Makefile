@@ -3,15 +3,29 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help setup demo test test-fast browser quark chaos conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
+# RUNTIME names the MIGraphX for everything that a target runs; SECOND_RUNTIME another one beside the usual one.
+ifdef RUNTIME
+export ONNX_BRIDGE_RUNTIME := $(if $(filter module system private,$(RUNTIME)),$(RUNTIME),$(abspath $(RUNTIME)))
+endif
+ifdef SECOND_RUNTIME
+export ONNX_BRIDGE_SECOND_RUNTIME := $(abspath $(SECOND_RUNTIME))
+endif
+# What concerns MIGraphX, for each further one: its ways in, verdicts, conversion, parity, a part of the zoo and of the suite.
+ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_convert.py tests/conversion/test_numbers.py \
+	tests/conversion/test_traps.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
+	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
+
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    set up, then clean, convert and check two networks exported from PyTorch"
 	@echo "make test    set up, then run every test"
+	@echo "make test-second-runtime SECOND_RUNTIME=FOLDER  the tests that concern MIGraphX, by both ways into that one"
 	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
 	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
+	@echo "make rules   how often each rule of legalization was applied there, by MIGraphX (RUNTIME=PATH names one)"
 	@echo "make faults  plant faults in eight models, and let bisect name them"
 	@echo "make ties    plant ties, chaos and low precision in forty models, and let check tell them from faults"
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
@@ -47,11 +61,19 @@ test-fast: $(INSTALLED)
 test: setup browser quark
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# A folder with the official module and the C library: one run through each.
+test-second-runtime: setup
+	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME) $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
+	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME)/libmigraphx_c.so.3 $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
+
 chaos: setup
 	@$(BIN)/python -m fixtures.chaos
 
 conformance: setup
 	@$(BIN)/python -m tests.conformance.run
+
+rules: setup
+	@$(BIN)/python -m tests.conformance.rules
 
 faults: setup
 	@$(BIN)/python -m fixtures.faults

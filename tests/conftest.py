@@ -5,6 +5,7 @@ Fixtures import what they need when they are used: tests of `passes` run without
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +28,15 @@ settings.load_profile("project")
 # A shell lets its background jobs, and their children, ignore Ctrl-C; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_MARKERS = {"runtime": "runtime", "worker": "runtime", "exported": "torch", "window": "browser"}
+_MARKERS = {
+    "runtime": "runtime",
+    "second_runtime": "runtime",
+    "worker": "runtime",
+    "exported": "torch",
+    "window": "browser",
+}
 """The marker of tests that use a fixture."""
+_SECOND = "ONNX_BRIDGE_SECOND_RUNTIME"
 _FAST = ["passes", "core", "model", "samples"]
 """The folders of the fast tier."""
 
@@ -70,12 +78,35 @@ def registered_passes() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
-    """The private runtime, installed if it is missing: a machine that cannot have one fails the suite."""
+    """The private runtime, installed if it is missing: a machine that cannot have one fails the suite.
+
+    Where ONNX_BRIDGE_RUNTIME is set, that one, as in everything that the tests start (`make test-second-runtime`).
+    """
     from onnx_bridge.migraphx import runtime as runtimes
     from onnx_bridge.migraphx.install.install import install
 
+    if os.environ.get(runtimes.VARIABLE):
+        return runtimes.find()
     private = [each for each in runtimes.installed() if each.kind == "private"]
     return private[0] if private else install()
+
+
+@pytest.fixture(scope="session")
+def second_runtime() -> Runtime:
+    """Another MIGraphX, which SECOND_RUNTIME of `make test` names."""
+    from onnx_bridge.migraphx import runtime as runtimes
+
+    if not (named := os.environ.get(_SECOND)):
+        pytest.skip(f"only one MIGraphX is here: {_SECOND} names another")
+    return runtimes.find(named)
+
+
+@pytest.fixture
+def defective_runtime(runtime: Runtime) -> Runtime:
+    """A MIGraphX with the defects of 2.14 that 2.16 has not: tests show that they are found."""
+    if runtime.release >= (2, 16):
+        pytest.skip(f"MIGraphX {runtime.version} computes it right")
+    return runtime
 
 
 @pytest.fixture

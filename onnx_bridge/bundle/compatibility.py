@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from onnx_bridge.bundle.manifest import Manifest
@@ -22,7 +23,7 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
             f"the program was compiled by MIGraphX {compiled_by}, and the one here is {runtime.version} "
             f"({runtime.path})",
             where=str(bundle),
-            hint="convert again, or choose a runtime with ONNX_BRIDGE_RUNTIME",
+            hint=f"{_again(manifest)}, or choose a runtime with ONNX_BRIDGE_RUNTIME",
         )
     if manifest.target == "gpu":
         resolve_target("gpu", runtime)
@@ -33,6 +34,12 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
                 where=str(bundle),
                 hint="convert again on this machine",
             )
+
+
+def _again(manifest: Manifest) -> str:
+    """How to make a bundle again."""
+    source = manifest.source.get("path")
+    return f"make it again: onnx-bridge convert {shlex.quote(source)}" if source else "convert the model again"
 
 
 def _release(version: str) -> str:

@@ -193,7 +193,7 @@ def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -
         for each in needed:
             require_compatible(each, there, found.path)
     except BridgeError as error:
-        found.unfit = error.what
+        found.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
         return
     made = needed[0].versions.get("runtime")
     if made != there.identity:

@@ -68,6 +68,11 @@ class Runtime:
             return None
         return self.path / _PRIVATE_LIBRARIES / LIBRARY if self.kind == "private" else self.path
 
+    @property
+    def core(self) -> Path | None:
+        """The core library, which the module and the C library load."""
+        return next((file for folder in self.library_path for file in sorted(folder.glob("libmigraphx.so.*"))), None)
+
     def command(self, python: Path, arguments: list[str]) -> list[str]:
         """The command line that runs ``python arguments…`` so that this runtime's libraries load in it.
 

@@ -18,7 +18,7 @@ from passes.core import graphs
 from passes.target.probe import Probe
 
 _FIXED = (2, 16)
-"""The first version whose threads sort in memory of their own."""
+"""The first version whose threads sort in memory of their own: ROCm/AMDMIGraphX pull request 4767."""
 _SHARED = {"private": 16}
 """The fewest rows that several threads share, by kind of runtime: Debian's gives each thread at least eight."""
 _ALWAYS_SHARED = 2

@@ -1,12 +1,16 @@
 """How long a runtime would take to run a probe, estimated from its work.
 
-The estimate decides which probes are run at real size, so it depends on the probe and the version of MIGraphX alone,
+The estimate decides which probes are run at real size, so it depends on the probe and the build of MIGraphX alone,
 never on the load of the machine. Measured on ``ref`` with one core, in millions a second: 20 multiply-adds of a
-convolution, half as many of a transposed one, 30 of a product before 2.16 and 5,000 since then; 15 to 40 elements read
+convolution, half as many of a transposed one, 30 of a product without Eigen and 5,000 with it; 15 to 40 elements read
 or written.
 """
 
 from __future__ import annotations
+
+import functools
+import mmap
+from pathlib import Path
 
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.analysis.cost import Work
@@ -16,8 +20,9 @@ _SAMPLES = 2
 """How many samples a probe is run on, at most."""
 _CONVOLVED, _MOVED = 15e6, 20e6
 _MULTIPLIED, _MULTIPLIED_FAST = 30e6, 2000e6
-_FAST_PRODUCTS = (2, 16)
-"""The first version that multiplies matrices with Eigen."""
+_EIGEN = b"5Eigen8internal"
+"""In names of symbols of a core library that multiplies matrices with Eigen: an option of those who build MIGraphX,
+since ROCm/AMDMIGraphX pull request 4631."""
 
 
 def run_seconds(probe: Probe, runtime: Runtime) -> float:
@@ -27,5 +32,13 @@ def run_seconds(probe: Probe, runtime: Runtime) -> float:
 
 def work_seconds(work: Work, runtime: Runtime) -> float:
     """The estimated seconds for some work."""
-    multiplied = _MULTIPLIED_FAST if runtime.release >= _FAST_PRODUCTS else _MULTIPLIED
+    core = runtime.core
+    fast = core is not None and _contains(core, core.stat().st_mtime_ns, _EIGEN)
+    multiplied = _MULTIPLIED_FAST if fast else _MULTIPLIED
     return work.convolved / _CONVOLVED + work.multiplied / multiplied + work.moved / _MOVED
+
+
+@functools.lru_cache(maxsize=8)
+def _contains(file: Path, _changed: int, text: bytes) -> bool:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return mapped.find(text) >= 0

@@ -35,6 +35,8 @@ from passes.analysis.structural_inputs import structural_inputs
 from tests.conformance import suite
 
 OUTCOMES = ("wholly", "frozen", "host", "wrong", "refused", "crashed")
+RESULTS = suite.ROOT.parent
+"""Where the results of whole runs are written, by runtime."""
 TIMEOUT = 60.0
 """Seconds that MIGraphX may take for one step of one test."""
 
@@ -206,7 +208,7 @@ def main() -> int:
     """Run, print, write JSON; exit code 1 where a test that ONNX Runtime gets right is not right."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests whose name matches this regular expression")
-    parser.add_argument("--json", type=Path, default=suite.ROOT.parent / "conformance.json", help="where to write")
+    parser.add_argument("--json", type=Path, help="where to write; default: of a whole run, build/conformance-….json")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
     chosen = [case for case in suite.cases() if re.search(options.k, case.name)]
@@ -218,13 +220,15 @@ def main() -> int:
                 print(f"\r{len(rows)} of {len(chosen)}  {row.name[:60]:60}", end="", file=sys.stderr)
             if not row.ours.right:
                 print(f"{row.ours.outcome:8} {row.name}: {row.ours.why}")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    runtime = runtimes.find()
+    file = options.json or (None if options.k else RESULTS / f"conformance-{runtime.version}-{runtime.kind}.json")
+    if file is not None:
+        file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     lost = [row.name for row in rows if row.reference.right and not row.ours.right]
     print(f"right by ONNX Runtime and not here: {', '.join(lost) or 'none'}")
     print(f"nodes: {sum((row.ours.nodes for row in rows), ProofCounts())}")
     print(summary("stock MIGraphX", (row.stock for row in rows)))
-    print(summary("conformance", (row.ours for row in rows)))
+    print(summary(f"conformance on MIGraphX {runtime.version} ({runtime.kind})", (row.ours for row in rows)))
     return 1 if lost or any(row.ours.outcome == "crashed" for row in rows) else 0
 
 

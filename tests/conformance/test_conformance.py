@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from onnx_bridge.migraphx.runtime import Runtime
-from tests.conformance import run, suite
+from tests.conformance import rules, run, suite
 
 PARTS = 12
 EVERY = 8
@@ -64,6 +65,20 @@ def test_what_can_be_drawn() -> None:
     assert "instead of" in (said("test_bernoulli", lambda actual: actual.append(actual[0])) or "")
     same = said("test_training_dropout_zero_ratio", lambda actual: actual[0].fill(0))
     assert same is not None and "difference" in same
+
+
+def test_the_table_of_rules(tmp_path: Path) -> None:
+    """Rules that a version no longer needs come first."""
+    file = tmp_path / "results.json"
+    file.write_text('[{"ours": {"rules": {"a": 2, "b": 1}}}, {"ours": {"rules": {"a": 1}}}, {"ours": {"rules": {}}}]')
+    assert rules.applied(file) == {"a": 3, "b": 1}
+    lines = rules.table({"2.14": rules.applied(file), "2.16": {"a": 1}}).splitlines()
+    assert [line.split() for line in lines] == [
+        ["rule", "2.14", "2.16"],
+        ["b", "1", "0"],
+        ["a", "3", "1"],
+        ["all", "4", "1"],
+    ]
 
 
 def test_outcomes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -41,6 +42,16 @@ def matmul_model(size: int, count: int = 1) -> bytes:
     nodes = "".join(f" y{i + 1} = MatMul(y{i}, y{i})" for i in range(count))
     graph = f"g (float[{size},{size}] y0) => (float[{size},{size}] y{count}) {{{nodes} }}"
     return onnx_model(graph)
+
+
+def slow_model() -> bytes:
+    """Convolutions, which take a minute on ``ref``."""
+    nodes = "".join(f" y{i + 1} = Conv<pads=[1,1,1,1]>(y{i}, w)" for i in range(8))
+    weights = "s = Constant<value_ints=[64,64,3,3]>() w = ConstantOfShape(s)"
+    return onnx_model(f"g (float[1,64,64,64] y0) => (float[1,64,64,64] y8) {{ {weights} {nodes} }}")
+
+
+SLOW_INPUT = {"y0": Tensor.of(np.zeros((1, 64, 64, 64), np.float32))}
 
 
 def identity_model(dtype: int, shape: list[int]) -> bytes:
@@ -99,13 +110,14 @@ class TestPrograms:
         np.testing.assert_array_equal(b, np.broadcast_to(x, (4, 2, 3)))
 
     def test_scalar_and_empty_inputs(self, worker: Worker) -> None:
-        model = onnx_model("g (float x, float[0,2] e) => (float y, float[0,2] f) { y = Neg(x) f = Neg(e) }")
+        model = onnx_model("""g (float x, float[0,2] e, float[1,2] z) => (float y, float[1,2] f) {
+            y = Neg(x)  f = Concat<axis=0>(e, z) }""")
         program = worker.parse_onnx_buffer(model, OnnxOptions(map_input_dims={"e": [0, 2]}))  # or 0 reads as unknown
         program.compile("ref")
-        inputs = {"x": Tensor.of(np.float32(2.5).reshape(())), "e": Tensor.of(np.zeros((0, 2), np.float32))}
-        y, f = program.run(inputs)
+        x, e, z = np.float32(2.5).reshape(()), np.zeros((0, 2), np.float32), np.ones((1, 2), np.float32)
+        y, f = program.run({"x": Tensor.of(x), "e": Tensor.of(e), "z": Tensor.of(z)})
         assert y.numpy().item() == -2.5
-        assert f.numpy().shape == (0, 2)
+        np.testing.assert_array_equal(f.numpy(), z)
 
     @pytest.mark.parametrize(
         "dtype",
@@ -294,13 +306,13 @@ class TestFailures:
     """A process that ends becomes a typed error, and the next request gets a fresh process."""
 
     def test_killed_in_the_middle_of_a_request(self, worker: Worker) -> None:
-        program = worker.parse_onnx_buffer(matmul_model(512, 8))
+        program = worker.parse_onnx_buffer(slow_model())
         program.compile("ref")
         assert worker.pid is not None
         killer = threading.Timer(0.3, os.kill, (worker.pid, signal.SIGKILL))
         killer.start()
         with pytest.raises(WorkerCrashed, match=r"killed by SIGKILL during run") as caught:
-            program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
+            program.run(SLOW_INPUT)
         assert caught.value.signal is signal.SIGKILL
         assert caught.value.exit_code == 3
         with pytest.raises(ProgramLost):
@@ -329,11 +341,11 @@ class TestFailures:
         assert worker.parse_onnx_buffer(matmul_model(4)).get_parameter_names() == ["y0"]
 
     def test_timeout(self, worker: Worker) -> None:
-        program = worker.parse_onnx_buffer(matmul_model(512, 8))
+        program = worker.parse_onnx_buffer(slow_model())
         program.compile("ref")
         pid = worker.pid
         with worker.limited(Limits(timeout=0.3)), pytest.raises(WorkerTimeout, match="time limit of 0.3 s"):
-            program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
+            program.run(SLOW_INPUT)
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -349,24 +361,20 @@ class TestFailures:
         assert worker.parse_onnx_buffer(matmul_model(4)).get_parameter_names() == ["y0"]
 
     def test_interrupted(self, worker: Worker) -> None:
-        program = worker.parse_onnx_buffer(matmul_model(512, 8))
+        program = worker.parse_onnx_buffer(slow_model())
         program.compile("ref")
         pid = worker.pid
         threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})
+            program.run(SLOW_INPUT)
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
     def test_a_library_that_does_not_load(self, runtime: Runtime, tmp_path: Path) -> None:
-        class Broken(Runtime):
-            @property
-            def library(self) -> Path:
-                return tmp_path / "libmigraphx_c.so.3"
-
-        (tmp_path / "libmigraphx_c.so.3").write_bytes(b"no library")
-        broken = Broken(**vars(runtime))
+        path = tmp_path / "libmigraphx_c.so.3"
+        path.write_bytes(b"no library")
+        broken = dataclasses.replace(runtime, kind="system", path=path)
         with pytest.raises(RuntimeFailure, match="cannot be loaded.*invalid ELF header|file too short"):
             Worker(broken).start()
 
@@ -387,17 +395,15 @@ class TestParents:
         import os, sys, threading
         from onnx_bridge.migraphx import runtime
         from onnx_bridge.migraphx.worker import Worker
-        from tests.migraphx.test_worker import matmul_model
-        import numpy as np
-        from onnx_bridge.migraphx.program import Tensor
-        worker = Worker(runtime.find("private"))
-        program = worker.parse_onnx_buffer(matmul_model(512, 8))
+        from tests.migraphx import test_worker
+        worker = Worker(runtime.find(os.environ.get(runtime.VARIABLE) or "private"))
+        program = worker.parse_onnx_buffer(test_worker.slow_model())
         program.compile("ref")
         {before}
         print(worker.pid, flush=True)
         {after}
     """)
-    BUSY = 'program.run({"y0": Tensor.of(np.zeros((512, 512), np.float32))})'
+    BUSY = "program.run(test_worker.SLOW_INPUT)"
 
     def run(self, before: str, after: str) -> tuple[subprocess.Popen[str], int]:
         code = self.SCRIPT.format(before=before, after=after)

@@ -147,6 +147,7 @@ class TestWrongNumbers:
         verdict = judged(target, last_node(text, w=np.ones((8, 2), np.uint8), zero=np.uint8(3)))
         assert verdict.status is Status.WRONG and verdict.error is not None and verdict.error > 1
 
+    @pytest.mark.usefixtures("defective_runtime")
     @pytest.mark.parametrize("value", [0.0, 5.0])
     def test_a_pad_and_a_convolution_that_are_right_alone(self, target: Target, value: float) -> None:
         scope = scope_of(
@@ -160,6 +161,7 @@ class TestWrongNumbers:
         assert [verdict.status for verdict in alone] == [Status.OK, Status.OK]
         assert together.status is (Status.WRONG if value else Status.OK)
 
+    @pytest.mark.usefixtures("defective_runtime")
     @pytest.mark.parametrize("between", ["r = Identity(t)", "c = Conv(t, w) r = Relu(c)"])
     def test_a_view_and_a_resize_that_are_right_alone(self, target: Target, between: str) -> None:
         scope = scope_of(
@@ -253,9 +255,10 @@ class TestAttribution:
         crasher = last_node("(float[4,3] x, int64[2,1] i, float[2,3] u) => (y) { y = ScatterND(x, i, u) }")
         verdicts = target.verdicts([*neighbours[:10], crasher, *neighbours[10:]])
         assert verdicts[10].status is Status.CRASHES
-        assert verdicts[10].message.startswith("SIGABRT: Assertion")
+        assert verdicts[10].message.startswith("SIGABRT: ")
         assert {verdict.status for verdict in (*verdicts[:10], *verdicts[11:])} == {Status.OK}
 
+    @pytest.mark.usefixtures("defective_runtime")
     def test_corrupted_heap_is_attributed_to_its_probe(self, target: Target) -> None:
         others = [last_node(f"(float[3,{n}] x) => (y) {{ y = Tanh(x) }}") for n in range(1, 9)]
         pad = last_node("(float[1,3,8,8] x) => (y) { y = Pad(x, pads) }", pads=-PADS)

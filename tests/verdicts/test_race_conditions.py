@@ -61,9 +61,9 @@ def test_within_a_body(old: Runtime) -> None:
     assert race_condition(probe(_LOOP.format(rows=4), **given), old, "ref") is None
 
 
-def test_verdict_of_a_race_condition(runtime: Runtime) -> None:
-    (verdict,) = ProbedRuntime(runtime).verdicts([rows("[32,8]")])
+def test_verdict_of_a_race_condition(defective_runtime: Runtime) -> None:
+    (verdict,) = ProbedRuntime(defective_runtime).verdicts([rows("[32,8]")])
     assert verdict.status is Status.WRONG
     assert "same memory" in verdict.message
-    (verdict,) = ProbedRuntime(runtime, compile_for="gpu").verdicts([rows("[33,1]")])
+    (verdict,) = ProbedRuntime(defective_runtime, compile_for="gpu").verdicts([rows("[33,1]")])
     assert verdict.status is Status.OK
