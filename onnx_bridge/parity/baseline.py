@@ -22,7 +22,6 @@ from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.error_histogram import Sketch, sketch_into
 from onnx_bridge.parity.evidence import Evidence, Network
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.judges import Judges
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
@@ -31,6 +30,7 @@ from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.reference.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.computed_precision import computed_precisions, output_presets
+from onnx_bridge.reference.judges import Judges
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import files
@@ -61,6 +61,7 @@ class Baseline:
         notes: sentences for the user.
         legs: what was compared so far.
         inside: the values inside the bundle; None where there are none to be fetched.
+        reference: the session of the original, where one is open.
     """
 
     request: CheckRequest
@@ -76,6 +77,7 @@ class Baseline:
     notes: Sequence[str] = ()
     legs: list[Leg] = field(default_factory=list)
     inside: InsideBundle | None = None
+    reference: Reference | None = None
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
 
@@ -110,6 +112,7 @@ class Baseline:
             device_name(bundle),
             [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
             inside=InsideBundle.of(bundle),
+            reference=reference,
         )
 
     @classmethod
@@ -163,7 +166,11 @@ class Baseline:
 
     @cached_property
     def _judges(self) -> Judges | None:
-        return None if self.cleaned is None else Judges(_loaded(self.original), _loaded(self.cleaned))
+        return (
+            None
+            if self.cleaned is None
+            else Judges(_loaded(self.original), _loaded(self.cleaned), session=self.reference)
+        )
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:
         """Compare every value of the cleaned model, on the first sample that differs or fails.

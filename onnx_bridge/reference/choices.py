@@ -117,22 +117,24 @@ def chooses(node: ir.Node) -> bool:
     return node.op_type in _LARGER | _STEPS | _SIDES
 
 
-def cut(model: ir.Model, given: Iterable[str], outputs: Sequence[str]) -> ir.Model:
+def cut(model: ir.Model, given: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
     """A model in which some values are inputs.
 
     Args:
         model: it is not changed; the other shares its tensors.
-        given: names of values of the main graph. What their nodes make of them is called ``NAME/computed``.
+        given: values of the main graph, by name. What their nodes make of them is called ``NAME/computed``.
         outputs: names of values, `COMPUTED` included.
     """
     other = model.clone()
     graph = other.graph
     made = {str(value.name): value for node in graph for value in node.outputs if value.name}
     graph.outputs.clear()
-    for name in dict.fromkeys(given):
+    for name, each in given.items():
         old = made[name]
         old.name = name + COMPUTED
         new = ir.Value(name=name, type=old.type, shape=old.shape)
+        if isinstance(each, np.ndarray) and each.dtype.kind not in "OUST":
+            new.type, new.shape = ir.TensorType(ir.DataType.from_numpy(each.dtype)), ir.Shape(each.shape)
         old.replace_all_uses_with(new)
         graph.inputs.append(new)
         made[old.name], made[name] = old, new
@@ -212,8 +214,11 @@ class Examination:
             pairs = [(found[name], given[name + COMPUTED]) for name in names]
             count = max((_differing(one, other, node) for one, other in pairs), default=0)
             if count:
-                values = {**inputs, **given, **{name: found[name] for name in names}}
-                ties.append(Tie(str(node.name), node.op_type, _distance(node, values, self.model), count))
+                ours = {**inputs, **given, **{name: found[name] for name in names}}
+                theirs = {**ours, **{name: found[name] for name in self.operands if name in found}}
+                measured = [_distance(node, values) for values in (ours, theirs)]
+                distance = max((each for each in measured if each is not None), default=None)
+                ties.append(Tie(str(node.name), node.op_type, distance, count))
         return tuple(ties)
 
 
@@ -269,8 +274,8 @@ def _differing(found: Value, right: Value, node: ir.Node) -> int:
     return int(np.count_nonzero(found != right))
 
 
-def _distance(node: ir.Node, values: Values, model: ir.Model) -> float | None:
-    """How far apart the numbers are that a node chooses between, on the reference; None if that is not known."""
+def _distance(node: ir.Node, values: Values) -> float | None:
+    """How far apart the numbers of one side are that a node chooses between; None if that is not known."""
     operands = [_operand(value, values) for value in node.inputs]
     results = [values.get(str(value.name) + COMPUTED) for value in node.outputs]
     found = [values.get(str(value.name)) for value in node.outputs]

@@ -39,7 +39,7 @@ from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.conditioning import SEEDS, explains, nudged
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.rounding import floors
-from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances, largest
+from onnx_bridge.reference.tolerances import Tolerances
 from passes.target.dependencies import fixed_values
 from passes.target.partition import needed
 
@@ -47,8 +47,6 @@ Values = Mapping[str, Value]
 
 _MOST_BYTES = 4 << 30
 """Of all values of a model, for each of its nodes to be examined."""
-_LOCAL_SHARE, _LOCAL_OF_LARGEST, _LOCAL_NOISE = 1e-4, 1e-5, 2e-7
-"""The error of one float32 node: as a share of the element, of the largest element, and at least."""
 
 
 class Tested(Protocol):
@@ -70,11 +68,17 @@ class Judge:
         model: of the reference; it is not changed.
         tolerances: of what is compared.
         epsilon: as for `onnx_bridge.reference.conditioning.nudged`.
+        session: of the model, where there is one.
+
+    Attributes:
+        unexamined: why choices and nodes could not be looked at, for the differences judged last; None if they were.
     """
 
     model: ir.Model
     tolerances: Tolerances
     epsilon: float = 0.0
+    session: Reference | None = None
+    unexamined: str | None = field(default=None, init=False)
     _moved: dict[int, Sequence[Values]] = field(default_factory=dict)
 
     def judge(self, found: Values, expected: Values, sample: Values, tested: Tested | None) -> Comparison:
@@ -87,10 +91,12 @@ class Judge:
             tested: the other side; None where nothing of it can be looked into.
         """
         compared = compare(found, expected, self.tolerances)
+        self.unexamined = None
         if compared.passed:
             return compared
         tolerances = self._with_floors(compared, sample)
         compared = compare(found, expected, tolerances)
+        self.unexamined = "nothing inside of it is known" if tested is None else None
         if compared.passed or tested is None or _are_of_another_kind(found, expected):
             return compared
         given = self._given_choices(found, sample, tested, tolerances)
@@ -182,11 +188,15 @@ class Judge:
             for value in node.outputs
             if value.name in tested.names and (value.uses() or value.is_graph_output())
         ]
+        if _bytes(nodes, names) > _MOST_BYTES:
+            self.unexamined = "all of its values together take too much memory"
+            return self.unexamined
         try:
             theirs = {**sample, **tested.values(sample, names)}
             made = self._cut(names, [name + COMPUTED for name in names], theirs)
         except (BridgeError, KeyError) as error:
-            return str(error)
+            self.unexamined = str(error)
+            return self.unexamined
         for node in nodes:
             for value in node.outputs:
                 name = str(value.name)
@@ -195,7 +205,7 @@ class Judge:
                 got, right = theirs[name], made[name + COMPUTED]
                 if chooses(node) and same_choice(node, got, right):
                     continue
-                if not _same(name, got, right):
+                if not compare({name: got}, {name: right}, Tolerances()).passed:
                     return f"{node.op_type} {node.name}"
         return None
 
@@ -214,14 +224,14 @@ class Judge:
         return self._cut([], names, sample)
 
     def _cut(self, given: Sequence[str], outputs: Sequence[str], values: Values) -> Values:
-        part = cut(self.model, given, outputs)
+        part = cut(self.model, {name: values[name] for name in given}, outputs)
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         names = [str(value.name) for value in part.graph.outputs]
         return dict(zip(names, Reference(part).run({name: values[name] for name in inputs}).values(), strict=True))
 
     @cached_property
     def _session(self) -> Reference:
-        return Reference(self.model)
+        return self.session or Reference(self.model)
 
     @cached_property
     def _outputs(self) -> list[str]:
@@ -234,14 +244,16 @@ def _are_of_another_kind(found: Values, expected: Values) -> bool:
     return found.keys() != expected.keys() or any(other.get(name, dtype) != dtype for name, dtype in one.items())
 
 
+def _bytes(nodes: Sequence[ir.Node], names: Sequence[str]) -> int:
+    """The bytes of values, as far as their shapes are known."""
+    wanted, total = set(names), 0
+    for node in nodes:
+        for value in node.outputs:
+            if value.name in wanted and value.dtype is not None and value.shape is not None:
+                sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+                total += int(np.prod(sizes, dtype=np.int64)) * value.dtype.bitwidth // 8
+    return total
+
+
 def _not_determined(compared: Comparison, why: str) -> Comparison:
     return Comparison(tuple(each if each.passed else replace(each, undetermined=why) for each in compared.outputs))
-
-
-def _same(name: str, found: Value, right: Value) -> bool:
-    """Whether a node gives the same, within the rounding of one operator."""
-    tolerances = Tolerances()
-    if isinstance(right, np.ndarray) and right.dtype == np.float32:
-        of_largest = max(_LOCAL_NOISE, _LOCAL_OF_LARGEST * largest(right))
-        tolerances = Tolerances(named={name: PartialTolerance(_LOCAL_SHARE, of_largest)})
-    return compare({name: found}, {name: right}, tolerances).passed

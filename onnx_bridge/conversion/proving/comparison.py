@@ -12,18 +12,21 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.intermediate_values import InsideBundle
 from onnx_bridge.conversion.proving.computed_precision import Precision
-from onnx_bridge.core.errors import InputError, OutOfMemory, WorkerTimeout
+from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.conditioning import undetermined
 from onnx_bridge.reference.evaluations import NoReference
+from onnx_bridge.reference.judges import Judges
 from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
-from passes.core.isolation.limits import Limits
+from passes.core.isolation.limits import Limits, limited
 from passes.core.isolation.memory import available_bytes
 
 SAMPLES = 1
@@ -130,13 +133,48 @@ class _Comparison:
                 compared = self._second_opinion(found, sample) or compared
             differing = [each for each in compared.outputs if not each.passed]
             if differing:
-                if undetermined(differing, sample, right, self.reference, self.precision.epsilon):
-                    listed = ", ".join(each.name for each in differing)
-                    what = "the reference's own change as much when its inputs change by one unit in the last place"
-                    raise Unprovable(f"the values of {listed} are not determined: {what}")
-                return max(differing, key=lambda each: each.severity)
+                compared = self._judged(bundle, found, right, sample)
+                wrong = [each for each in compared.outputs if each.differs]
+                if wrong:
+                    return max(wrong, key=lambda each: each.severity)
+                for each in compared.outputs:
+                    if each.undetermined is not None:
+                        raise Unprovable(f"the values of {each.name} are not determined: {each.undetermined}")
             errors += [each.max_abs for each in compared.outputs if each.max_abs is not None]
         return Agreement(max(errors, default=None))
+
+    def _judged(self, bundle: Bundle, found: Sample, right: Sample, sample: Sample) -> Comparison:
+        """The outputs with their differences judged as `check` judges them; raises Unprovable."""
+        tolerances, given = self.precision.tolerances, {**sample, **self._frozen}
+        compared = compare(found, right, tolerances)
+        why: str | None = "the bundle keeps no cleaned model"
+        if bundle.model_path is not None:
+            original = models.load(self.original.path)
+            if self.original.shapes:
+                original = resize(original, self.original.shapes)
+            judges = Judges(original, models.load(bundle.model_path), self.precision.epsilon)
+            inside = InsideBundle.of(bundle)
+            try:
+                with limited(self.limits):
+                    (outputs,) = self._run(bundle.model_path, [sample])
+                    passes = judges.of_cleaned(outputs, right, sample, given, tolerances)
+                    compared = judges.of_device(found, right, sample, (outputs, passes), inside, tolerances)
+                why = judges.unexamined
+            except (BridgeError, Unprovable) as error:
+                why = str(error)
+        differing = [each for each in compared.outputs if each.differs]
+        if differing and why is not None and undetermined(differing, given, right, self._moved, self.precision.epsilon):
+            listed = ", ".join(each.name for each in differing)
+            what = "the reference's own change as much when its inputs change by one unit in the last place"
+            raise Unprovable(f"the values of {listed} are not determined: {what}; inside nothing was compared: {why}")
+        return compared
+
+    def _moved(self, samples: Sequence[Sample]) -> list[dict[str, Value]]:
+        return self._run(self.original.path, samples, shapes=self.original.shapes)
+
+    @property
+    def _frozen(self) -> Mapping[str, Value]:
+        return frozen_values(self.original.model, self.original.freeze)
 
     def _second_opinion(self, outputs: Sample, sample: Sample) -> Comparison | None:
         """The comparison with ONNX's own evaluator, if they agree: ONNX Runtime may be wrong, or less accurate."""
@@ -170,8 +208,7 @@ class _Comparison:
 
     def reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
         """The outputs of the original; raises Unprovable."""
-        frozen = frozen_values(self.original.model, self.original.freeze)
-        given = [{**sample, **frozen} for sample in samples]
+        given = [{**sample, **self._frozen} for sample in samples]
         return self._run(self.original.path, given, shapes=self.original.shapes, by_onnx=by_onnx)
 
     def _run(

@@ -41,7 +41,7 @@ class InsideModel:
     def values(self, sample: Values, names: Sequence[str]) -> Values:
         """Some of its values, and its outputs; raises InputError."""
         outputs = [str(value.name) for value in self.model.graph.outputs]
-        part = cut(self.model, [], [*outputs, *names])
+        part = cut(self.model, {}, [*outputs, *names])
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         found = Reference(part).run({name: sample[name] for name in inputs})
         return dict(zip((str(value.name) for value in part.graph.outputs), found.values(), strict=True))
@@ -55,11 +55,13 @@ class Judges:
         original: the reference.
         cleaned: the cleaned model.
         epsilon: the unit in the last place of 1.0 of what is computed; 0 where it is that of the dtypes.
+        session: of the original, where there is one.
     """
 
     original: ir.Model
     cleaned: ir.Model
     epsilon: float = 0.0
+    session: Reference | None = None
     _judges: dict[str, Judge] = field(default_factory=dict)
 
     def of_cleaned(
@@ -113,10 +115,16 @@ class Judges:
         """How far each output of the reference moves by itself."""
         return self._judge("original", self.original, Tolerances()).moves(original_sample, expected)
 
+    @property
+    def unexamined(self) -> str | None:
+        """Why choices and nodes could not be looked at, for the differences judged last; None if they were."""
+        return next((each.unexamined for each in self._judges.values() if each.unexamined is not None), None)
+
     def _judge(self, name: str, model: ir.Model, tolerances: Tolerances) -> Judge:
         if name not in self._judges:
             graphs.name_nodes(graphs.Scope(model, model.graph))
-            self._judges[name] = Judge(model, tolerances, self.epsilon)
+            session = self.session if model is self.original else None
+            self._judges[name] = Judge(model, tolerances, self.epsilon, session)
         self._judges[name].tolerances = tolerances
         return self._judges[name]
 

@@ -1,0 +1,194 @@
+"""Differences of rounding, ties and chaos are told apart from faults, between two models on ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.reference.choices import COMPUTED, choices, cut
+from onnx_bridge.reference.compare import Comparison
+from onnx_bridge.reference.judgement import Judge
+from onnx_bridge.reference.judges import InsideModel
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import Tolerances
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
+ONE = np.float32(1.0)
+ULP = np.float32(2.0**-23)
+
+
+def model(text: str) -> ir.Model:
+    return ir.from_onnx_text(HEAD + text)
+
+
+def judged(reference: ir.Model, other: ir.Model, **sample: np.ndarray) -> Comparison:
+    """The judgement of one model against another."""
+    right, found = Reference(reference).run(sample), Reference(other).run(sample)
+    return Judge(reference, Tolerances()).judge(found, right, sample, InsideModel(other))
+
+
+TOP = """tied (float[4] x, float[4,2] table) => (float[2,2] y, float[2] v) {{
+    zero = Constant <value = float[4] {{{zeros}}}> ()
+    s = Add (x, zero)
+    k = Constant <value = int64[1] {{2}}> ()
+    v, i = TopK <{attributes}> (s, k)
+    rows = Gather <axis = 0> (table, i)
+    two = Constant <value = float[1] {{{scale}}}> ()
+    y = Mul (rows, two)
+}}"""
+TIED = {"x": np.array([0.5, 1, 1, 0.25], np.float32), "table": np.arange(8, dtype=np.float32).reshape(4, 2) * 10}
+
+
+def top(zeros: str = "0.0, 0.0, 0.0, 0.0", attributes: str = "axis = 0", scale: str = "2.0") -> ir.Model:
+    return model(TOP.format(zeros=zeros, attributes=attributes, scale=scale))
+
+
+OTHER = "0.0, 0.0, 0.0000002, 0.0"
+"""Other sums of the same numbers: as far off as rounding."""
+
+
+def test_a_topk_that_ties() -> None:
+    found = {each.name: each for each in judged(top(), top(OTHER), **TIED).outputs}
+    assert found["v"].passed
+    y = found["y"]
+    assert y.verdict == "not determined"
+    assert y.given_choices == 0.0
+    assert "TopK" in str(y.undetermined)
+    assert "2.4e-07" in str(y.undetermined)  # two units in the last place of 1.0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda: top(OTHER, scale="2.1"), id="behind the tie"),
+        pytest.param(lambda: top(OTHER, attributes="axis = 0, largest = 0"), id="the choice itself"),
+        pytest.param(lambda: top("0.0, 0.0, 0.01, 0.0"), id="before the tie, within no tolerance"),
+        pytest.param(lambda: top("0.9, 0.0, 0.0, 0.0", scale="2.0"), id="another choice, that does not tie"),
+    ],
+)
+def test_a_fault_differs(other: Callable[[], ir.Model]) -> None:
+    found = judged(top(), other(), **TIED)
+    assert any(each.differs for each in found.outputs)
+
+
+@pytest.mark.parametrize(
+    ("operator", "border"),
+    [("Round", 2.5), ("Floor", 3.0), ("Ceil", 3.0)],
+)
+def test_what_is_rounded_next_to_a_border(operator: str, border: float) -> None:
+    text = """r (float[4] x) => (float[4] y) {{
+        e = Constant <value = float[1] {{{e}}}> ()
+        s = Add (x, e)
+        r = {op} (s)
+        h = Constant <value = float[1] {{100.0}}> ()
+        y = Mul (r, h)
+    }}"""
+    one, other = (model(text.format(e=each, op=operator)) for each in ("-0.0000003", "0.0000003"))
+    x = np.array([border, 0.3, 5.2, border], np.float32)
+    (found,) = judged(one, other, x=x).outputs
+    assert found.verdict == "not determined"
+    assert operator in str(found.undetermined)
+    wrong = model(text.format(e="0.6", op=operator))
+    assert judged(one, wrong, x=x).differs
+
+
+def test_a_comparison_that_feeds_where() -> None:
+    text = """w (float[4] x, float[4] a) => (float[4] y) {{
+        e = Constant <value = float[1] {{{e}}}> ()
+        z = Constant <value = float[1] {{1.0}}> ()
+        s = Add (x, e)
+        c = Greater (s, z)
+        n = Neg (a)
+        y = Where (c, a, n)
+    }}"""
+    one, other = (model(text.format(e=each)) for each in ("-0.0000002", "0.0000002"))
+    sample = {"x": np.array([1, 2, 0, 1], np.float32), "a": np.array([3, 4, 5, 6], np.float32)}
+    (found,) = judged(one, other, **sample).outputs
+    assert found.verdict == "not determined"
+    assert "Greater" in str(found.undetermined)
+
+
+def test_a_step_of_a_quantizer_still_agrees_and_one_that_matters_does_not() -> None:
+    text = """q (float[8] x) => (float[8] y) {{
+        e = Constant <value = float[1] {{{e}}}> ()
+        s = Constant <value = float {{0.1}}> ()
+        z = Constant <value = int8 {{0}}> ()
+        t = Add (x, e)
+        q = QuantizeLinear (t, s, z)
+        d = DequantizeLinear (q, s, z)
+        {end}
+    }}"""
+    x = np.array([0.25, 4.0, -3.0, 1.0, 2.0, 3.0, 3.5, 5.0], np.float32)
+    one, other = (model(text.format(e=each, end="y = Neg (d)")) for each in ("-0.000001", "0.000001"))
+    (found,) = judged(one, other, x=x).outputs
+    assert found.passed
+    assert found.max_abs == pytest.approx(0.1)
+    ends = """w = Constant <value = int64[1] {8}> ()
+        h = Constant <value = float[1] {0.25}> ()
+        b = Sub (d, h)
+        m = Constant <value = float[1] {9.0}> ()
+        c = Mul (b, m)
+        i = Constant <value = int64[1] {0}> ()
+        f = Gather (c, i)
+        y = Expand (f, w)"""
+    one, other = (model(text.format(e=each, end=ends)) for each in ("-0.000001", "0.000001"))
+    (found,) = judged(one, other, x=x).outputs
+    assert found.verdict == "not determined"
+    assert "QuantizeLinear" in str(found.undetermined)
+
+
+def chaotic(steps: int, factor: str = "3.9", start: str = "0.0", last: str = "1.0") -> ir.Model:
+    lines = [f"k = Constant <value = float[1] {{{factor}}}> ()", "one = Constant <value = float[1] {1.0}> ()"]
+    lines += [f"e = Constant <value = float[1] {{{start}}}> ()", "v0 = Add (x, e)"]
+    for step in range(steps):
+        lines += [
+            f"a{step} = Mul (v{step}, k)",
+            f"b{step} = Sub (one, v{step})",
+            f"v{step + 1} = Mul (a{step}, b{step})",
+        ]
+    lines += [f"l = Constant <value = float[1] {{{last}}}> ()", f"y = Mul (v{steps}, l)"]
+    return model("c (float[4] x) => (float[4] y) {" + "\n".join(lines) + "}")
+
+
+def test_chaos_is_not_determined_and_a_fault_in_it_differs() -> None:
+    x = np.array([0.2, 0.4, 0.6, 0.7], np.float32)
+    (found,) = judged(chaotic(50), chaotic(50, start="0.0000001"), x=x).outputs
+    assert found.verdict == "not determined"
+    assert "moves by" in str(found.undetermined)
+    for wrong in (chaotic(50, factor="3.85"), chaotic(50, last="1.1")):
+        assert judged(chaotic(50), wrong, x=x).differs
+
+
+def test_the_floor_is_a_rounding_of_what_the_output_is_computed_from() -> None:
+    """1 − Sigmoid(15) is 3e-7: one unit in the last place of 1.0 is a third of it."""
+    text = """s (float[4] x) => (float[4] y) {{
+        e = Constant <value = float[1] {{{e}}}> ()
+        one = Constant <value = float[1] {{1.0}}> ()
+        p = Sigmoid (x)
+        r = Add (p, e)
+        y = Sub (one, r)
+    }}"""
+    x = np.full(4, 15.0, np.float32)
+    one, other, wrong = (model(text.format(e=each)) for each in ("0.0", "0.00000012", "0.000001"))
+    assert judged(one, other, x=x).passed
+    assert judged(one, wrong, x=x).differs
+
+
+def test_small_numbers_of_small_numbers_keep_their_floor() -> None:
+    text = "s (float[4] x) => (float[4] y) {{ e = Constant <value = float[1] {{{e}}}> () y = Add (x, e) }}"
+    x = np.full(4, 1e-6, np.float32)
+    one, wrong = (model(text.format(e=each)) for each in ("0.0", "0.00000012"))
+    assert judged(one, wrong, x=x).differs
+
+
+def test_cut_keeps_what_a_node_makes_beside_what_is_given_instead() -> None:
+    made = top()
+    values = {"x": TIED["x"], "table": TIED["table"], "s": np.array([4, 3, 2, 1], np.float32)}
+    part = cut(made, {"s": values["s"]}, ["y", "s" + COMPUTED])
+    found = Reference(part).run(values)
+    np.testing.assert_array_equal(found["s" + COMPUTED], TIED["x"])
+    np.testing.assert_array_equal(found["y"], TIED["table"][:2] * 2)
+    assert [node.op_type for node in choices(made, [str(v.name) for n in made.graph for v in n.outputs])] == ["TopK"]
