@@ -69,7 +69,8 @@ def bisect(
 ) -> None:
     """Find what makes a model wrong: its export, one application of a pass, nodes on MIGraphX, or the precision.
 
-    The first line of output names it in one sentence. Exit code 1 where something diverges, crashes or times out.
+    The first line of output names it in one sentence. Exit code 1 where something diverges, crashes or times
+    out, 4 where outputs differ that the reference does not determine (a tie, chaos).
     """
     with progress(as_json) as tell:
         found = bisection.bisect(
@@ -95,4 +96,4 @@ def bisect(
         )
     show(found, as_json)
     if not found.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(found.exit_code)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.cuts import PACKED
+from onnx_bridge.parity.cuts import PACKED, can_feed
+from onnx_bridge.reference.choices import cut
+from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.core.isolation.limits import Limits
 
@@ -69,6 +72,36 @@ class Device:
                 raise MigraphxError(f"it gives {count} outputs where there are {len(expected)}")
             program.compile(self.target)
             return run_program(program, inputs, expected)
+
+
+@dataclass(frozen=True)
+class InsideDevice:
+    """The values inside a model on MIGraphX.
+
+    Attributes:
+        model: its inputs have fixed shapes.
+        device: where it runs.
+    """
+
+    model: ir.Model
+    device: Device
+
+    @cached_property
+    def names(self) -> Collection[str]:
+        """The values that can be fetched."""
+        made = (value for node in self.model.graph for value in node.outputs if value.name)
+        return frozenset(str(value.name) for value in made if can_feed(value))
+
+    def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Sample:
+        """Some of its values, and its outputs.
+
+        Raises:
+            RuntimeFailure: MIGraphX does not take the model with them as outputs.
+        """
+        outputs = [str(value.name) for value in self.model.graph.outputs]
+        part = cut(self.model, {}, [*outputs, *names])
+        given = {str(value.name): sample[str(value.name)] for value in part.graph.inputs if not value.is_initializer()}
+        return self.device.run(part, given, Reference(part).run(given))
 
 
 def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.values import Value
-from onnx_bridge.parity.bisect.bisection import Bisection
+from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
 from onnx_bridge.parity.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
@@ -20,8 +20,6 @@ from onnx_bridge.reference.compare import Comparison, OutputComparison
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
-NOT_DETERMINED = 4
-"""The exit code where nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 20
 """The most differences that are listed."""
 

@@ -24,8 +24,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.compare import Comparison, compare
-from onnx_bridge.reference.tolerances import Tolerances, is_float
+from onnx_bridge.reference.compare import Comparison
+from onnx_bridge.reference.tolerances import is_float
 from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
 from passes.target.dependencies import fixed_values
@@ -220,17 +220,6 @@ class Examination:
                 distance = max((each for each in measured if each is not None), default=None)
                 ties.append(Tie(str(node.name), node.op_type, distance, count))
         return tuple(ties)
-
-
-def disagreement(names: Sequence[str], found: Values, right: Values, tolerances: Tolerances) -> str | None:
-    """The first value that differs, in a sentence; None if there is none."""
-    for name in names:
-        got, wanted = found[name], right[name]
-        if isinstance(wanted, np.ndarray) and is_float(wanted.dtype):
-            (compared,) = compare({name: got}, {name: wanted}, tolerances).outputs
-            if not compared.passed:
-                return f"{name}, which a choice depends on, differs: {compared.reason}"
-    return None
 
 
 def _is_used(value: ir.Value) -> bool:

@@ -31,11 +31,10 @@ from onnx_bridge.reference.choices import (
     choices,
     chooses,
     cut,
-    disagreement,
     rounds,
     same_choice,
 )
-from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.compare import Comparison, OutputComparison, compare, tolerances_of
 from onnx_bridge.reference.conditioning import SEEDS, explains, nudged
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.rounding import floors
@@ -137,9 +136,30 @@ class Judge:
         comparison = compare(found, outputs, tolerances)
         problem = next((f"{each.name}: {each.reason}" for each in comparison.outputs if not each.passed), None)
         operands = [name for name in looked.operands if name in ours]
-        problem = problem or disagreement(operands, theirs, ours, tolerances) or looked.wrong_choice(theirs, made)
+        problem = problem or looked.wrong_choice(theirs, made)
+        problem = problem or self._disagreement(operands, theirs, ours, looked.results, sample)
         ties = looked.ties(theirs, {**ours, **{name: theirs[name] for name in looked.results}}, sample)
         return GivenChoices(comparison, ties, problem or (None if ties else "no choice differs"))
+
+    def _disagreement(
+        self, names: Sequence[str], theirs: Values, ours: Values, given: Sequence[str], sample: Values
+    ) -> str | None:
+        """The first operand of a choice that differs by more than it can be computed; None if there is none."""
+        found, right = ({name: side[name] for name in names} for side in (theirs, ours))
+        compared = compare(found, right, tolerances_of(self.tolerances, right))
+        differing = [each for each in compared.outputs if not each.passed]
+        if not differing:
+            return None
+        wanted = [each.name for each in differing]
+        right = {name: ours[name] for name in wanted}
+        moved = [
+            compare(self._cut(given, wanted, {**theirs, **nudged(sample, seed, self.epsilon)}), right, Tolerances())
+            for seed in SEEDS
+        ]
+        for each in differing:
+            if not explains(each, [one for run in moved for one in run.outputs if one.name == each.name]):
+                return f"{each.name}, which a choice depends on, differs: {each.reason}"
+        return None
 
     def _tied(self, compared: Comparison, found: Values, expected: Values, given: GivenChoices) -> Comparison:
         """The comparison of outputs whose differences are those of ties."""

@@ -28,9 +28,15 @@ Values = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class InsideModel:
-    """The values inside a model on ONNX Runtime."""
+    """The values inside a model on ONNX Runtime.
+
+    Attributes:
+        model: the model.
+        sample: its inputs, where they are not those of the reference: frozen ones are no inputs.
+    """
 
     model: ir.Model
+    sample: Values | None = None
 
     @cached_property
     def names(self) -> Collection[str]:
@@ -43,7 +49,8 @@ class InsideModel:
         outputs = [str(value.name) for value in self.model.graph.outputs]
         part = cut(self.model, {}, [*outputs, *names])
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
-        found = Reference(part).run({name: sample[name] for name in inputs})
+        given = sample if self.sample is None else self.sample
+        found = Reference(part).run({name: given[name] for name in inputs})
         return dict(zip((str(value.name) for value in part.graph.outputs), found.values(), strict=True))
 
 
@@ -68,17 +75,8 @@ class Judges:
         self, found: Values, expected: Values, sample: Values, original_sample: Values, tolerances: Tolerances
     ) -> Comparison:
         """The cleaned model's outputs against the original's."""
-        inside = InsideModel(self.cleaned)
-
-        @dataclass(frozen=True)
-        class Given:  # frozen inputs are no inputs of the cleaned model
-            names: Collection[str]
-
-            def values(self, _sample: Values, names: Sequence[str]) -> Values:
-                return inside.values(sample, names)
-
         judge = self._judge("original", self.original, tolerances)
-        return judge.judge(found, expected, original_sample, Given(inside.names))
+        return judge.judge(found, expected, original_sample, InsideModel(self.cleaned, sample))
 
     def of_device(
         self,

@@ -135,14 +135,16 @@ def run(model: ModelSource, request: BisectRequest, progress: Progress | None = 
     elif not isinstance(model, ir.Model) and is_bundle(model):
         model, request = source_request(Bundle(model), request)
     localizer = FaultLocalizer(model, request, reference=request.reference, progress=progress)
+    found = _first_fault(localizer, request)
     return Bisection(
         model=name or localizer.name,
-        fault=_first_fault(localizer, request),
+        fault=found,
         runs=localizer.runs,
         samples=len(localizer.samples),
         seed=request.generated_seed,
         versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": localizer.runtime.version},
         notes=(*notes, *localizer.notes),
+        undetermined=next(iter(localizer.undetermined), None) if found is None else None,
     )
 
 

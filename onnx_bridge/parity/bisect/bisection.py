@@ -21,6 +21,8 @@ from onnx_bridge.parity.submodels import RunCounts
 from onnx_bridge.parity.symptom import SymptomKind
 from passes.core.graphs import ORIGIN, PASS
 
+NOT_DETERMINED = 4
+"""The exit code where nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 4
 """How many nodes a sentence names."""
 
@@ -160,6 +162,7 @@ class Bisection:
         seed: of generated samples; None where samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.judgement`); None where none do.
     """
 
     model: str
@@ -169,10 +172,17 @@ class Bisection:
     seed: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    undetermined: str | None = None
 
     @property
     def passed(self) -> bool:
-        return self.fault is None
+        """Whether nothing is at fault, and every output is determined."""
+        return self.fault is None and self.undetermined is None
+
+    @property
+    def exit_code(self) -> int:
+        """That of the command line: 0 where it passed, 1 with a fault, 4 where outputs are not determined."""
+        return 1 if self.fault is not None else 0 if self.passed else NOT_DETERMINED
 
     @property
     def summary(self) -> str:
@@ -181,12 +191,15 @@ class Bisection:
             return f"{self.model}: {self.fault.sentence}"
         examined = ", ".join(each.value for each in self.runs)
         count = f"{self.samples} sample{'s' if self.samples != 1 else ''}"
+        if self.undetermined is not None:
+            return f"{self.model}: nothing is at fault, outputs that differ are not determined: {self.undetermined}"
         return f"{self.model}: nothing diverges in {count} ({examined})"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "model": self.model,
             "passed": self.passed,
+            "undetermined": self.undetermined,
             "summary": self.summary,
             "fault": None if self.fault is None else self.fault.to_json(),
             "runs": {each.value: dataclasses.asdict(runs) for each, runs in self.runs.items()},
@@ -198,7 +211,8 @@ class Bisection:
 
     def render(self) -> RenderableType:
         """The sentence, the nodes, and how many runs it took."""
-        lines = [Text(self.summary, style="bold green" if self.passed else "bold red")]
+        colour = "green" if self.passed else "yellow" if self.fault is None else "red"
+        lines = [Text(self.summary, style=f"bold {colour}")]
         lines += [Text(f"  {line}") for line in self._details()]
         lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
         took = [f"{each.value}: {_runs(runs)}" for each, runs in self.runs.items()]

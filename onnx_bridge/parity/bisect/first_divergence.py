@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.cuts import operands
+from onnx_bridge.parity.cuts import operands, submodel
 from onnx_bridge.parity.submodels import SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
-from passes.target.partition import boundary, extract
+from passes.target.partition import boundary
 
 _MAX_DIFFERING = 6
 """How many values that differ are examined."""
@@ -76,8 +76,8 @@ def _local(
     inputs = [str(value.name) for value in boundary(model.model.graph, nodes)[0]]
     model.runs.reference += 1
     try:
-        session = Reference(extract(model.model, inputs, [name]))
         given, right = reference.values(inputs), reference.values([name])
+        session = Reference(submodel(model.model, inputs, [name], given[0], ()))
         for number, (sample, expected) in enumerate(zip(given, right, strict=True)):
             compared = compare(session.run(sample), expected, tolerances)
             if not compared.passed:

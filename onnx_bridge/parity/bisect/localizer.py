@@ -28,6 +28,8 @@ from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
 from onnx_bridge.parity.symptom_detector import SymptomDetector
 from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.judgement import Judge
+from onnx_bridge.reference.judges import InsideModel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
@@ -49,6 +51,7 @@ class FaultLocalizer:
         applications: the cleaning.
         runs: the counts of runs by component.
         notes: sentences for the user.
+        undetermined: why outputs that differed are no fault (`onnx_bridge.reference.judgement`).
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class FaultLocalizer:
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}
         self.notes: list[str] = []
+        self.undetermined: list[str] = []
         self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
         self.model = _loaded(model)
         self._verdicts = ProbedRuntime(
@@ -90,6 +94,7 @@ class FaultLocalizer:
         self.samples = self._samples(request)
         self.tell("the reference on ONNX Runtime")
         session = Reference(self._reference)
+        self._judge = Judge(self._reference, self.tolerances, session=session)
         self.truth = [session.run(_inputs_of(self._reference, sample)) for sample in self.samples]
 
     def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
@@ -210,6 +215,7 @@ class FaultLocalizer:
         if nodes is not None:
             whole = extractor.extract(extractor.order)
         symptom = detector.detect(whole)
+        self.undetermined += detector.undetermined
         if symptom is None:
             return failure, None
         localizer = NodeLocalizer(extractor, detector, symptom, whole)
@@ -235,7 +241,8 @@ class FaultLocalizer:
         runs.reference += 1
         try:
             session = Reference(model)
-            return self._difference([session.run(_inputs_of(model, sample)) for sample in self.samples], self.truth)
+            outputs = [session.run(_inputs_of(model, sample)) for sample in self.samples]
+            return self._difference(outputs, self.truth, model)
         except InputError as error:
             return Symptom(SymptomKind.REJECTED, None, error.what)
 
@@ -249,13 +256,21 @@ class FaultLocalizer:
         return first_divergence(first, second, self.tolerances)
 
     def _difference(
-        self, actual: Sequence[Mapping[str, Value]], expected: Sequence[Mapping[str, Value]]
+        self,
+        actual: Sequence[Mapping[str, Value]],
+        expected: Sequence[Mapping[str, Value]],
+        model: ir.Model | None = None,
     ) -> Symptom | None:
-        """The symptom of the sample that differs most."""
+        """The symptom of the sample that differs most; of a model's outputs, those that differ are judged."""
         found: Symptom | None = None
         for number, (got, right) in enumerate(zip(actual, expected, strict=True)):
             compared = compare(got, right, self.tolerances)
-            if not compared.passed:
+            if not compared.passed and model is not None:
+                sample = _inputs_of(self._reference, self.samples[number])
+                inside = InsideModel(model, _inputs_of(model, self.samples[number]))
+                compared = self._judge.judge(got, right, sample, inside)
+                self.undetermined += [each.undetermined for each in compared.outputs if each.undetermined is not None]
+            if compared.differs:
                 found = worse(found, Symptom.of_comparison(compared, number))
         return found
 
