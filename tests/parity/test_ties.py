@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
+import onnx_bridge
 from fixtures.ties import models as ties
 from fixtures.ties import run
 from onnx_bridge.cli.main import app
@@ -74,3 +76,27 @@ def test_a_wrong_choice_is_no_tie() -> None:
     node.attributes["largest"] = ir.AttrInt64("largest", 0)
     found = run.check(subject, replace(run.fault(subject, 0), model=broken))
     assert found.verdict == "differs"
+
+
+def test_bisect_and_layers_name_the_tie_and_blame_nothing() -> None:
+    subject = CHOSEN["detector-0"]
+    found = onnx_bridge.bisect(subject.model, inputs=[subject.sample], target="ref")
+    assert (found.fault, found.passed, found.exit_code) == (None, False, 4)
+    assert "TopK" in str(found.undetermined)
+    report = onnx_bridge.check(subject.model, inputs=[subject.sample], target="ref", layers=True)
+    assert report.layers is not None
+    assert report.layers.undetermined is not None
+    assert "It is no fault: TopK" in report.layers.sentence
+    assert not any("no layer does" in note for note in report.notes)
+
+
+def test_bisect_finds_a_fault_behind_a_tie() -> None:
+    subject = CHOSEN["classifier-0"]
+    broken = run.fault(subject, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        right, wrong = Path(folder) / "right.onnx", Path(folder) / "wrong.onnx"
+        models.save(subject.model, right)
+        models.save(broken.model, wrong)
+        found = onnx_bridge.bisect(wrong, reference=right, inputs=[subject.sample], target="ref")
+    assert found.fault is not None
+    assert [each.name for each in found.fault.nodes] == [broken.title.split()[-1]]

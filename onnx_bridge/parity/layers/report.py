@@ -81,6 +81,7 @@ class LayerReport:
         notes: sentences for the user.
         together: the other nodes that make the first difference together with its own, where no single node does.
         sample: the number of the sample that was run.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.judgement`); None where they are one.
     """
 
     rows: tuple[Layer, ...]
@@ -88,6 +89,7 @@ class LayerReport:
     notes: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
     sample: int = 0
+    undetermined: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -119,6 +121,8 @@ class LayerReport:
             return f"{first.title} is the first that differs, by its own error: {_error(first.local)}"
         assert first.accumulated is not None
         said = f"{first.title} is the first that differs: {_error(first.accumulated)}"
+        if self.undetermined is not None:
+            return f"{said}. It is no fault: {self.undetermined}"
         if self.together:
             others = ", ".join(self.together)
             return f"{said}. Fed with the reference's values it agrees alone, and differs together with {others}"
@@ -142,6 +146,7 @@ class LayerReport:
             "first": self.first.tensor if self.first else None,
             "culprit": self.culprit.tensor if self.culprit else None,
             "together": list(self.together),
+            "undetermined": self.undetermined,
             "sample": self.sample,
             "segments": self.segments,
             "notes": list(self.notes),
