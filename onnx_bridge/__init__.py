@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from onnx_bridge.model.int8_forecast import forecast as forecast
     from onnx_bridge.parity.bisect.bisect import bisect as bisect
     from onnx_bridge.parity.check import check as check
+    from onnx_bridge.parity.check_data import check_data as check_data
     from onnx_bridge.parity.reduce.reduce import reduce as reduce
     from onnx_bridge.quantization.quantize import quantize as quantize
     from onnx_bridge.torch.export.export import export as export
@@ -48,6 +49,7 @@ _MODULES = {
     "bench": "onnx_bridge.benchmark.bench",
     "bisect": "onnx_bridge.parity.bisect.bisect",
     "check": "onnx_bridge.parity.check",
+    "check_data": "onnx_bridge.parity.check_data",
     "clean": "onnx_bridge.conversion.clean",
     "convert": "onnx_bridge.conversion.convert",
     "convert_all": "onnx_bridge.batch.convert_all",

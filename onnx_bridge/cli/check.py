@@ -26,12 +26,17 @@ from onnx_bridge.cli.options import (
     Target,
     Timeout,
     dims,
+    names,
+    numbers,
     shapes,
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.parity import check as checking
+from onnx_bridge.parity.check_data import check_data
 from onnx_bridge.reference.tolerances import parse_tolerance
+from onnx_bridge.report.accuracy import accuracy_page, write_accuracy_junit
 from onnx_bridge.report.check import write_report
 from onnx_bridge.report.junit import write_junit
 
@@ -47,6 +52,17 @@ def check(
     inputs: Inputs = None,
     reference: Annotated[
         Path | None, typer.Option("--reference", metavar="MODEL", help="The original of a bundle, if it has moved.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR|FILE|SCRIPT.py", help="A dataset to measure metrics on, instead."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="A,B", help="Of --data: top1, top5, cosine, sqnr, iou.")
+    ] = None,
+    least: Annotated[
+        list[str] | None,
+        typer.Option("--min", metavar="METRIC=VALUE", help="What a metric must reach, else exit code 1; repeatable."),
     ] = None,
     seed: Seed = 0,
     samples: Samples = None,
@@ -92,8 +108,39 @@ def check(
 
     The cleaned model on ONNX Runtime and the bundle are compared with it. Exit code 1 where either differs, 3 where
     MIGraphX fails, 4 where the reference does not determine an output that differs (a tie, chaos); files are written in
-    any case.
+    any case. With --data, metrics over a dataset are measured instead; exit code 1 where one is below its --min.
     """
+    if data is None and (metric is not None or least):
+        raise InputError("metrics are measured on a dataset", where="--metric", hint="name one with --data")
+    if data is not None:
+        if inputs is not None or layers or save_results is not None:
+            raise InputError("it goes without --inputs, --layers and --save-results", where="--data")
+        with progress(as_json) as tell:
+            measured = check_data(
+                model,
+                data,
+                metrics=names(metric or ""),
+                least=numbers(least),
+                reference=reference,
+                samples=samples,
+                as_target="gpu" if as_ else None,
+                target=target,
+                pipeline=pipeline,
+                dims=dims(dim),
+                shapes=shapes(shape),
+                freeze=values(freeze),
+                host=host,
+                cache=cache,
+                timeout=timeout,
+                memory=memory,
+                progress=tell,
+            )
+        if html is not None:
+            accuracy_page(measured).write(html)
+        if junit is not None:
+            write_accuracy_junit(junit, measured)
+        show(measured, as_json)
+        raise typer.Exit(measured.exit_code)
     if save_results is not None:
         from onnx_bridge.parity import polygraphy  # raises before a long check if Polygraphy is missing
 

@@ -123,6 +123,20 @@ def dims(texts: list[str] | None) -> dict[str, int]:
     return found
 
 
+def numbers(texts: list[str] | None) -> dict[str, float]:
+    """Numbers by metric, of ``METRIC=VALUE``; raises InputError."""
+    found = {}
+    for text in texts or ():
+        name, _, value = text.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            name = ""
+        if not name:
+            raise InputError(f"{text!r} is not METRIC=VALUE", where="--min", hint="for example --min top1=0.99")
+    return found
+
+
 def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
     found = {}

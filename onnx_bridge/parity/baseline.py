@@ -88,7 +88,7 @@ class Baseline:
         Raises:
             InputError: the original is gone or was changed, or the samples do not fit.
         """
-        original, notes = _original(bundle, request.reference)
+        original, notes = original_of(bundle, request.reference)
         tell("reference")
         reference = Reference(original)
         model = models.load(original)
@@ -226,7 +226,7 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     return device, device if lowered_by_pass else cleaning
 
 
-def _original(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
+def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
     """The file of the reference model, and notes for the user."""
     if reference is not None:
         return Path(reference), []

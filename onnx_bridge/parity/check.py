@@ -176,7 +176,7 @@ def _check_model(
         if isinstance(model, ir.Model):
             original = Path(folder) / "original.onnx"
             models.save(model, original)
-            request = replace(request, reference=original)
+            request = replace(request, reference=request.reference or original)
         return _check_bundle(bundle, request, progress or silent)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as xml
 
 from onnx_bridge.core.atomic_write import write_text
@@ -26,31 +26,44 @@ def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    suites = xml.Element("testsuites", name="onnx-bridge check")
+    suites = []
     for leg in report.legs or (Leg("check"),):
-        suite = xml.SubElement(suites, "testsuite", name=_text(f"{report.model}: {leg.name}"))
+        suite = xml.Element("testsuite", name=xml_text(f"{report.model}: {leg.name}"))
         properties = xml.SubElement(suite, "properties")
         about = {**report.versions, **({} if report.seed is None else {"seed": str(report.seed)})}
         for name, value in about.items():
-            xml.SubElement(properties, "property", name=_text(name), value=_text(value))
+            xml.SubElement(properties, "property", name=xml_text(name), value=xml_text(value))
         for case in _cases(report, leg):
             suite.append(case)
+        suites.append(suite)
+    write_suites(path, suites)
+
+
+def write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -> None:
+    """Write test suites, with the numbers of their cases.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    root = xml.Element("testsuites", name="onnx-bridge check")
+    root.extend(suites)
+    for suite in suites:
         _count(suite, [suite])
-    _count(suites, list(suites))
-    xml.indent(suites)
-    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, encoding="unicode") + "\n")
+    _count(root, list(suites))
+    xml.indent(root)
+    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n")
 
 
 def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
-    place = _text(f"{report.model}.{leg.name}")
+    place = xml_text(f"{report.model}.{leg.name}")
     for sample, comparison in enumerate(leg.comparisons):
         for output in comparison.outputs:
-            case = xml.Element("testcase", classname=place, name=_text(f"{output.name} [sample {sample}]"))
+            case = xml.Element("testcase", classname=place, name=xml_text(f"{output.name} [sample {sample}]"))
             if output.undetermined is not None:
-                xml.SubElement(case, "skipped", message=_text(f"not determined: {output.undetermined}"))
+                xml.SubElement(case, "skipped", message=xml_text(f"not determined: {output.undetermined}"))
             elif output.reason is not None:
-                failure = xml.SubElement(case, "failure", message=_text(output.reason), type="difference")
-                failure.text = _text("\n".join(_figures(output)))
+                failure = xml.SubElement(case, "failure", message=xml_text(output.reason), type="difference")
+                failure.text = xml_text("\n".join(_figures(output)))
             yield case
     compared = any(comparison.outputs for comparison in leg.comparisons)
     problem = leg.error or (None if compared else "nothing was compared")
@@ -59,7 +72,9 @@ def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
         case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
         kind = failed.kind.value if failed else "error"
         lines = [problem] if failed is None else [problem, report.blame, failed.printed]
-        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, lines)))
+        xml.SubElement(case, "error", message=xml_text(problem), type=kind).text = xml_text(
+            "\n".join(filter(None, lines))
+        )
         yield case
 
 
@@ -69,10 +84,11 @@ def _figures(output: OutputComparison) -> Iterator[str]:
             yield f"{name}: {value}"
 
 
-def _count(element: xml.Element, suites: list[xml.Element]) -> None:
+def _count(element: xml.Element, suites: Sequence[xml.Element]) -> None:
     for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(name, str(sum(1 for suite in suites for _ in suite.iter(tag))))
 
 
-def _text(text: object) -> str:
+def xml_text(text: object) -> str:
+    """Text without the characters that XML cannot hold."""
     return _FORBIDDEN.sub("�", str(text))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -151,21 +151,26 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
         what = f"an .npy is one array, and the model takes {len(specs)} inputs"
         raise InputError(what, where=str(path), hint="put them into an .npz, by name")
     (spec,) = specs
-    try:
-        with open_regular(path) as file:
-            array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
-    if not isinstance(array, np.ndarray):
-        raise InputError("it is not an .npy", where=str(path))
-    shape = spec.shape or ()
-    if array.ndim == len(shape) + 1:
-        pieces = list(array)
-    elif array.ndim == len(shape) and shape and isinstance(batch := shape[0], int) and array.shape[0] > batch > 0:
-        pieces = [array[start : start + batch] for start in range(0, array.shape[0] - batch + 1, batch)]
-    else:
-        pieces = [array]
-    return files.load([{spec.name: piece} for piece in pieces], specs)
+    return files.load([{spec.name: piece} for piece in files.read_npy(path, spec)], specs)
+
+
+def image_batches(folder: Path, specs: Sequence[TensorSpec]) -> Iterator[Sample] | None:
+    """The images of a folder, read one batch at a time; None if there are none.
+
+    Args:
+        folder: with the rules of their preprocessing (`ImageRules`), if there are any.
+        specs: of the model, with a fixed batch.
+
+    Raises:
+        InputError: the model does not take images, or one cannot be read.
+    """
+    images = _images(folder)
+    if not images:
+        return None
+    rules = ImageRules.read(folder / RULES) if (folder / RULES).exists() else ImageRules()
+    batch = next((spec.shape[0] for spec in specs if spec.shape and isinstance(spec.shape[0], int)), 1)
+    starts = range(0, len(images), max(1, batch))
+    return (_from_images(images[start : start + batch], rules, specs)[0] for start in starts)
 
 
 def _images(folder: Path) -> list[Path]:

@@ -45,7 +45,7 @@ SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]
 _MAX_SAMPLES = 10_000
 """A loader that yields more samples is taken to be endless."""
 _FORMATS = "an .npz, a folder of input_*.pb, Polygraphy's .json, or a loader script: file.py or file.py:function"
-_Unvalidated = Iterable[tuple[str, Mapping[str, Any]]]
+Unvalidated = Iterable[tuple[str, Mapping[str, Any]]]
 """Samples, each with its origin for messages."""
 
 
@@ -63,7 +63,7 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
     if isinstance(source, (str, os.PathLike)):
         return read(Path(source), model, count=count)
     if callable(source):
-        return _validate_all(_from_function(source, "the function"), "the function", model, count)
+        return _validate_all(from_function(source, "the function"), "the function", model, count)
     found = [source] if isinstance(source, Mapping) else source
     return _validate_all(
         ((f"sample {index}", each) for index, each in enumerate(found)), "what was given", model, count
@@ -82,6 +82,19 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
         InputError: the format is unknown, the file is damaged, or the samples are too few or do not fit the model.
     """
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
+    return _validate_all(unvalidated(path, wanted), str(path), wanted, count)
+
+
+def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
+    """Samples as they are in a file, folder or script, each with its origin.
+
+    Args:
+        path: as for `read`.
+        wanted: the inputs of the model.
+
+    Raises:
+        InputError: the format is unknown, or the file is damaged.
+    """
     script, colon, function = str(path).rpartition(":")
     if colon and script.endswith(".py") and not path.exists():
         path = Path(script)
@@ -89,18 +102,17 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
         function = "load_data"
     if not path.exists():
         raise InputError("there is no such file or folder", where=str(path), hint=f"inputs come as {_FORMATS}")
-    found: _Unvalidated
     if path.is_dir():
-        found = _from_folder(path, wanted)
-    elif path.suffix == ".npz":
-        found = ((str(path), sample) for sample in _from_npz(path, wanted))
-    elif path.suffix == ".json":
-        found = _from_json(path, wanted)
-    elif path.suffix == ".py":
-        found = _from_script(path, function)
-    else:
-        raise InputError("this is not a known format of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
-    return _validate_all(found, str(path), wanted, count)
+        return _from_folder(path, wanted)
+    if path.suffix == ".npz":
+        return [(str(path), sample) for sample in _from_npz(path, wanted)]
+    if path.suffix == ".npy" and len(wanted) == 1:
+        return [(str(path), {wanted[0].name: each}) for each in read_npy(path, wanted[0])]
+    if path.suffix == ".json":
+        return _from_json(path, wanted)
+    if path.suffix == ".py":
+        return _from_script(path, function)
+    raise InputError("this is not a known format of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
 
 
 def find_non_finite(samples: Sequence[Sample]) -> list[str]:
@@ -116,12 +128,12 @@ def find_non_finite(samples: Sequence[Sample]) -> list[str]:
 
 
 def _validate_all(
-    found: _Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
+    found: Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
 ) -> list[Sample]:
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
     # an endless loader is fine if a count is given
     samples = [
-        _validated(each, wanted, origin) for origin, each in islice(found, _MAX_SAMPLES + 1 if count is None else count)
+        validated(each, wanted, origin) for origin, each in islice(found, _MAX_SAMPLES + 1 if count is None else count)
     ]
     if count is None and len(samples) > _MAX_SAMPLES:
         what = f"there are more than {_MAX_SAMPLES} samples, and the loader may be endless"
@@ -133,7 +145,8 @@ def _validate_all(
     return samples
 
 
-def _validated(sample: Any, wanted: Sequence[TensorSpec], origin: str) -> Sample:
+def validated(sample: Any, wanted: Sequence[TensorSpec], origin: str) -> Sample:
+    """A sample that fits the inputs of a model; InputError names its origin."""
     if not isinstance(sample, Mapping):
         what = f"a sample is a dict of arrays by input name, and this is a {type(sample).__name__}"
         raise InputError(what, where=origin)
@@ -169,13 +182,35 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
         raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
     if others:
         return [_from_arrays(arrays, others)]
-    if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in arrays.items()):
+    others_than_labels = {name: array for name, array in arrays.items() if name != "label" or name in ranks}
+    if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in others_than_labels.items()):
         return [dict(arrays)]
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise InputError(f"the numbers of samples differ: {listed}", where=str(path), hint="stack as many of each")
     return [{name: array[sample] for name, array in arrays.items()} for sample in range(next(iter(counts.values())))]
+
+
+def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
+    """The arrays of an ``.npy`` for one input: one, several along the first axis, or one longer batch in pieces.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+    if not isinstance(array, np.ndarray):
+        raise InputError("it is not an .npy", where=str(path))
+    shape = spec.shape or ()
+    if array.ndim == len(shape) + 1:
+        return list(array)
+    if array.ndim == len(shape) and shape and isinstance(batch := shape[0], int) and array.shape[0] > batch > 0:
+        return [array[start : start + batch] for start in range(0, array.shape[0] - batch + 1, batch)]
+    return [array]
 
 
 _ELEMENT = re.compile(r"\[\d+\]$")
@@ -210,7 +245,7 @@ def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
 # --- folders
 
 
-def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> _Unvalidated:
+def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     if not any(folder.glob("input_*.pb")) and (files := sorted(folder.glob("*.json"))):
         return (each for file in files for each in _from_json(file, wanted))
     folders = sorted(folder.glob("test_data_set_*"), key=_number) or [folder]
@@ -268,7 +303,7 @@ _LEGACY = "__polygraphy_encoded_"
 _RESULTS = frozenset(("RunResults", "IterationResult"))
 
 
-def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> _Unvalidated:
+def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     try:
         found = json.loads(read_regular(path, LARGE), object_hook=_decoded)
     except InputError as error:
@@ -316,7 +351,7 @@ def _decoded(values: dict[str, Any]) -> Any:
 # --- scripts
 
 
-def _from_script(path: Path, name: str) -> _Unvalidated:
+def _from_script(path: Path, name: str) -> Unvalidated:
     with _importable(path.parent):
         try:
             names = runpy.run_path(str(path), run_name="__onnx_bridge_loader__")
@@ -329,10 +364,11 @@ def _from_script(path: Path, name: str) -> _Unvalidated:
             defined = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
             hint = nearest(name, defined) or f"name one with {path.name}:FUNCTION: {_listed(defined) or 'it has none'}"
             raise InputError(f"it has no function {name!r}", where=str(path), hint=hint)
-        yield from _from_function(function, str(path))
+        yield from from_function(function, str(path))
 
 
-def _from_function(function: Callable[[], Samples], source: str) -> _Unvalidated:
+def from_function(function: Callable[[], Any], source: str) -> Unvalidated:
+    """What a function of the user returns or yields, with its origin; what it raises is an InputError."""
     try:
         found = function()
         samples = [found] if isinstance(found, Mapping) else found

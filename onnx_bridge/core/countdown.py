@@ -1,0 +1,65 @@
+"""Progress through a number of equal steps, with the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onnx_bridge.core.progress import Progress
+
+_QUIET = 2.0
+"""Seconds before anything is told of the time."""
+
+
+@dataclass
+class Countdown:
+    """Tells how many steps are done and, once two seconds have passed, how long the others will take.
+
+    Attributes:
+        tell: is called with a line before each step.
+        what: is done in each, in words.
+        total: the number of steps; None if it is unknown.
+        estimate: seconds for all of them, as estimated before; None if there is none.
+        clock: in seconds.
+    """
+
+    tell: Progress
+    what: str
+    total: int | None
+    estimate: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    _started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+        self.tell(self._line())
+
+    def step(self) -> None:
+        """One more is done."""
+        self.done += 1
+        if self.done != self.total:
+            self.tell(self._line())
+
+    def _line(self) -> str:
+        of = "" if self.total is None else f" of {self.total}"
+        counted = self.what if self.total == 1 else f"{self.what}: sample {self.done + 1}{of}"
+        left = self._left()
+        return counted if left is None else f"{counted}, about {duration(left)} left"
+
+    def _left(self) -> float | None:
+        """The seconds that are left; None if that is unknown or not worth telling."""
+        passed = self.clock() - self._started
+        if not self.done:
+            return self.estimate if self.estimate is not None and self.estimate > _QUIET else None
+        if self.total is None or passed < _QUIET:
+            return None
+        return passed / self.done * (self.total - self.done)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, to two digits."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.2g} min" if seconds < 6000 else f"{seconds / 3600:.2g} h"

@@ -1,0 +1,133 @@
+"""A dataset: samples that are read one at a time, with labels where it has some.
+
+The formats are those of `onnx_bridge.samples.files`, and
+
+- a folder of ``.npz`` or, for a model with one input, ``.npy``: each file is a sample, or several;
+- a folder of images, as for calibration (`onnx_bridge.samples.calibration`), in batches of the model's size.
+
+Arrays that are a multiple of the model's batch are read in batches. Labels are a member ``label`` of an ``.npz``; a
+script yields ``(sample, label)``. They are integers: one for each row of the batch, or for each pixel of a mask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples import files
+from onnx_bridge.samples.calibration import image_batches
+from onnx_bridge.samples.inputs import Sample, TensorSpec
+
+LABEL = "label"
+"""The name of a sample's labels, unless an input has it."""
+DataSource = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
+"""Where to read samples from; or samples, or a function that returns them, each alone or with its label."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples of a model.
+
+    Attributes:
+        source: where they come from.
+        specs: the inputs of the model.
+        limit: the most that are read; None is all.
+    """
+
+    source: DataSource
+    specs: Sequence[TensorSpec]
+    limit: int | None = None
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, where that is known without reading them; as many as there are files in a folder."""
+        found = None
+        if isinstance(self.source, (str, os.PathLike)):
+            path = Path(self.source)
+            found = sum(1 for each in path.iterdir() if not each.name.startswith(".")) if path.is_dir() else None
+        elif isinstance(self.source, Sequence):
+            found = len(self.source)
+        return self.limit if found is None else min(found, self.limit or found)
+
+    def __iter__(self) -> Iterator[tuple[Sample, Array | None]]:
+        """Each sample with its labels.
+
+        Raises:
+            InputError: they cannot be read, or do not fit the model; or there is none.
+        """
+        empty = True
+        for origin, sample, label in islice(self._batches(), self.limit):
+            empty = False
+            yield files.validated(sample, self.specs, origin), label
+        if empty:
+            raise InputError("there are no samples", where=self._where)
+
+    def _batches(self) -> Iterator[tuple[str, Any, Array | None]]:
+        """Samples of the model's batch, with their origin and labels."""
+        for origin, each in self._unvalidated():
+            sample, given = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
+            if isinstance(sample, Mapping) and LABEL in sample and all(spec.name != LABEL for spec in self.specs):
+                sample, given = {name: sample[name] for name in sample if name != LABEL}, sample[LABEL]
+            label = _labels(given, origin)
+            rows, batch = self._rows(sample), self._batch
+            if rows is None or batch is None or rows <= batch:
+                yield origin, sample, label
+                continue
+            if rows % batch:
+                what = f"it has {rows} rows, which is no multiple of the model's batch of {batch}"
+                raise InputError(what, where=origin, hint=f"give {rows - rows % batch} of them")
+            apart = label is not None and label.ndim > 0 and len(label) == rows
+            for start in range(0, rows, batch):
+                piece = slice(start, start + batch)
+                part = {name: array[piece] for name, array in sample.items()}
+                yield f"{origin}, row {start}", part, label[piece] if apart and label is not None else label
+
+    @property
+    def _batch(self) -> int | None:
+        """The first size of all inputs; None if they have none in common."""
+        first = {spec.shape[0] if spec.shape else None for spec in self.specs}
+        size = first.pop() if len(first) == 1 else None
+        return size if isinstance(size, int) and size else None
+
+    def _rows(self, sample: Any) -> int | None:
+        """The first size of all arrays of a sample whose ranks are those of the inputs; None if it is not the same."""
+        ranks = {spec.name: len(spec.shape or ()) for spec in self.specs}
+        if not isinstance(sample, Mapping) or sample.keys() != ranks.keys():
+            return None
+        arrays = {name: each for name, each in sample.items() if isinstance(each, np.ndarray)}
+        found = {len(each) for name, each in arrays.items() if each.ndim == ranks[name] > 0}
+        return found.pop() if len(found) == 1 and len(arrays) == len(ranks) else None
+
+    @property
+    def _where(self) -> str:
+        return str(self.source) if isinstance(self.source, (str, os.PathLike)) else "the dataset"
+
+    def _unvalidated(self) -> Iterable[tuple[str, Any]]:
+        if not isinstance(self.source, (str, os.PathLike)):
+            return files.from_function(self.source if callable(self.source) else lambda: self.source, self._where)
+        path = Path(self.source)
+        if path.is_dir():
+            arrays = sorted(each for each in path.iterdir() if each.suffix in (".npz", ".npy"))
+            if arrays:
+                return chain.from_iterable(files.unvalidated(each, self.specs) for each in arrays)
+            if (images := image_batches(path, self.specs)) is not None:
+                return ((str(path), each) for each in images)
+        return files.unvalidated(path, self.specs)
+
+
+def _labels(label: Any, origin: str) -> Array | None:
+    if label is None:
+        return None
+    array = np.asarray(label)
+    if array.dtype.kind not in "iu":
+        what = f"the labels are {array.dtype.name}, and they are numbers of classes"
+        raise InputError(what, where=origin, hint="give integers, one a row")
+    return array

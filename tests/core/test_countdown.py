@@ -1,0 +1,37 @@
+"""Progress with the time that is left."""
+
+from __future__ import annotations
+
+from onnx_bridge.core.countdown import Countdown, duration
+
+
+def told(total: int | None, seconds: float, steps: int, estimate: float | None = None) -> list[str]:
+    """What is told of some steps that take as many seconds each."""
+    lines: list[str] = []
+    now = [0.0]
+    countdown = Countdown(lines.append, "run", total, estimate, clock=lambda: now[0])
+    for _ in range(steps):
+        now[0] += seconds
+        countdown.step()
+    return lines
+
+
+def test_the_time_left_after_two_seconds() -> None:
+    lines = told(5, 1.5, 5)
+    assert len(lines) == 5
+    assert ["left" in each for each in lines] == [False, False, True, True, True]
+    assert "4.5 s left" in lines[2]
+    assert "1.5 s left" in lines[4]
+
+
+def test_the_estimate_comes_before_the_first_step() -> None:
+    assert "40 s left" in told(3, 1, 0, estimate=40)[0]
+    assert "left" not in told(3, 1, 0, estimate=1)[0]
+
+
+def test_an_unknown_number_of_steps() -> None:
+    assert all("left" not in each and " of " not in each for each in told(None, 10, 3))
+
+
+def test_durations() -> None:
+    assert [duration(each) for each in (0.5, 42, 240, 7200)] == ["0.5 s", "42 s", "4 min", "2 h"]
