@@ -27,6 +27,7 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Obstacle, Status, Unproven, Verdict
 from passes.core.graphs import Scope, name_nodes
 from passes.target.judge import Finding, Judge
+from passes.target.long_partitions import cut
 from passes.target.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
 from passes.target.probe import Probe
 
@@ -93,6 +94,7 @@ def partition(
     verdicts: ProbedRuntime,
     *,
     host: bool = True,
+    one_program: bool = False,
     compiler: Compiler | None = None,
     ladder: Ladder | None = None,
 ) -> Partitioned:
@@ -102,6 +104,7 @@ def partition(
         model: cleaned, `with_inferred_types`.
         verdicts: the runtime's.
         host: whether there may be host partitions; the need for one is an error otherwise.
+        one_program: whether all that follows each other on the device must be one program, however long.
         compiler: of the same model; default: one that only parses.
         ladder: what is tried if MIGraphX crashes, hangs or runs out of memory. It must be kept open while the programs
             are in use.
@@ -115,13 +118,18 @@ def partition(
     """
     compiler = compiler or Compiler(model, workers.shared(verdicts.runtime))
     judged = judge(model, verdicts)
-    found = _Attempts(model, compiler, ladder, dict(judged.reasons)).run(host)
+    found = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program).run(host)
     found.verdicts = judged.verdicts
     if found.error is not None:
         return found
     if ladder is not None and ladder.rung is not None:
         found.environment = ladder.rung.environment
         found.notes += [ladder.note] if ladder.note else []
+    if (programs := found.plan.cuts + 1) > 1:
+        found.notes.append(
+            f"MIGraphX's part is cut into {programs} programs: the time to compile one grows with the square of the "
+            "number of its nodes"
+        )
     found.error = _check_host(model, found.plan)
     if found.error is None and not found.plan.wholly_on_device:
         found.notes = [_summary(found), *found.notes]
@@ -139,6 +147,7 @@ class _Attempts:
 
     Attributes:
         reasons: the nodes on the host, and why.
+        one_program: whether long device partitions stay whole.
         made_only: whether outputs that no node computes go to the host.
     """
 
@@ -146,6 +155,7 @@ class _Attempts:
     compiler: Compiler
     ladder: Ladder | None
     reasons: dict[ir.Node, str]
+    one_program: bool = False
     notes: list[str] = field(default_factory=list)
     made_only: bool = False
 
@@ -153,7 +163,8 @@ class _Attempts:
         worker = self.compiler.worker
         first: CompilationFailed | None = None
         while True:
-            found = Partitioned(plan(self.model, self.reasons, made_only=self.made_only), notes=self.notes)
+            planned = plan(self.model, self.reasons, made_only=self.made_only)
+            found = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
             if not host and not found.plan.wholly_on_device:
                 found.error = _host_forbidden(found.plan)
                 return found

@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import onnx_ir as ir
 
@@ -69,7 +69,7 @@ class Plan:
     """The partitions of a model.
 
     Attributes:
-        partitions: in execution order; two in a row are on different sides.
+        partitions: in execution order; two in a row are on different sides, unless a long one was cut.
         reasons: why each node on the host is there.
         work: the estimated work of each node.
         causes: the nodes that the device cannot run; the others on the host follow from these.
@@ -79,6 +79,16 @@ class Plan:
     reasons: Mapping[ir.Node, str] = field(default_factory=dict)
     work: Mapping[ir.Node, int] = field(default_factory=dict)
     causes: Collection[ir.Node] = ()
+
+    @property
+    def cuts(self) -> int:
+        """How often a partition on the device follows another one (`passes.target.long_partitions`)."""
+        return sum(one.side is next_one.side is Side.DEVICE for one, next_one in pairwise(self.partitions))
+
+    @property
+    def is_one_program(self) -> bool:
+        """Whether a single partition on the device is all of the model, as in a model without nodes."""
+        return self.wholly_on_device and len(self.partitions) <= 1
 
     @property
     def wholly_on_device(self) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from fixtures.aimed_kills import KINDS, Aimed
 from fixtures.chaos import run_with_kills
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -14,3 +17,12 @@ def test_nothing_is_lost_and_nothing_is_done_twice(runtime: Runtime, tmp_path: P
     assert not account.lost
     assert not account.repeated
     assert account.kills.total() >= 3  # the last one may come too late
+
+
+@pytest.mark.slow
+def test_kills_aimed_at_publishing(runtime: Runtime, tmp_path: Path) -> None:
+    """Two of each kind; `make chaos` aims 50."""
+    aimed = Aimed(tmp_path)
+    aimed.run(6)
+    assert aimed.kills == dict.fromkeys(KINDS, 2)
+    assert aimed.damaged == 0

@@ -59,7 +59,12 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
         cleaned.model, plan.worker, plan.target, cleaned.path, quantizer, plan.options.compile, plan.stopwatch
     )
     partitioned = partition(
-        cleaned.model, cleaned.verdicts, host=plan.request.host, compiler=compiler, ladder=plan.ladder
+        cleaned.model,
+        cleaned.verdicts,
+        host=plan.request.host,
+        one_program=plan.program_only,
+        compiler=compiler,
+        ladder=plan.ladder,
     )
     if partitioned.error is not None:
         raise partitioned.error

@@ -41,7 +41,7 @@ def describe(compiled: Compiled) -> Manifest:
     cleaned, partitioned = compiled.cleaned, compiled.partitioned
     plan, model, calibration = cleaned.plan, cleaned.model, compiled.calibration
     plan.stopwatch.progress(Stage.FINISH)
-    whole = partitioned.plan.wholly_on_device
+    whole = partitioned.plan.is_one_program
     key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
     # the cleaned model cannot be reused if its products were quantized, or without a key
     reusable = plan.cleaning_key if key and not cleaned.products else None
