@@ -15,7 +15,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test-second-runtime SECOND_RUNTIME=FOLDER  the tests that concern MIGraphX, by both ways into that one"
 	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
 	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
+	@echo "make fuzz    make 10,000 calls with hostile and broken input, each in a limited process"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make rules   how often each rule of legalization was applied there, by MIGraphX (RUNTIME=PATH names one)"
 	@echo "make faults  plant faults in eight models, and let bisect name them"
@@ -68,6 +69,9 @@ test-second-runtime: setup
 
 chaos: setup
 	@$(BIN)/python -m fixtures.chaos
+
+fuzz: setup
+	@$(BIN)/python -m fixtures.fuzz.run
 
 conformance: setup
 	@$(BIN)/python -m tests.conformance.run

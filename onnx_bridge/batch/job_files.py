@@ -120,6 +120,8 @@ def _parse(path: Location) -> dict[str, Any]:
     text = read_text(path)
     try:
         content = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
+    except RecursionError:
+        raise InputError("it is nested too deeply", where=str(path)) from None
     except (ValueError, yaml.YAMLError) as error:
         what = f"it is not well formed: {' '.join(str(error).split())}"
         raise InputError(what, where=str(path)) from None
@@ -183,5 +185,5 @@ def _numbers(value: Any) -> list[float]:
 
 def _check_name(name: Any, where: str) -> None:
     parts = Path(name).parts if isinstance(name, str) else ()
-    if not parts or Path(name).is_absolute() or ".." in parts or parts[0] == STATE_FOLDER:
+    if not parts or "\0" in name or Path(name).is_absolute() or ".." in parts or parts[0] == STATE_FOLDER:
         raise InputError(f"{name!r} cannot be the name of a folder under OUT", where=where)

@@ -26,6 +26,9 @@ from onnx_bridge.core.locations import Location, RemotePath, parse_location
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")
+_MAX_DEPTH = 8
+"""The most lists and job files that lead to a model, one by another."""
+_MAX_JOBS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,10 @@ def gather(
     """
     found: list[_Found] = []
     for source in sources:
-        found += _follow(source.absolute(), _Origin(out.absolute(), base or JobRequest()))
+        for each in _follow(source.absolute(), _Origin(out.absolute(), base or JobRequest())):
+            if len(found) >= _MAX_JOBS:
+                raise InputError(f"this leads to more than {_MAX_JOBS:,} models", where=str(source))
+            found.append(each)
     unique = {(each.source, each.name if each.explicit else None, _text(each)): each for each in found}
     jobs = list(unique.values())
     names = _names(jobs, known or {})
@@ -99,12 +105,29 @@ def gather(
 
 @dataclass(frozen=True)
 class _Origin:
-    """What the models of a source have in common: the folder of bundles, the request, and the explicit name if any."""
+    """What the models of a source have in common.
+
+    Attributes:
+        out: the folder of bundles.
+        request: of each.
+        name: the explicit one, if any.
+        own: names that the user gave for this very source.
+        files: the lists and job files that lead here.
+    """
 
     out: Location
     request: JobRequest
     name: str | None = None
     own: frozenset[str] = frozenset()
+    files: tuple[Location, ...] = ()
+
+    def inside(self, file: Location) -> _Origin:
+        """The origin of what a list or job file names; raises InputError where it would not end."""
+        if file in self.files:
+            raise InputError("it includes itself", where=str(file))
+        if len(self.files) >= _MAX_DEPTH:
+            raise InputError(f"it is included by {len(self.files)} files, one by another", where=str(file))
+        return replace(self, files=(*self.files, file))
 
     def found(self, source: Location, name: str) -> _Found:
         """A model of this origin."""
@@ -129,10 +152,11 @@ def _follow(source: Location, origin: _Origin) -> Iterator[_Found]:
     elif source.suffix.lower() in _LISTS:
         for line in read_text(source).splitlines():
             if text := line.partition("#")[0].strip():
-                yield from _follow(beside(source, text), origin)
+                yield from _follow(beside(source, text), origin.inside(source))
     elif source.suffix.lower() in _JOB_FILES:
+        inside = origin.inside(source)
         for job in read_job_file(source, origin.request):
-            yield from _follow(job.model, _Origin(origin.out, job.request, job.name, job.own))
+            yield from _follow(job.model, replace(inside, request=job.request, name=job.name, own=job.own))
     else:
         yield origin.found(source, name or source.stem)
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from onnx_bridge.batch.outcome import Result
+from onnx_bridge.core.console import console
 from onnx_bridge.core.progress import Stage
+from passes.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -44,11 +46,10 @@ def observer(quiet: bool) -> Iterator[Observer]:
     elif not sys.stderr.isatty():
         yield Lines(sys.stderr)
     else:
-        from rich.console import Console
         from rich.live import Live
 
         table = Table()
-        with Live(console=Console(stderr=True), get_renderable=table.render, refresh_per_second=8, transient=True):
+        with Live(console=console(stderr=True), get_renderable=table.render, refresh_per_second=8, transient=True):
             yield table
 
 
@@ -72,7 +73,7 @@ class Lines(Observer):
         width = len(str(self._total))
         why = f": {result.reason}" if result.failed else ""
         text = f"[{self._done:{width}}/{self._total}] {result.name} {result.status} ({result.seconds:.2f} s){why}"
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
 
 
 class Table(Observer):

@@ -85,6 +85,8 @@ class MixedPrecision:
         }
 
     def render(self) -> RenderableType:
+        from rich.console import Group
+
         lines = [
             f"{name}: values up to {size:.3g}, out of range of {self.precision}"
             for name, size in self.out_of_range.items()
@@ -96,7 +98,7 @@ class MixedPrecision:
             lines.append(
                 f"{count} of {self.candidates} nodes must stay in float32 ({self.trials} trials): {self.option}"
             )
-        return "\n".join(lines)
+        return Group(*lines)
 
 
 def mixed_precision(  # noqa: PLR0913

@@ -93,7 +93,7 @@ class Buckets:
 
     def render(self) -> RenderableType:
         """As text for the terminal."""
-        from rich.text import Text
+        from rich.console import Group
 
         shapes = [
             f"{kind} {each.name}: {each.dtype} [{', '.join('?' if axis is None else str(axis) for axis in each.axes)}]"
@@ -103,7 +103,7 @@ class Buckets:
         target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
         notes = [f"note: {note}" for note in self.manifest.notes]
         proven = f"proven: {self.proof.line}"
-        return Text("\n".join([f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proven, *notes]))
+        return Group(f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proven, *notes)
 
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""

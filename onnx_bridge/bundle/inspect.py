@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class ModelView:
         opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
         size = _size(sum(self.parameter_bytes.values()))
         widths = ", ".join(f"{_size(count)} {dtype}" for dtype, count in self.parameter_bytes.items())
-        facts = {
+        facts: dict[str, RenderableType] = {
             "file": self.path or "(in memory)",
             "opsets": f"{opsets} (IR version {self.ir_version})",
             "producer": self.producer or "unknown",
@@ -103,8 +103,8 @@ class BundleView:
         rewrites = sum(each["rewrites"] for each in manifest.passes)
         files = zip(self.bundle.program_paths, manifest.programs, strict=True)
         programs = [f"{path} ({_size(info.bytes)})" for path, info in files]
-        facts = {
-            "program": "\n".join(programs) or "none",
+        facts: dict[str, RenderableType] = {
+            "program": Group(*programs or ["none"]),
             "model": str(self.bundle.model_path or "not kept"),
             "source": manifest.source["path"] or "(in memory)",
             "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
@@ -115,7 +115,7 @@ class BundleView:
         }
         facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
         facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
-        facts |= {"note": "\n".join(manifest.notes)} if manifest.notes else {}
+        facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
         return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))
 
 
@@ -208,7 +208,7 @@ def _plain(tensors: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(facts: dict[str, str]) -> RenderableType:
+def _facts(facts: Mapping[str, RenderableType]) -> RenderableType:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -232,14 +232,16 @@ def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Ren
     return table
 
 
-def _forecast(found: dict[str, Any]) -> str:
+def _forecast(found: dict[str, Any]) -> RenderableType:
     """The kernels, and why quantized products run in float: each reason with the number of products."""
+    from rich.console import Group
+
     lines = [found["summary"]]
     in_float = [each for each in found["products"] if each["quantized"] and each["kernel"] == "float"]
     reasons = Counter(each["condition"] for each in in_float)
     lines += [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
     lines += [f"wrong: {each['node']}: {each['wrong']}" for each in found["products"] if each["wrong"]]
-    return "\n".join(lines)
+    return Group(*lines)
 
 
 def _size(count: float) -> str:

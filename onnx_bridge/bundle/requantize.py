@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.core.regular_file import open_regular
 from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
+from passes.core.numpy_files import read_npz
 
 BY_CALIBRATION = ("int8", "fp8")
 """The precisions that are quantized on calibration samples."""
@@ -61,12 +60,12 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            for key in file.files:
+        with open_regular(path) as opened:
+            for key, array in read_npz(opened, str(path)).items():
                 partition, number, name = key.split("/", 2)
                 if int(partition) == index and name in shapes:
                     kind = shapes[name].type
-                    samples.setdefault(number, {})[name] = Tensor(kind, file[key].astype(STORAGE[kind], copy=False))
+                    samples.setdefault(number, {})[name] = Tensor(kind, array.astype(STORAGE[kind], copy=False))
     except (OSError, ValueError) as error:
         what = f"its program cannot be read back, and the calibration samples are missing: {error}"
         raise InputError(what, where=str(path), hint="convert again") from error

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,12 @@ class RunResult:
         values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
         return {**values, "partitions": self.partitions} if self.partitions else values
 
-    def render(self) -> str:
+    def render(self) -> RenderableType:
+        from rich.console import Group
+
         lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in self.outputs.items()]
         lines += [f"partitions: {self.partitions}"] if self.partitions else []
-        return "\n".join([*lines, f"written to {self.path} ({self.seconds:.3g} s)"])
+        return Group(*lines, f"written to {self.path} ({self.seconds:.3g} s)")
 
 
 def run_files(

@@ -25,7 +25,7 @@ from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx import runtime as runtimes
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
 
 _CHUNK = 1 << 20
 
@@ -81,13 +81,13 @@ class Verification:
             "summary": self.summary,
         }
 
-    def render(self) -> Text:
+    def render(self) -> RenderableType:
         """As text for the terminal."""
-        from rich.text import Text
+        from rich.console import Group
 
         lines = [f"bundle: {self.path}", *([f"made: {self.made}"] if self.made else [])]
         lines += [f"damaged: {name}: {what}" for name, what in self.problems.items()]
-        return Text("\n".join([*lines, *(f"note: {note}" for note in self.notes), self.summary]))
+        return Group(*lines, *(f"note: {note}" for note in self.notes), self.summary)
 
 
 def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True) -> Verification:
@@ -127,15 +127,16 @@ def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool
 
 def _examine(path: Path, files: _Files) -> tuple[Verification, list[Manifest]]:
     """What is wrong with a bundle, and its manifests that have programs; raises InputError if there is no bundle."""
-    packed = isinstance(files, _Packed)
-    first = FIRST if packed else manifest_path(path).name
+    first = FIRST if isinstance(files, _Packed) else manifest_path(path).name
     found = Verification(path)
     text = files.read(first)
+    if isinstance(files, _Packed) and files.damage:
+        found.problems[path.name] = files.damage
+        if text is None:
+            return found, []
     if text is None:
         what = "this is not a bundle: it has no manifest" if path.exists() else "there is no such bundle"
         raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
-    if isinstance(files, _Packed) and files.damage:
-        found.problems[path.name] = files.damage
     manifests = list(_walk(files, first, text, found))
     for inner, manifest in manifests:
         folder = Path(inner).parent

@@ -11,6 +11,7 @@ import typer
 from onnx_bridge.cli.options import Dims, Freeze, Model, Pipeline, Shapes, dims, shapes, values
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion import clean as cleaning
+from onnx_bridge.core.console import console
 from passes.core.errors import InputError
 
 
@@ -52,7 +53,7 @@ def clean(
             progress=tell,
         )
     if trace and not as_json:
-        print(cleaned.trace())
+        console().print(cleaned.trace(), soft_wrap=True)
     show(cleaned, as_json)
     if not cleaned.passed:
         raise typer.Exit(1)

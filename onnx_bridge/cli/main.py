@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 import passes
+from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
 from passes.core.isolation.deferred import defer_sympy
@@ -146,9 +148,7 @@ def main() -> NoReturn:
     defer_sympy()
     arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
     debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names and signs that the terminal cannot show are no error
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):  # or what is half written would stay
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, _terminated)
@@ -160,6 +160,9 @@ def main() -> NoReturn:
         _fail(error, as_json)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except MemoryError:
+        what = "there is not enough memory"
+        _fail(OutOfMemory(what, hint="free some, or raise the limit (ulimit) of this process"), as_json)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         _leave(0)
     except Exception as error:
@@ -174,6 +177,47 @@ def main() -> NoReturn:
     _leave(code if isinstance(code, int) else 0)
 
 
+def _prepare_streams() -> None:
+    """Make the standard streams such that failing to write to them is an error like others."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: the next file that is opened would get its number, and what is printed
+            os.open(os.devnull, os.O_RDWR)
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w"))
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"))
+        _fail(InputError("standard output is closed", hint="redirect it to a file, or to /dev/null"), False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and signs that the terminal cannot show are no error
+            stream.reconfigure(errors="backslashreplace")
+    if type(sys.stdout) is io.TextIOWrapper:  # not one that a test reads
+        encoding, errors, by_line = sys.stdout.encoding, sys.stdout.errors, sys.stdout.line_buffering
+        sys.stdout = _Output(sys.stdout.detach(), encoding, errors, line_buffering=by_line)
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output; that it cannot be written is an `InputError`."""
+
+    def write(self, text: str) -> int:
+        with _reported():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _reported():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"standard output cannot be written: {error.strerror}") from error
+
+
 def _terminated(number: int, _frame: object) -> NoReturn:
     sys.exit(128 + number)
 
@@ -183,13 +227,18 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
     if as_json:
         kind = type(error).__name__
         fields = {"kind": kind, "what": error.what, "where": error.where, "hint": error.hint, "exit_code": code}
-        with contextlib.suppress(OSError):  # a full disk may be what it is about
+        with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
-    print(f"onnx-bridge: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"onnx-bridge: {error}", file=sys.stderr)
     _leave(code)
 
 
 def _leave(code: int) -> NoReturn:
-    with contextlib.suppress(OSError):
+    try:
         sys.stdout.flush()
+    except (OSError, InputError) as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer is dropped, instead of failing again
+        if code == 0 and isinstance(error, InputError):
+            _fail(error, False)
     sys.exit(code)

@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from onnx_bridge.core.regular_file import open_regular
 from passes.core.errors import InputError, nearest
+from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
+from passes.core.limits import MAX_ELEMENTS
+from passes.core.numpy_files import read_npz
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 ModelOrBundle = Annotated[
@@ -103,8 +105,13 @@ Samples = Annotated[
 ]
 Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
 Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
-Timeout = Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Most seconds for each MIGraphX step.")]
-Memory = Annotated[float | None, typer.Option(metavar="GiB", min=0.001, help="Most memory of MIGraphX's process.")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="S", min=0.001, max=MAX_SECONDS, help="Most seconds for each MIGraphX step.")
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(metavar="GiB", min=0.001, max=MAX_GIBIBYTES, help="Most memory of MIGraphX's process."),
+]
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -117,10 +124,14 @@ def dims(texts: list[str] | None) -> dict[str, int]:
     found = {}
     for text in texts or ():
         name, _, size = text.rpartition("=")
-        if not name or not size.isdecimal():
+        if not name or not _is_size(size):
             raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
         found[name] = int(size)
     return found
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ELEMENTS
 
 
 def numbers(texts: list[str] | None) -> dict[str, float]:
@@ -143,7 +154,7 @@ def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     for text in texts or ():
         name, _, parts = text.rpartition("=")
         each = [part.strip() for part in parts.split(",")]
-        if not name or not all(part.isdecimal() for part in each):
+        if not name or not all(map(_is_size, each)):
             hint = "for example --bucket batch=1,4,16"
             raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
         found[name] = tuple(map(int, each))
@@ -164,13 +175,17 @@ def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=
 def _from_sample(name: str, path: Path) -> str:
     """The array of a name in an .npz, as JSON; raises InputError."""
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as arrays:
-            if name in arrays:
-                return json.dumps(arrays[name].tolist())
-            hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"cannot be read as .npz: {error}", where=str(path)) from None
-    raise InputError(f"it has no array {name}", where=str(path), hint=hint)
+        with open_regular(path) as opened:
+            arrays = read_npz(opened, str(path))
+    except OSError as error:
+        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+    if name not in arrays:
+        hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"
+        raise InputError(f"it has no array {name}", where=str(path), hint=hint)
+    try:
+        return json.dumps(arrays[name].tolist())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"array {name}: {error}", where=str(path)) from None
 
 
 def shapes(texts: list[str] | None) -> dict[str, list[int]]:
@@ -179,7 +194,7 @@ def shapes(texts: list[str] | None) -> dict[str, list[int]]:
     for text in texts or ():
         name, _, sizes = text.rpartition(":")
         parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
-        if not name or not all(each.isdecimal() for each in parts):
+        if not name or not all(map(_is_size, parts)):
             hint = "for example --shape x:[1,3,224,224]"
             raise InputError(f"{text!r} is not NAME:[SIZES]", where="--shape", hint=hint)
         found[name] = [int(each) for each in parts]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
+
+from onnx_bridge.core.console import console
+from passes.core.text import printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
@@ -19,10 +22,8 @@ def show(result: Any, as_json: bool, **options: Any) -> None:
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 120))
-    Console(width=width, highlight=False, soft_wrap=False).print(result.render(**options))
+    width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
+    console(width=width).print(result.render(**options))
 
 
 @contextlib.contextmanager
@@ -31,8 +32,6 @@ def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
     if as_json or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-
     # the stream as it is now: what silences a stage by another one must not silence this
-    with Console(file=sys.stderr).status("starting") as status:
-        yield lambda stage: status.update(stage)
+    with console(file=sys.stderr).status("starting") as status:
+        yield lambda stage: status.update(printable(stage))

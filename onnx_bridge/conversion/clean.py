@@ -27,6 +27,7 @@ from passes.core.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,13 @@ class Cleaned:
 
     def trace(self) -> RenderableType:
         """Every rewrite of each pass, and every skip with its reason."""
+        from rich.console import Group
+
         lines = []
         for step in self.steps:
             lines += [f"{step.name}: {rewrite_line(each)}" for each in step.result.rewrites]
             lines += [f"{step.name} skips {each.node or 'the model'}: {each.reason}" for each in step.result.skips]
-        return "\n".join(lines)
+        return Group(*lines)
 
     def _step_to_json(self, index: int) -> dict[str, Any]:
         step = self.steps[index]
@@ -190,11 +193,13 @@ def rewrite(
     return Cleaned(cleaned, before + passes, steps, notes, checked=verifier.found if verifier else [])
 
 
-def _checked(comparison: Comparison | None) -> str:
+def _checked(comparison: Comparison | None) -> str | Text:
+    from rich.text import Text
+
     if comparison is None:
         return "–"
     if not comparison.passed:
-        return "[red]differ[/]"
+        return Text("differ", style="red")
     largest = max((each.max_abs for each in comparison.outputs if each.max_abs is not None), default=0.0)
     return f"{largest:.1e}" if largest else "equal"
 

@@ -15,6 +15,7 @@ from passes.core.base import Proof, Status
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 UNKNOWN = "unknown"
 """The verdict on a node that cannot be probed."""
@@ -117,7 +118,7 @@ class Diagnosis:
 
         totals = ", ".join(f"{count} {action}" for action, count in self.totals().items())
         partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in self.partitions) or "none"
-        lines = [
+        lines: list[RenderableType] = [
             "",
             *(f"{name}: {value}" for name, value in self.facts.items()),
             f"nodes: {totals}",
@@ -130,14 +131,17 @@ class Diagnosis:
         ]
         return Group(self._by_node() if verbose else self._by_operator(), *lines)
 
-    def _conclusion(self) -> str:
+    def _conclusion(self) -> Text:
+        from rich.text import Text
+
         fixed = f"; the rewritten model is {self.path_fixed}" if self.path_fixed else ""
         if not self.passed:
-            return f"[red]it cannot run[/]: {self.problem}{fixed}"
+            return Text.assemble(("it cannot run", "red"), f": {self.problem}{fixed}")
         host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.partitions) else ""
         count = sum(self.proofs.unproven.values())
-        unproven = f", [yellow]{count} node{'s'[: count > 1]} unproven[/]" if count else ""
-        return f"[green]everything will run[/]{host}{unproven}: {self.runtime} has parsed the whole of it{fixed}"
+        unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")
+        parsed = f": {self.runtime} has parsed the whole of it{fixed}"
+        return Text.assemble(("everything will run", "green"), host, unproven, parsed)
 
     def _by_operator(self) -> RenderableType:
         table = _table("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")

@@ -51,7 +51,7 @@ class Catalogue:
         for heading in ("pass", "exactness", "options", "does"):
             table.add_column(heading, overflow="fold")
         for each in self.passes:
-            options = "\n".join(f"{name}={default}" for name, default in each.options.items())
+            options = Group(*(f"{name}={default}" for name, default in each.options.items()))
             table.add_row(each.name, each.exactness, options, each.does)
         pipelines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         pipelines.add_column("pipeline")
@@ -78,11 +78,13 @@ class Explanation:
             "skips": [dataclasses.asdict(each) for each in self.skips],
         }
 
-    def render(self) -> str:
+    def render(self) -> RenderableType:
         """One line for each rewrite or skip."""
+        from rich.console import Group
+
         lines = [f"would rewrite {rewrite_line(each)}" for each in self.rewrites]
         lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
-        return "\n".join(lines) or f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"
+        return Group(*lines or [f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"])
 
 
 def rewrite_line(rewrite: Rewrite) -> str:

@@ -215,11 +215,13 @@ Location = Path | RemotePath
 
 
 def parse_location(text: str | os.PathLike[str] | RemotePath) -> Location:
-    """The location that a path or URL names; ``file://`` is a local path."""
+    """The location that a path or URL names; ``file://`` is a local path. Raises InputError where it cannot be one."""
     if isinstance(text, RemotePath):
         return text
     if isinstance(text, os.PathLike):
         return Path(text)
+    if "\0" in text:
+        raise InputError("a path has no NUL character", where=text)
     scheme, separator, rest = text.partition("://")
     if not separator or not scheme.isalnum():
         return Path(text)

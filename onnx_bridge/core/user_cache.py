@@ -15,9 +15,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
@@ -46,11 +49,13 @@ class Cleared:
         total = sum(self.sizes.values())
         return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": total, "sizes": dict(self.sizes)}
 
-    def render(self) -> str:
+    def render(self) -> RenderableType:
         """One line for each name, and the sum."""
+        from rich.console import Group
+
         lines = [f"{size / 2**20:10.1f} MiB  {name}" for name, size in self.sizes.items()]
         verb = "would free" if self.dry_run else "freed"
-        return "\n".join([*lines, f"{verb} {sum(self.sizes.values()) / 2**20:.1f} MiB in {self.folder}"])
+        return Group(*lines, f"{verb} {sum(self.sizes.values()) / 2**20:.1f} MiB in {self.folder}")
 
 
 def clear(*, dry_run: bool = False) -> Cleared:

@@ -18,12 +18,12 @@ import base64
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import runpy
 import sys
 import traceback
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.regular_file import LARGE, open_regular, read_regular
 from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
+from passes.core import numpy_files
 
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]
@@ -174,12 +175,25 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     dtypes = {spec.name: spec.dtype for spec in wanted}
     others = [spec for spec in wanted if spec.kind is not Kind.TENSOR]
     ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
+    shapes = {spec.name: spec for spec in wanted}
+
+    def accept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        spec = shapes.get(_ELEMENT.sub("", name))
+        if (
+            name != "label"
+            and math.prod(shape) * dtype.itemsize > _LARGE_ARRAY
+            and not (spec and _may_have(shape, spec))
+        ):
+            takes = f"takes {_listed(shapes)}" if spec is None else f"takes {list(spec.shape or ())}"
+            what = f"its shape is {list(shape)}, which is no input of the model"
+            raise InputError(what, where=f"{path}, array {name!r}", hint=f"the model {takes}")
+
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: _restored(file[name], dtypes.get(_ELEMENT.sub("", name))) for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        hint = "save strings as numpy.str_" if "pickle" in str(error) else "write it with numpy.savez"
-        raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
+        with open_regular(path) as opened:
+            read = numpy_files.read_npz(opened, str(path), accept)
+    except OSError as error:
+        raise InputError(f"it cannot be read: {error}", where=str(path)) from error
+    arrays = {name: _restored(array, dtypes.get(_ELEMENT.sub("", name))) for name, array in read.items()}
     if others:
         return [_from_arrays(arrays, others)]
     others_than_labels = {name: array for name, array in arrays.items() if name != "label" or name in ranks}
@@ -200,11 +214,9 @@ def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
     """
     try:
         with open_regular(path) as file:
-            array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+            array = numpy_files.read_npy(file, str(path))
+    except OSError as error:
         raise InputError(f"it cannot be read: {error}", where=str(path)) from None
-    if not isinstance(array, np.ndarray):
-        raise InputError("it is not an .npy", where=str(path))
     shape = spec.shape or ()
     if array.ndim == len(shape) + 1:
         return list(array)
@@ -213,6 +225,18 @@ def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
     return [array]
 
 
+def _may_have(shape: tuple[int, ...], spec: TensorSpec) -> bool:
+    """Whether an array of a shape may be an input, or several, stacked along a first axis."""
+    if spec.shape is None:
+        return True
+    stacked = len(shape) == len(spec.shape) + 1
+    return stacked + len(spec.shape) == len(shape) and all(
+        size == dim for size, dim in zip(shape[stacked:], spec.shape, strict=True) if isinstance(dim, int)
+    )
+
+
+_LARGE_ARRAY = 1 << 24
+"""Arrays of more bytes are not read to say that they do not fit."""
 _ELEMENT = re.compile(r"\[\d+\]$")
 """The suffix of the name of an array in a sequence."""
 
@@ -342,10 +366,12 @@ def _decoded(values: dict[str, Any]) -> Any:
         data = base64.b64decode(text, validate=True)
     except ValueError:
         data = text.encode("latin-1")  # as old versions wrote it
-    loaded = np.load(io.BytesIO(data), allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    return next(iter(loaded.values()))  # old versions wrote .npz
+    if not data.startswith(b"PK"):
+        return numpy_files.read_npy(io.BytesIO(data), "an array in it")
+    arrays = numpy_files.read_npz(io.BytesIO(data), "an array in it")  # as old versions wrote it
+    if not arrays:
+        raise ValueError("an array in it is empty")
+    return next(iter(arrays.values()))
 
 
 # --- scripts

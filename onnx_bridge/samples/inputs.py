@@ -6,6 +6,7 @@ Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +18,13 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from passes.core.isolation.memory import available_bytes
 
 __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
 
 Sample = dict[str, Value]
+_BYTES_AN_ELEMENT = 16
+"""What generating takes: a random word of 64 bits, and the element."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,20 @@ def generate(
         dims: sizes by symbol; other symbols, and unknown dimensions, have size 1.
 
     Raises:
-        InputError: the rank of an input is unknown, ``dims`` names a symbol that no input has, or an expression of
-            symbols is not an integer for these sizes.
+        InputError: the rank of an input is unknown, ``dims`` names a symbol that no input has, an expression of
+            symbols is not an integer for these sizes, or the memory is too small.
     """
     if seed < 0:
         raise InputError(f"the seed is {seed}", hint="use zero or more")
     wanted = _specs(model)
     size = _sizes(wanted, dims or {})
     shapes = {spec.name: _shape(spec, size) for spec in wanted}
+    for name, shape in shapes.items():
+        if (needed := math.prod(shape) * _BYTES_AN_ELEMENT) > (free := available_bytes()):
+            what = (
+                f"its shape is {list(shape)}: {needed / 2**30:.1f} GiB to generate, and {free / 2**30:.1f} GiB are free"
+            )
+            raise InputError(what, where=f"input {name!r}", hint="choose smaller sizes")
 
     def value(spec: TensorSpec, sample: int) -> Value:
         def array(name: str) -> Array:

@@ -1,6 +1,7 @@
 """The errors of passes.
 
-Every error for users says *what* is wrong, *where*, and what to do (*hint*), and has the exit code of the command.
+Every error for users says *what* is wrong, *where*, and what to do (*hint*), and has the exit code of the command. As
+text it is one line, whatever names are in it; its fields are exact.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import copyreg
 import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar
+
+from passes.core.text import printable
 
 
 class BridgeError(Exception):
@@ -30,7 +33,7 @@ class BridgeError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text} ({self.hint})" if self.hint else text
+        return printable(f"{text} ({self.hint})" if self.hint else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy the fields instead of calling ``__init__``, whose parameters subclasses choose."""

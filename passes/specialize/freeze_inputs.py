@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import onnx_ir as ir
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.errors import InputError, nearest
 from passes.core.graphs import Scope
+from passes.core.numpy_files import read_npz
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -97,13 +98,10 @@ class FreezeInputs(Pass):
 
 def _load(file: str) -> dict[str, Array]:
     try:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError("it is a single array without a name, not an .npz", where=file)
-        with archive:
-            return dict(archive)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"it cannot be read as .npz: {error}", where=file) from None
+        with Path(file).open("rb") as opened:
+            return read_npz(opened, file)
+    except OSError as error:
+        raise InputError(f"it cannot be read: {error}", where=file) from None
 
 
 def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:

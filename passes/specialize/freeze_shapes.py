@@ -12,6 +12,7 @@ arrays of a sequence may differ in size.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.declarations import contradiction, settle
 from passes.core.errors import InputError, nearest
 from passes.core.inference import infer
+from passes.core.limits import MAX_ELEMENTS
 
 FROZEN = "onnx_bridge.frozen"
 """The model property that holds the frozen dimensions as a JSON object: name to size."""
@@ -59,6 +61,9 @@ class FreezeShapes(Pass):
         result = Result(model)
         for name, shape in shapes.items():
             value = inputs[name]
+            if shape is not None and math.prod(dim for dim in shape if isinstance(dim, int)) > MAX_ELEMENTS:
+                what = f"input {name} would get the shape {shape}: more elements than the memory of any machine has"
+                raise InputError(what, where=self.name, hint="give smaller sizes")
             if shape is not None and shape != value.shape and context.budget.take():
                 result.rewrites.append(Rewrite((), note=f"{name}: {value.shape or '?'} → {shape}"))
                 value.shape = shape

@@ -134,6 +134,28 @@ class TestPacked:
             onnx_bridge.unpack(packed, tmp_path / "out")
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.parametrize("kind", ["sparse of GNU", "a map without end", "a file as a folder", "a huge size"])
+    def test_verify_refuses_what_unpack_refuses(self, bundle: Path, tmp_path: Path, kind: str) -> None:
+        first, content = tarfile.TarInfo("manifest.json"), (bundle / "manifest.json").read_bytes()
+        second, data = tarfile.TarInfo("m.mxr"), (bundle / "m.mxr").read_bytes()
+        more = (tarfile.TarInfo("m.mxr/x"), b"")
+        headers = {"major": "1", "minor": "0", "name": "m.mxr", "realsize": "1"}
+        if kind == "sparse of GNU":
+            second.type = tarfile.GNUTYPE_SPARSE
+        elif kind == "a map without end":
+            second.pax_headers = {f"GNU.sparse.{name}": value for name, value in headers.items()}
+            data = b"9" * 512
+        packed = archive(tmp_path / "m.onnxbridge", (first, content), (second, data), *[more] * kind.count("folder"))
+        if kind == "a huge size":
+            whole = bytearray(packed.read_bytes())
+            at = whole.index(b"m.mxr\0") + 124
+            whole[at : at + 12] = b"\x80" + (2**62).to_bytes(11, "big")
+            packed.write_bytes(whole)
+        assert not onnx_bridge.verify(packed).passed
+        with pytest.raises(InputError):
+            onnx_bridge.unpack(packed, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
 
 def test_scripts_are_named_by_the_caller(bundle: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -32,6 +32,7 @@ from onnx_bridge.core.locations import parse_location
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.parity import check as parity
 from passes.core.isolation import messages
+from passes.core.text import printable
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -76,9 +77,9 @@ class _Task:
                     self._check(out)
             self._emit({"event": "finished"})
         except BaseException as error:
-            traceback.print_exc()
+            print(*map(printable, traceback.format_exc().splitlines()), sep="\n")
             if isinstance(error, RuntimeFailure) and error.output:
-                print(f"MIGraphX printed:\n{error.output}")
+                print("MIGraphX printed:", *map(printable, error.output.splitlines()), sep="\n")
             if not isinstance(error, Exception):
                 raise
             failure = self._with_original_path(Failure.of(error, self.stage))
@@ -111,7 +112,7 @@ class _Task:
         if isinstance(message, Stage):
             self.stage = message
         self._emit({"event": "stage", "stage": self.stage, "detail": str(message)})
-        print(f"{time.strftime('%H:%M:%S')} {self.stage}: {message}", flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {self.stage}: {printable(str(message))}", flush=True)
 
     def _seconds(self) -> float:
         return round(time.perf_counter() - self._started, 4)

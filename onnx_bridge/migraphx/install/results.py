@@ -30,6 +30,7 @@ class RuntimeList:
     def render(self) -> RenderableType:
         """As a table, the one that is used marked."""
         from rich.table import Table
+        from rich.text import Text
 
         if not self.choices:
             return "There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"
@@ -38,7 +39,7 @@ class RuntimeList:
             table.add_column(heading, overflow="fold")
         for choice in self.choices:
             runtime = choice.runtime
-            mark, targets = "[green]→[/]" if choice.used else "", ", ".join(runtime.targets)
+            mark, targets = Text("→" if choice.used else "", style="green"), ", ".join(runtime.targets)
             table.add_row(mark, runtime.kind, runtime.version, targets, str(runtime.path), choice.why)
         return table
 
@@ -53,8 +54,10 @@ class Paths:
     def to_json(self) -> dict[str, Any]:
         return {self.done: [str(path) for path in self.paths]}
 
-    def render(self) -> str:
-        return "\n".join(f"{self.done} {path}" for path in self.paths) or f"nothing {self.done}"
+    def render(self) -> RenderableType:
+        from rich.console import Group
+
+        return Group(*[f"{self.done} {path}" for path in self.paths] or [f"nothing {self.done}"])
 
 
 def _entry(runtime: Runtime) -> dict[str, Any]:

@@ -55,15 +55,17 @@ class RuntimeStatus:
         return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
 
     def render(self) -> RenderableType:
+        from rich.console import Group
         from rich.table import Table
+        from rich.text import Text
 
-        styles = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "error": "[red]error[/]"}
+        styles = {"ok": "green", "warn": "yellow", "error": "red"}
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for check in self.checks:
-            hint = f"\n→ {check.hint}" if check.hint else ""
-            table.add_row(styles[check.level], f"{check.what}{hint}")
+            hint = [f"→ {check.hint}"] if check.hint else []
+            table.add_row(Text(check.level, style=styles[check.level]), Group(check.what, *hint))
         return table
 
 

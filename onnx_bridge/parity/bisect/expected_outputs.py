@@ -6,15 +6,13 @@ They are taken as they are: a shape or dtype that differs from the model's is a 
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.regular_file import open_regular
 from onnx_bridge.core.values import Array, Value, flat
+from passes.core.numpy_files import read_npz
 
 
 def read_expected_outputs(
@@ -57,9 +55,9 @@ def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str)
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        with open_regular(path) as opened:
+            return read_npz(opened, str(path))
+    except OSError as error:
         what = "there is no such file" if not path.exists() else f"it cannot be read: {error}"
         raise InputError(what, where=str(path), hint="outputs come as .npz; write it with numpy.savez") from error
 

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from passes.core.errors import InputError
 from passes.core.isolation.memory import available_bytes
 
 _SHARE = 0.8
 """How much of the free memory a child process may take where no limit is given."""
+MAX_SECONDS = 1e9
+"""The longest limit of time: systems wait for a number of nanoseconds of 64 bits."""
+MAX_GIBIBYTES = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,11 @@ class Limits:
 
     @classmethod
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
-        """Limits from the units of the API: seconds and GiB."""
+        """Limits from the units of the API: seconds and GiB; raises InputError for numbers that are none."""
+        for name, value, most in (("timeout", timeout, MAX_SECONDS), ("memory", gibibytes, MAX_GIBIBYTES)):
+            if value is not None and not 0 < value <= most:
+                what = f"it must be a number above 0 and up to {most:g}, and is {value}"
+                raise InputError(what, where=name, hint="leave it out for no limit")
         return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))
 
 

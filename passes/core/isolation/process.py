@@ -185,9 +185,9 @@ class Child:
     def _limit_memory(self, limit: int | None) -> None:
         """Set the soft limit of private memory, which makes allocations fail cleanly (std::bad_alloc)."""
         if limit != self._memory_limit:
-            soft = resource.RLIM_INFINITY if limit is None else limit
             _, hard = resource.prlimit(self.pid, resource.RLIMIT_DATA)
-            resource.prlimit(self.pid, resource.RLIMIT_DATA, (soft, hard))
+            wanted = [each for each in (limit, hard) if each not in (None, resource.RLIM_INFINITY)]
+            resource.prlimit(self.pid, resource.RLIMIT_DATA, (min(wanted, default=resource.RLIM_INFINITY), hard))
             self._memory_limit = limit
 
     def _wait(self, end: float | None, memory: int | None) -> None:

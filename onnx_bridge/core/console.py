@@ -1,0 +1,36 @@
+"""The console that everything for the terminal is printed to: what comes from others is shown, and not obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from passes.core.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Text
+
+
+def console(**options: Any) -> Console:
+    """A console of rich, on which strings have no markup, and neither strings nor texts have control characters.
+
+    An end of a line in a string is escaped like any other: what has several lines is a group of lines.
+
+    Args:
+        options: of rich's Console.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class Escaping(Console):
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(printable(text), **how)
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            if isinstance(renderable, Text) and (plain := printable(renderable.plain)) != renderable.plain:
+                renderable = Text(plain, style=renderable.style)
+            return super().render(renderable, options)
+
+    return Escaping(markup=False, emoji=False, highlight=False, **options)

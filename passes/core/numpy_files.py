@@ -1,0 +1,110 @@
+"""Arrays in files of numpy that others have written: what a header claims is checked before memory is taken for it."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import math
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from passes.core.errors import InputError
+from passes.core.isolation.memory import available_bytes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Accept = Callable[[str, tuple[int, ...], "np.dtype[Any]"], None]
+"""Raises InputError for an array, by name, shape and dtype, that is not worth reading."""
+
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_BROKEN_HEADER = (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError)
+_BROKEN_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, OverflowError, ValueError),
+    RuntimeError,  # of encrypted members
+    NotImplementedError,  # of other methods of compression
+)
+
+
+def read_npz(file: IO[bytes], where: str, accept: Accept | None = None) -> dict[str, Array]:
+    """The arrays of an ``.npz`` by name.
+
+    Raises:
+        InputError: it is not one, a member is not an array that can be read, or ``accept`` raises it.
+    """
+    found: dict[str, Array] = {}
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name == member.filename:
+                    raise InputError(f"its member {name!r} is not an .npy", where=where, hint=_HINT)
+                place = f"{where}, array {name!r}"
+                with archive.open(member) as stream:
+                    _check_header(stream, member.file_size, name, place, accept)
+                with archive.open(member) as stream:
+                    found[name] = _read(stream, place)
+    except InputError:
+        raise
+    except _BROKEN_ARCHIVE as error:
+        raise InputError(f"it cannot be read as .npz: {error}", where=where, hint=_HINT) from error
+    return found
+
+
+def read_npy(file: IO[bytes], where: str) -> Array:
+    """The array of an ``.npy``.
+
+    Raises:
+        InputError: it is not one, or has Python objects, is structured or big-endian, or too large for this machine.
+    """
+    begin = file.tell()
+    size = file.seek(0, io.SEEK_END) - begin
+    file.seek(begin)
+    _check_header(file, size, "", where, None)
+    file.seek(begin)
+    return _read(file, where)
+
+
+_HINT = "write it with numpy.savez"
+
+
+def _read(stream: IO[bytes], where: str) -> Array:
+    try:
+        array: Array = npy.read_array(stream, allow_pickle=False)
+    except ValueError as error:
+        raise InputError(f"it cannot be read: {error}", where=where) from error
+    return array
+
+
+def _check_header(stream: IO[bytes], size: int, name: str, where: str, accept: Accept | None) -> None:
+    """Check what a header says of an array, which has ``size`` bytes with it."""
+    begin = stream.tell()
+    try:
+        version = npy.read_magic(stream)
+        if version not in _HEADERS:
+            raise ValueError(f"version {version[0]}.{version[1]} of the format, of structured arrays, is not supported")
+        shape, _, dtype = _HEADERS[version](stream)
+    except _BROKEN_HEADER as error:
+        first = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"it is not an .npy: {first}", where=where, hint=_HINT) from error
+    if dtype.hasobject:
+        raise InputError("it has Python objects, which are not loaded", where=where, hint="save strings as numpy.str_")
+    if dtype.names is not None or dtype.kind in "mM":
+        raise InputError(f"its elements are {dtype}, and not numbers", where=where)
+    if dtype.byteorder == ">":
+        hint = f"write it as astype({dtype.newbyteorder('<').str!r})"
+        raise InputError(f"it is big-endian ({dtype.str}), and only little-endian is read", where=where, hint=hint)
+    if any(dim < 0 for dim in shape):
+        raise InputError(f"its shape is {list(shape)}", where=where)
+    if accept is not None:
+        accept(name, shape, dtype)
+    needed, there = math.prod(shape) * dtype.itemsize, size - (stream.tell() - begin)
+    if needed > there:
+        raise InputError(f"its header says {needed} bytes of elements, and it has {there}", where=where)
+    if needed > available_bytes():
+        what = f"it takes {needed / 2**30:.1f} GiB of memory, and {available_bytes() / 2**30:.1f} GiB are free"
+        raise InputError(what, where=where)

@@ -1,0 +1,13 @@
+"""Text that comes from others, made safe to print: names of models, nodes and files may have any characters."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, ends of lines, marks that change the direction of text, and halves of surrogate pairs."""
+
+
+def printable(text: str) -> str:
+    r"""The text in one line that a terminal shows as it is: control characters are written as ``\n`` or ``\x1b``."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,0 +1,72 @@
+"""Files of numpy that lie, and those that are not what their names say: one error each, before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.samples import files
+from onnx_bridge.samples.inputs import TensorSpec
+from passes.core.numpy_files import read_npy, read_npz
+
+
+def header(descr: str, shape: str, data: bytes = b"") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def npz(**members: bytes) -> io.BytesIO:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("_npy", ".npy"), content)
+    stream.seek(0)
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (header("'>f4'", "(1,)", b"abcd"), "big-endian"),
+        (header("'|O'", "(1,)", b"abcd"), "Python objects"),
+        (header("[('a', '<f4')]", "(1,)", b"abcd"), "not numbers"),
+        (header("'<f4'", f"({2**62},)"), "its header says"),
+        (header("'<f4'", "(-1,)"), r"\[-1\]"),
+        (header("'<f4'", "(2,)", b"abcd"), "its header says 8 bytes"),
+        (header("'<f4'", "x"), "not an .npy"),
+        (header("[" * 3000, "(1,)"), "not an .npy"),
+        (b"\x93NUMPY\x09\x00", "not an .npy"),
+        (b"", "not an .npy"),
+    ],
+)
+def test_arrays(content: bytes, says: str) -> None:
+    for read in (lambda: read_npy(io.BytesIO(content), "a"), lambda: read_npz(npz(x_npy=content), "a")):
+        with pytest.raises(InputError, match=says) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
+def test_archives() -> None:
+    good = header("'<f4'", "(1,)", b"abcd")
+    assert read_npz(npz(x_npy=good), "a")["x"].shape == (1,)
+    for broken in (npz(x=good), io.BytesIO(b"nothing"), io.BytesIO(npz(x_npy=good).getvalue()[:-30])):
+        with pytest.raises(InputError):
+            read_npz(broken, "a")
+    whole = bytearray(npz(x_npy=good).getvalue())
+    whole[40] ^= 0xFF  # in the content: its checksum does not fit
+    with pytest.raises(InputError, match=r"cannot be read as \.npz|not an \.npy"):
+        read_npz(io.BytesIO(whole), "a")
+
+
+def test_what_the_model_does_not_take_is_not_read(tmp_path: Path) -> None:
+    """256 MiB of zeros are small in the file: the shape is refused by the header, with no memory for the elements."""
+    with zipfile.ZipFile(tmp_path / "in.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("x.npy", header("'<f4'", f"({2**26},)", bytes(2**28)))
+    wanted = [TensorSpec("x", np.dtype(np.float32), (2, 3))]
+    with pytest.raises(InputError, match=r"\[67108864\].*takes \[2, 3\]"):
+        files.read(tmp_path / "in.npz", wanted)
