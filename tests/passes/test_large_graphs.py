@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from passes.core.graphs import Scope
 from passes.core.pipeline import Pipeline
 from passes.legalize.types.small_types import CarrySmallTypes
 from passes.target.fusion_clusters import fusion_clusters
+from passes.target.long_partitions import cut
 from passes.target.partition import plan
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -124,3 +126,71 @@ def test_partitions(every: int) -> None:
     found = plan(source, dict.fromkeys(nodes[every // 2 :: every], "it cannot run"))
     assert [node for each in found.partitions for node in each.nodes] == nodes
     assert len(found.partitions) < 400
+
+
+def mixed(constant: ir.Value) -> Callable[[ir.Value, int], ir.Node]:
+    """Nodes of one input and of two."""
+
+    def step(value: ir.Value, index: int) -> ir.Node:
+        operator = ("Add", "Relu", "Mul", "Sigmoid")[index % 4]
+        return ir.Node("", operator, [value, constant] if index % 2 == 0 else [value])
+
+    return step
+
+
+def in_branch(source: ir.Model) -> ir.Model:
+    """A model with the nodes of another one in the branch of an If."""
+    graph = source.graph
+    (x,), (y,) = graph.inputs, graph.outputs
+    graph.inputs.clear()
+    other = ir.Node("", "Neg", [x], name="other")
+    other.outputs[0].name, other.outputs[0].type, other.outputs[0].shape = "z", y.type, y.shape
+    branches = {
+        "then_branch": ir.AttrGraph("then_branch", graph),
+        "else_branch": ir.AttrGraph("else_branch", ir.Graph([], other.outputs, nodes=[other], name="e")),
+    }
+    condition = ir.Value(name="k", type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+    chosen = ir.Node("", "If", [condition], list(branches.values()), name="if")
+    chosen.outputs[0].name, chosen.outputs[0].type, chosen.outputs[0].shape = "result", y.type, y.shape
+    outer = ir.Graph([condition, x], chosen.outputs, nodes=[chosen], opset_imports={"": 21}, name="outer")
+    initializers = list(graph.initializers.values())
+    for each in initializers:
+        graph.initializers.pop(str(each.name))
+        outer.initializers.add(each)
+    return ir.Model(outer, ir_version=10)
+
+
+def calls(function: Callable[[], object]) -> int:
+    """How many functions of Python a call of ``function`` calls: its work, on whatever machine."""
+    count = 0
+
+    def seen(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["chain", "branch"])
+def test_the_work_grows_with_the_nodes(kind: str) -> None:
+    def work(count: int) -> int:
+        constant = ir.Value(name="c", const_value=ir.tensor(np.ones(2, np.float32), name="c"))
+        source = chain(count, mixed(constant))
+        constant.type, constant.shape = ir.TensorType(FLOAT), ir.Shape([2])
+        source.graph.initializers.add(constant)
+        source = in_branch(source) if kind == "branch" else source
+
+        def clean_and_partition() -> None:
+            cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model
+            cut(plan(cleaned, {}))
+
+        return calls(clean_and_partition)
+
+    work(50)  # imports
+    assert work(2400) < 4.5 * work(600)
