@@ -180,7 +180,9 @@ class CheckReport:
                     Text(leg.name),
                     Text(output.name),
                     Text(f"{output.dtype}{list(output.shape)}"),
-                    *(_figure(number) for number in (output.max_abs, output.moves, output.cosine, output.sqnr_db)),
+                    _figure(output.max_abs),
+                    Text("–" if output.moves is None else f"{output.moves:.2g}"),
+                    *(_figure(number) for number in (output.cosine, output.sqnr_db)),
                     _verdict(output),
                 )
         parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]

@@ -28,6 +28,7 @@ _BY_DTYPE = {
 _NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
 _ROUNDING = frozenset(("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat", "QAttention", "QMoE"))
 """Operators that round their inputs to steps within, where no one sees what was chosen."""
+_ASKING = frozenset(("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"))
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class _Flow:
         result = self._result(node, known)
         nested = [each for graph in graphs.subgraphs(node) for each in graphs.with_nested(graph)]
         own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
-        own += [_of_dtype(value.dtype, str(each.name)) for each in nested for value in each.outputs if value.dtype]
+        inner = [(each, self._result(each, [])) for each in nested]
+        own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]
         if any(each.op_type in _ROUNDING for each in (node, *nested)):
             own.append(Inside("int8", str(node.name)))
         before = [
@@ -100,8 +102,9 @@ class _Flow:
             if dtype is None or dtype.is_floating_point()
         ]
         coarsest = _coarsest((*before, *own))
-        for value in node.outputs:
-            dtype = value.dtype or result
+        for index, value in enumerate(node.outputs):
+            places = index > 0 and node.op_type in ("TopK", "MaxPool", "Unique")
+            dtype = value.dtype or (ir.DataType.INT64 if places else result)
             self.dtypes[str(value.name)] = dtype
             if coarsest is not None and (dtype is None or dtype.is_floating_point()):
                 self.inside[str(value.name)] = coarsest
@@ -115,6 +118,8 @@ class _Flow:
             return node.outputs[0].dtype
         if node.op_type == "Cast":
             return ir.DataType(node.attributes.get_int("to", 0))
+        if node.op_type in _ASKING:
+            return ir.DataType.BOOL
         if node.op_type in ("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"):
             return ir.DataType.INT64
         if node.op_type == "DequantizeLinear":

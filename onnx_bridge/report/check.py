@@ -27,6 +27,11 @@ _LISTED = 200
 
 _FIGURES: tuple[tuple[str, str, str], ...] = (
     ("max_abs", "max abs", "largest |result − reference|"),
+    (
+        "moves",
+        "reference moves",
+        "the reference's own error when its inputs move by one unit in the last place",
+    ),
     ("max_rel", "max rel", "largest |result − reference| / |reference|"),
     ("mean_abs", "mean abs", "mean of |result − reference|"),
     ("rmse", "RMSE", "root of the mean square of the differences"),
