@@ -82,7 +82,7 @@ def test_the_last_line() -> None:
 
 def test_only_correct_outcomes_are_cached(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may be accidental, and are computed again."""
-    right = Outcome("right", "", 1e-7, 0, 0.01, 0.02, 0.03, {"int8": 2}, {"int8": 2}, True)
+    right = Outcome("right", "", 1e-7, False, 0.01, 0.02, 0.03, {"int8": 2}, {"int8": 2}, True)
     found = [
         run.Row("a", "s", "the quantizer fails", None, 1.0),
         run.Row("a", "s", "", Outcome("refused", "MIGraphX did not end in time"), 1.0),
