@@ -10,6 +10,7 @@ from typing import Any
 
 from onnx_bridge.core.errors import BridgeError, ProgramLost, Unreachable, WorkerCrashed
 from onnx_bridge.core.progress import Stage
+from passes.core.isolation.failure import NativeFailure
 
 _TRANSIENT = {
     errno.ENOSPC,
@@ -86,7 +87,7 @@ def is_transient(error: BaseException) -> bool:
             return True
         if isinstance(cause, (ProgramLost, MemoryError, Unreachable)):
             return True
-        if isinstance(cause, WorkerCrashed) and cause.signal is signal.SIGKILL:
+        if isinstance(cause, (WorkerCrashed, NativeFailure)) and cause.signal is signal.SIGKILL:
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -38,6 +38,7 @@ from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.isolation.limits import Limits, limited
 from passes.core.pipeline import Pipeline
 from passes.specialize.convert_precision import FORMATS
 from passes.target.partition import extract
@@ -169,7 +170,8 @@ def mixed_precision(  # noqa: PLR0913
 def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None = None) -> MixedPrecision:
     """Search as a request says; errors are those of `mixed_precision`."""
     precision = request.conversion.precision
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
+    limits = Limits.of(request.conversion.timeout, request.conversion.memory)
+    with limited(limits), tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
         folder = Path(temporary)
         file = folder / "model.onnx"
         if isinstance(model, ir.Model):

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import onnx_ir as ir
 
 from onnx_bridge.bundle.archive import is_packed
 from onnx_bridge.bundle.compatibility import require_compatible
-from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, HostSession, LoadedPartition
+from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, PartitionInfo, TensorInfo, manifest_path
 from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.bundle.proof import BundleProof
@@ -31,7 +29,7 @@ from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from passes.core.isolation.limits import Limits
+from passes.core.isolation.limits import Limits, limited
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
@@ -44,14 +42,13 @@ class Bundle:
     """A converted model: call it with named arrays to run it.
 
     Programs live in a worker process, which bundles share. They are loaded by the first call (`load` does it at once),
-    and again after the process ended. Host partitions run in this process.
+    and again after the process ended. Host partitions run in the process of the reference.
 
     Args:
         path: its folder, its program, or a packed bundle.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        timeout: limit in seconds for each of MIGraphX's steps.
-        memory: limit in GiB for MIGraphX's process.
-        host: makes a session of a host partition; default: of ONNX Runtime in this process.
+        timeout: limit in seconds for each of MIGraphX's steps, and for each run of a host partition.
+        memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
 
     Attributes:
         path: its folder, or its program; of a packed bundle, the folder that it was unpacked to.
@@ -67,7 +64,6 @@ class Bundle:
         runtime: str | None = None,
         timeout: float | None = None,
         memory: float | None = None,
-        host: Callable[[ir.Model], HostSession] = Reference,
     ) -> None:
         self.path = unpacked(path)
         where = manifest_path(self.path)
@@ -77,7 +73,6 @@ class Bundle:
         self.manifest = Manifest.read(where)
         self.runtime_name = runtime
         self._limits = Limits.of(timeout, memory)
-        self._host = host
         self._partitions: list[LoadedPartition] = []
         self._hosts: dict[int, HostPartition] = {}
         self._worker: Worker | None = None
@@ -152,7 +147,7 @@ class Bundle:
             self._worker = worker or workers.shared(runtime, self.manifest.environment)
         self.notes = []
         cleaned = CutModel(self.model_path)
-        with self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
+        with limited(self._limits), self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
             self._partitions = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
@@ -168,6 +163,7 @@ class Bundle:
         Raises:
             InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime refuses it.
             RuntimeFailure: MIGraphX failed, or its process ended.
+            NativeFailure: ONNX Runtime exceeded a limit, or has crashed.
         """
         sample = samplers.validate(arrays, self.specs)
         if not self._partitions:
@@ -192,7 +188,7 @@ class Bundle:
     def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
             if index not in self._hosts:
-                self._hosts[index] = HostPartition(info, self._host(cleaned.part(info)))
+                self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)), self._limits)
             return self._hosts[index]
         assert self._worker is not None
         try:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import onnx_ir as ir
 
@@ -19,15 +18,9 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from passes.core.isolation.limits import Limits
+from onnx_bridge.reference.reference import Reference
+from passes.core.isolation.limits import Limits, limited
 from passes.target.partition import extract
-
-
-class HostSession(Protocol):
-    """A model that is ready to run on ONNX Runtime."""
-
-    def run(self, sample: Mapping[str, Value], /) -> dict[str, Value]:
-        """Compute all outputs from all inputs, both by name."""
 
 
 @dataclass
@@ -37,17 +30,20 @@ class HostPartition:
     Attributes:
         info: its inputs and outputs.
         session: the partition as a model.
+        limits: of each run.
         seconds: the duration of the last run.
     """
 
     info: PartitionInfo
-    session: HostSession
+    session: Reference
+    limits: Limits
     seconds: float = 0.0
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Compute its outputs from its inputs, both by name."""
         started = time.perf_counter()
-        found = self.session.run(values)
+        with limited(self.limits):
+            found = self.session.run(values)
         self.seconds = time.perf_counter() - started
         return found
 

@@ -45,6 +45,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
 from passes.core.inference import infer
+from passes.core.isolation.limits import Limits, limited
 
 
 def convert_buckets(  # noqa: PLR0913
@@ -142,7 +143,11 @@ def run_buckets(
     model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None
 ) -> Buckets:
     """Convert a model for the buckets of a request; errors are those of `convert_buckets`."""
-    source, progress = Source.of(model), progress or silent
+    with limited(Limits.of(request.timeout, request.memory)):
+        return _run_buckets(Source.of(model), out, request, progress or silent)
+
+
+def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Buckets:
     if out.suffix == ".mxr":
         raise InputError("buckets need a folder", where=str(out))
     source.hash()

@@ -22,6 +22,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
+from passes.core.isolation.limits import Limits, limited
 
 
 def run(
@@ -40,7 +41,10 @@ def run(
         progress: as for `convert`.
         samples: what the bundle is run on to prove it at real size; default: a generated one.
     """
-    with resolve(Source.of(model), out, request, progress) as plan:
+    with (
+        limited(Limits.of(request.timeout, request.memory)),
+        resolve(Source.of(model), out, request, progress) as plan,
+    ):
         cleaned = clean(plan)
         compiled = partition_and_compile(cleaned)
         manifest = prove(compiled, describe(compiled), samples)
@@ -93,7 +97,7 @@ def convert(  # noqa: PLR0913
             a note.
         keep_fp32: operators, and for fp16 and bf16 nodes, that stay in float32.
         options: compile options by name (see `onnx_bridge.migraphx.compile_options`).
-        timeout: limit in seconds for each of parsing, compiling and saving.
+        timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         reuse: whether to take the cleaned model of an earlier bundle in ``out`` if nothing that cleaning depends on has

@@ -21,10 +21,14 @@ from passes.core.base import Context
 from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
 from passes.core.inference import infer
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.limits import at_most, limited
 from passes.target.partition import can_cross, extract
 
 _MOST_WORK = 10_000_000_000
 """Multiply-adds of a model that is run for its shapes, a few seconds; declarations of larger ones are not checked."""
+_SECONDS, _MEMORY = 30.0, 4 << 30
+"""The limits of loading it and of each run: a loop may have no end."""
 _DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Tokenizer", "Unique", "WhisperBeamSearch"))
 
 
@@ -64,12 +68,13 @@ def _producer(value: ir.Value) -> ir.Node:
 def _observed(
     model: ir.Model, required: Sequence[ir.Value], wanted: Sequence[ir.Value]
 ) -> dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]]:
-    """The types and shapes of values in two runs; nothing if ONNX Runtime does not run the model."""
+    """The types and shapes of values in two runs; nothing if ONNX Runtime does not run the model in time."""
     names = [[str(value.name) for value in values] for values in (required, wanted)]
     try:
-        reference = Reference(extract(model, *names))
-        runs = [reference.run(sample) for sample in samplers.generate(model, samples=2)]
-    except InputError:
+        with limited(at_most(_SECONDS, _MEMORY)):
+            reference = Reference(extract(model, *names))
+            runs = [reference.run(sample) for sample in samplers.generate(model, samples=2)]
+    except (InputError, NativeFailure):
         return {}
     found: dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]] = {}
     for value in wanted:

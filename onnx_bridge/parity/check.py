@@ -37,6 +37,7 @@ from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, ru
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples.files import SampleSource
 from passes.analysis.quantization import is_quantized
+from passes.core.isolation.limits import limited
 
 AS_GPU = "MIGraphX ref, as a GPU computes quantization"
 """The name of the leg of ``as_target="gpu"``."""
@@ -146,6 +147,13 @@ def run(
     progress: Progress | None = None,
 ) -> CheckReport:
     """Check a model or a bundle as a request says; errors are those of `check`."""
+    with limited(request.limits):
+        return _run(model, request, progress)
+
+
+def _run(
+    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets, request: CheckRequest, progress: Progress | None
+) -> CheckReport:
     tell = progress or silent
     timeout, memory = request.conversion.timeout, request.conversion.memory
     if isinstance(model, Buckets):

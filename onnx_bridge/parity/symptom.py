@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from onnx_bridge.core.errors import MigraphxError, OutOfMemory, RuntimeFailure, Step, WorkerCrashed, WorkerTimeout
 from onnx_bridge.reference.compare import Comparison
 from onnx_bridge.samples.inputs import Sample
+from passes.core.errors import BridgeError
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.process import Reason
 
 
 class SymptomKind(enum.Enum):
@@ -24,8 +27,10 @@ class SymptomKind(enum.Enum):
     """It exceeded the memory limit."""
 
     @classmethod
-    def of(cls, error: RuntimeFailure) -> SymptomKind:
+    def of(cls, error: BridgeError) -> SymptomKind:
         """The kind of a failure; a failure of no known type is a rejection."""
+        if isinstance(error, NativeFailure):
+            return {Reason.DIED: cls.CRASHES, Reason.TIMEOUT: cls.TIMEOUT, Reason.MEMORY: cls.MEMORY}[error.reason]
         return next((kind for error_type, kind in KIND_OF.items() if isinstance(error, error_type)), cls.REJECTED)
 
     @property

@@ -22,7 +22,7 @@ from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.random_operators import downgrade_random_operators
-from passes.analysis.evaluation import unreleased_opsets
+from passes.analysis.constant_session import unreleased_opsets
 from passes.core.byte_strings import from_proto
 
 _SILENT = 4

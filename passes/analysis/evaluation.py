@@ -1,58 +1,38 @@
-"""Computing constants with ONNX Runtime: many nodes in one session, without copying weights."""
+"""Computing constants with ONNX Runtime: many nodes in one session, without copying weights.
+
+What is bounded beforehand (`passes.analysis.bounded_work`) is computed in this process. Where the size of a result
+depends on values that are computed as well, these come first. All else is computed in a process with limits.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
+from passes.analysis import constant_session
+from passes.analysis.bounded_work import is_bounded_kind, unbounded
+from passes.analysis.constant_session import EvaluationError
 from passes.core import graphs
 from passes.core.graphs import Scope
-from passes.core.inference import first_line
+from passes.core.isolation import limits, value_messages, worker
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.messages import Array
+from passes.core.isolation.process import Reason
 
+_SECONDS = 30.0
+"""The time limit of one session, where the user gives none."""
 _INLINE = 4096
 """Constants up to this many bytes are part of the session's model; larger ones are its inputs."""
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
-_RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
-_UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")
 
-
-class EvaluationError(Exception):
-    """ONNX Runtime could not compute a value; the message is its own, cleaned.
-
-    Attributes:
-        no_kernel: ONNX Runtime has no implementation of an operator for these dtypes.
-    """
-
-    def __init__(self, message: str, *, no_kernel: bool = False) -> None:
-        super().__init__(message)
-        self.no_kernel = no_kernel
-
-
-@contextlib.contextmanager
-def unreleased_opsets() -> Iterator[None]:
-    """Let ONNX Runtime accept opsets that it supports only provisionally, which exporters write."""
-    before = os.environ.get(_RELEASED_ONLY)
-    os.environ[_RELEASED_ONLY] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_RELEASED_ONLY]
-        else:
-            os.environ[_RELEASED_ONLY] = before
+Tensors = Mapping[ir.Value, ir.TensorProtocol]
 
 
 def evaluate(
-    nodes: Sequence[ir.Node], constants: Mapping[ir.Value, ir.TensorProtocol], targets: Sequence[ir.Value], scope: Scope
+    nodes: Sequence[ir.Node], constants: Tensors, targets: Sequence[ir.Value], scope: Scope
 ) -> list[ir.TensorProtocol]:
     """Compute values from constants, with all optimizations off.
 
@@ -63,41 +43,86 @@ def evaluate(
         scope: the scope of the nodes.
 
     Raises:
-        EvaluationError: a node fails, has no kernel, or is invalid, or a target is not a tensor.
+        EvaluationError: a node fails, has no kernel, is invalid or crashes, or a target is not a tensor.
+        NativeFailure: a limit of time or memory was exceeded.
     """
+    known = dict(constants)
+    while needed := unbounded(_cone(nodes, targets, known), known):
+        known |= _run(_cone(nodes, needed, known), known, needed, scope)
+    rest = [value for value in targets if value not in known]
+    known |= _run(_cone(nodes, rest, known), known, rest, scope, isolated=needed is None)
+    return [known[value] for value in targets]
+
+
+def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors) -> list[ir.Node]:
+    """The nodes that compute targets from known values, in their order."""
+    needed = {value for value in targets if value not in known}
+    found = []
+    for node in reversed(nodes):
+        if needed.intersection(node.outputs):
+            found.append(node)
+            needed.update(value for value in _operands(node) if value not in known)
+    return found[::-1]
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    captured = graphs.captures(node) if next(graphs.subgraphs(node), None) is not None else ()
+    return [value for value in (*node.inputs, *captured) if value is not None]
+
+
+def _run(
+    nodes: Sequence[ir.Node], known: Tensors, targets: Sequence[ir.Value], scope: Scope, *, isolated: bool = False
+) -> dict[ir.Value, ir.TensorProtocol]:
+    """The tensors of some values, computed in one session."""
+    if not targets:
+        return {}
     names: dict[ir.Value, str] = {}
+    operands = {value: None for node in nodes for value in _operands(node)}
+    constants = {value: known[value] for value in operands if value in known}
     for value in (*constants, *(value for node in nodes for value in node.outputs)):
         names[value] = f"island/{len(names)}"  # since values of different subgraphs may have the same name
-    proto = onnx.ModelProto(ir_version=min(max(scope.model.ir_version, 4), onnx.IR_VERSION))
-    proto.opset_import.extend(
+    model = onnx.ModelProto(ir_version=min(max(scope.model.ir_version, 4), onnx.IR_VERSION))
+    model.opset_import.extend(
         onnx.helper.make_opsetid(*each) for each in scope.opset_imports.items() if each[0] in _DOMAINS
     )
-    proto.graph.name = "island"
-    feeds = {}
+    model.graph.name = "island"
+    feeds: dict[str, Array] = {}
     for value, tensor in constants.items():
-        fed = _feed(tensor) if tensor.nbytes > _INLINE else None
-        if fed is None:
-            proto.graph.initializer.append(graphs.tensor_proto(tensor, names[value]))
-        else:
-            feeds[names[value]] = fed
+        if tensor.nbytes > _INLINE and tensor.dtype != ir.DataType.STRING and tensor.dtype.bitwidth >= 8:
+            feeds[names[value]] = np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
             kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
-            proto.graph.input.add(name=names[value], type=kind)
+            model.graph.input.add(name=names[value], type=kind)
+        else:
+            model.graph.initializer.append(graphs.tensor_proto(tensor, names[value]))
     for node in nodes:
-        proto.graph.node.append(_rename(node, names))
-    proto.graph.output.extend(onnx.ValueInfoProto(name=names[value]) for value in targets)
+        model.graph.node.append(_rename(node, names))
+    wanted = [names[value] for value in targets]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    if isolated:
+        doubted = next((node for node in nodes if not is_bounded_kind(node)), nodes[-1])
+        found = _run_isolated(model.SerializeToString(), wanted, feeds, f"node {doubted.name}")
+    else:
+        found = constant_session.compute(model.SerializeToString(), wanted, feeds)
+    return {value: _tensor(each) for value, each in zip(targets, found, strict=True)}
 
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.enable_cpu_mem_arena = False
+
+def _run_isolated(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array], where: str) -> list[Array]:
+    """`constant_session.compute` in a process with limits; ``where`` is what probably exceeds one."""
+    arrays = {**feeds, "model": value_messages.from_bytes(model)}
+    bounds = limits.current(_SECONDS)
     try:
-        with unreleased_opsets():
-            session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        found = session.run_with_ort_values([names[value] for value in targets], feeds)
-    except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        raise EvaluationError(_clean(error), no_kernel=isinstance(error, NotImplementedByRuntime)) from None
-    return [_tensor(each) for each in found]
+        (answer, computed), _ = worker.shared().call(
+            "passes.analysis.constant_session", {"outputs": list(outputs)}, arrays, limits=bounds
+        )
+    except NativeFailure as failure:
+        if failure.reason is Reason.DIED:
+            raise EvaluationError(failure.what, unsupported=True) from None
+        failure.where = where
+        raise
+    if "error" in answer:
+        raise EvaluationError(answer["error"], unsupported=answer["unsupported"])
+    (found,) = value_messages.unpack([answer["outputs"]], computed)
+    return [each for each in found.values() if isinstance(each, np.ndarray)]
 
 
 def _rename(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
@@ -119,32 +144,7 @@ def _rename_inner(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
                 _rename_inner(inner, names)
 
 
-def _feed(tensor: ir.TensorProtocol) -> ort.OrtValue | None:
-    """A tensor as an input of ONNX Runtime that shares its memory; None if that is not possible."""
-    if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
-        return None
-    array = np.ascontiguousarray(tensor.numpy())
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype.value)
-
-
-def _tensor(value: ort.OrtValue) -> ir.TensorProtocol:
-    if not value.is_tensor():
-        raise EvaluationError("its result is not a tensor")
-    dtype = ir.DataType(value.element_type())
-    if dtype == ir.DataType.STRING:
-        strings = value.numpy()
-        return ir.StringTensor([str(each).encode() for each in strings.ravel()], shape=ir.Shape(strings.shape))
-    if dtype.bitwidth < 8:
-        raise EvaluationError(f"results of {dtype.name} cannot be read from ONNX Runtime")
-    if not _UNKNOWN_TO_NUMPY.fullmatch(dtype.name):
-        return ir.Tensor(np.asarray(value.numpy()))
-    shape = value.shape()
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
-    return ir.Tensor(np.frombuffer(raw, dtype.numpy()).reshape(shape), dtype=dtype)
-
-
-def _clean(error: Exception) -> str:
-    """ONNX Runtime's message, without its codes and source locations."""
-    text = first_line(error)
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
-    return re.sub(r"\S*/(onnxruntime|onnx)/\S+:\d+ ?", "", text)
+def _tensor(array: Array) -> ir.TensorProtocol:
+    if array.dtype == np.dtype(object):
+        return ir.StringTensor([str(each).encode() for each in array.ravel()], shape=ir.Shape(array.shape))
+    return ir.Tensor(array, ir.DataType.from_numpy(array.dtype))

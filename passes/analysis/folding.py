@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.constant_session import EvaluationError
+from passes.analysis.evaluation import evaluate
 from passes.analysis.shape_values import Elements
 from passes.core import graphs
 from passes.core.base import Context, Result, Rewrite, Skip
@@ -314,7 +315,7 @@ class Folder:
         node = nodes[bad - 1]
         self._failures += 1
         self._refused[node] = f"ONNX Runtime could not compute it: {error}"
-        if error.no_kernel:
+        if error.unsupported:
             self._unsupported[self._signature(node)] = self._refused[node]
 
     def _signature(self, node: ir.Node) -> tuple[object, ...]:

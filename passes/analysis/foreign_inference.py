@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from passes.analysis.evaluation import unreleased_opsets
+from passes.analysis.constant_session import unreleased_opsets
 from passes.core import graphs
 from passes.core.base import Context
 from passes.core.declarations import contradiction, settle

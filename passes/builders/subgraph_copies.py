@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.constant_session import EvaluationError
+from passes.analysis.evaluation import evaluate
 from passes.analysis.randomness import is_random
 from passes.core import graphs
 from passes.core.edit import Edit

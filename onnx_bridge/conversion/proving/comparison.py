@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,15 +24,15 @@ from onnx_bridge.reference.judges import Judges
 from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
+from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits, limited
 from passes.core.isolation.memory import available_bytes
+from passes.core.isolation.process import Reason
 
 SAMPLES = 1
 """How many samples a bundle is compared on."""
 
 Sample = Mapping[str, Value]
-Run = Callable[[Path, Sequence[Sample]], list[dict[str, Value]]]
-"""Runs a model file on samples."""
 
 
 class Unprovable(Exception):
@@ -90,13 +88,12 @@ def compare_with_reference(
         Unprovable: the reference does not run the model, or its outputs are not determined.
         RuntimeFailure: MIGraphX fails on the sample.
     """
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        return _Comparison(original, precision, limits, Path(folder)).of(bundle)
+    return _Comparison(original, precision, limits).of(bundle)
 
 
 def runs_on_reference(original: Original, limits: Limits) -> bool:
     """Whether the reference runs a model with the shapes of ``original``."""
-    comparison = _Comparison(original, Precision(), limits, Path())
+    comparison = _Comparison(original, Precision(), limits)
     try:
         comparison.reference(comparison.samples(original.shapes))
     except Unprovable:
@@ -109,16 +106,10 @@ class _Comparison:
     original: Original
     precision: Precision
     limits: Limits
-    folder: Path
 
     def of(self, path: Path) -> Agreement | OutputComparison:
-        numbers = itertools.count()
-        bundle = Bundle(
-            path,
-            timeout=self.limits.timeout,
-            memory=None if self.limits.memory is None else self.limits.memory / 2**30,
-            host=lambda part: _HostSession(part, self.folder / f"{next(numbers)}.onnx", self._run),
-        )
+        memory = None if self.limits.memory is None else self.limits.memory / 2**30
+        bundle = Bundle(path, timeout=self.limits.timeout, memory=memory)
         samples = self.samples({each.name: each.shape for each in bundle.inputs})
         expected = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
@@ -220,28 +211,13 @@ class _Comparison:
         by_onnx: bool = False,
     ) -> list[dict[str, Value]]:
         memory = available_bytes() if self.limits.memory is None else self.limits.memory
+        limits = Limits(self.limits.timeout, memory)
         try:
-            return evaluations.run_file(
-                path, samples, shapes=shapes, by_onnx=by_onnx, limits=Limits(self.limits.timeout, memory)
-            )
+            return evaluations.run_file(path, samples, shapes=shapes, by_onnx=by_onnx, limits=limits)
         except NoReference as error:
             if error.is_limit:
                 raise TooLarge(str(error)) from None
             raise Unprovable(f"the reference does not run it: {error}") from None
-
-
-class _HostSession:
-    """A host partition in the process of the reference."""
-
-    def __init__(
-        self, part: ir.Model, path: Path, run: Callable[[Path, Sequence[Sample]], list[dict[str, Value]]]
-    ) -> None:
-        models.save(part, path)
-        self._path, self._run = path, run
-
-    def run(self, sample: Sample, /) -> dict[str, Value]:
-        (outputs,) = self._run(self._path, [sample])
-        return outputs
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:
@@ -249,6 +225,9 @@ def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:
         return bundle(sample)
     except (WorkerTimeout, OutOfMemory) as error:
         raise TooLarge(error.what) from None
+    except NativeFailure as error:
+        kind = Unprovable if error.reason is Reason.DIED else TooLarge
+        raise kind(error.what) from None
     except InputError as error:
         raise Unprovable(f"the bundle does not take the sample: {error}") from None
 

@@ -33,6 +33,7 @@ from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecis
 from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.export import factories
+from passes.core.isolation.limits import limited
 
 
 def bisect(  # noqa: PLR0913
@@ -119,6 +120,11 @@ def bisect(  # noqa: PLR0913
 
 def run(model: ModelSource, request: BisectRequest, progress: Progress | None = None) -> Bisection:
     """Bisect a model as a request says; errors are those of `bisect`."""
+    with limited(request.limits):
+        return _run(model, request, progress)
+
+
+def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) -> Bisection:
     name: str | None = None
     notes: tuple[str, ...] = ()
     if factories.is_factory(model):

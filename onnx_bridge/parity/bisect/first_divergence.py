@@ -17,6 +17,7 @@ from onnx_bridge.parity.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
+from passes.core.isolation.failure import NativeFailure
 from passes.target.partition import boundary
 
 _MAX_DIFFERING = 6
@@ -82,6 +83,8 @@ def _local(
             compared = compare(session.run(sample), expected, tolerances)
             if not compared.passed:
                 return Symptom.of_comparison(compared, number)
+    except NativeFailure as error:
+        return Symptom(SymptomKind.of(error), None, error.what)
     except (InputError, KeyError) as error:
         return Symptom(SymptomKind.REJECTED, None, str(error))
     return None

@@ -38,6 +38,7 @@ from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer
+from passes.core.isolation.failure import NativeFailure
 from passes.target.partition import Side, plan
 
 
@@ -243,8 +244,8 @@ class FaultLocalizer:
             session = Reference(model)
             outputs = [session.run(_inputs_of(model, sample)) for sample in self.samples]
             return self._difference(outputs, self.truth, model)
-        except InputError as error:
-            return Symptom(SymptomKind.REJECTED, None, error.what)
+        except (InputError, NativeFailure) as error:
+            return Symptom(SymptomKind.of(error), None, error.what)
 
     def _first_divergence(
         self, reference: ir.Model, model: ir.Model, runs: RunCounts

@@ -21,6 +21,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.inputs import Sample
 from passes.core.errors import PassError
+from passes.core.isolation.failure import NativeFailure
 from passes.target.partition import extract
 
 _SHAPE_ELEMENTS = 16
@@ -65,7 +66,7 @@ class Minimizer:
         self.runs.reference += 1
         try:
             expected = Reference(model).run(sample)
-        except InputError:
+        except (InputError, NativeFailure):
             return None
         for value in model.graph.outputs:
             array = expected[str(value.name)]

@@ -29,6 +29,7 @@ from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptom import Symptom
 from onnx_bridge.samples.files import SampleSource
+from passes.core.isolation.limits import limited
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,11 @@ def reduce(  # noqa: PLR0913
 
 def run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progress | None = None) -> Reduction:
     """Reduce a model as a request says; errors are those of `reduce`."""
+    with limited(request.limits):
+        return _run(model, out, request, progress)
+
+
+def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progress | None) -> Reduction:
     if out.exists() and not out.is_dir():
         raise InputError("this is a file already", where=str(out), hint="name a folder")
     if not isinstance(model, ir.Model) and is_bundle(model):

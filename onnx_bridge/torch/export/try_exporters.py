@@ -34,6 +34,7 @@ from onnx_bridge.torch.export.samples import (
 )
 from onnx_bridge.torch.export.structure import Structure, renamed
 from onnx_bridge.torch.export.tensors import to_array
+from passes.core.isolation.failure import NativeFailure
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -254,7 +255,7 @@ def _compare(model: ir.Model, runs: Sequence[_Run]) -> list[Comparison]:
     try:
         reference = Reference(model)
         found = [reference.run({name: to_array(each) for name, each in run.inputs.items()}) for run in runs]
-    except InputError as error:
+    except (InputError, NativeFailure) as error:
         raise ExporterError(f"the graph does not run: {error.what}") from error
     comparisons = [
         compare(outputs, run.outputs, output_tolerances(model, run.outputs))

@@ -44,8 +44,10 @@ _current: ContextVar[Limits] = ContextVar("limits", default=Limits())
 
 @contextlib.contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Within the block, `current` has these limits: those that the user gave to a verb."""
-    token = _current.set(limits)
+    """Within the block, `current` has these limits: those that the user gave to a verb, before those around it."""
+    outer = _current.get()
+    timeout = outer.timeout if limits.timeout is None else limits.timeout
+    token = _current.set(Limits(timeout, outer.memory if limits.memory is None else limits.memory))
     try:
         yield
     finally:

@@ -18,7 +18,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.constant_session import EvaluationError
+from passes.analysis.evaluation import evaluate
 from passes.builders.arithmetic import Array
 from passes.core import graphs
 from passes.core.base import Exactness, Skip

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.evaluation import EvaluationError, evaluate
+from passes.analysis.constant_session import EvaluationError
+from passes.analysis.evaluation import evaluate
 from passes.builders.operands import UNKNOWN_DTYPE, not_constant
 from passes.builders.operators import cast, reshape, wide_float
 from passes.core.base import Exactness, Skip
