@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.cli.options import Dims, Freeze, Model, Pipeline, Shapes, dims, shapes, values
+from onnx_bridge.cli.options import Dims, Freeze, Memory, Model, Pipeline, Shapes, Timeout, dims, shapes, values
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion import clean as cleaning
 from onnx_bridge.core.console import console
@@ -35,6 +35,8 @@ def clean(
     ] = Verify.none,
     max_rewrites: Annotated[int | None, typer.Option(min=0, help="Stop after so many rewrites.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Show every rewrite, with its nodes.")] = False,
+    timeout: Timeout = None,
+    memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Rewrite a model with the passes of a pipeline. Exit code 1 where `--verify` finds that numbers moved."""
@@ -50,6 +52,8 @@ def clean(
             freeze=values(freeze),
             verify=verify.value,
             max_rewrites=max_rewrites,
+            timeout=timeout,
+            memory=memory,
             progress=tell,
         )
     if trace and not as_json:

@@ -13,10 +13,12 @@ from onnx_bridge.cli.options import (
     Freeze,
     Host,
     HtmlReport,
+    Memory,
     Model,
     Pipeline,
     ProbeBudget,
     Shapes,
+    Timeout,
     dims,
     shapes,
     values,
@@ -40,6 +42,8 @@ def doctor(
     host: Host = True,
     cache: Cache = True,
     probe_budget: ProbeBudget = None,
+    timeout: Timeout = None,
+    memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
@@ -59,6 +63,8 @@ def doctor(
             host=host,
             cache=cache,
             probe_budget=probe_budget,
+            timeout=timeout,
+            memory=memory,
             progress=tell,
         )
     if html is not None:

@@ -106,11 +106,11 @@ Samples = Annotated[
 Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
 Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="S", min=0.001, max=MAX_SECONDS, help="Most seconds for each MIGraphX step.")
+    float | None, typer.Option(metavar="S", min=0.001, max=MAX_SECONDS, help="Most seconds for each step of a runtime.")
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(metavar="GiB", min=0.001, max=MAX_GIBIBYTES, help="Most memory of MIGraphX's process."),
+    typer.Option(metavar="GiB", min=0.001, max=MAX_GIBIBYTES, help="Most memory of a runtime's process."),
 ]
 
 

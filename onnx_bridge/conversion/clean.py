@@ -23,6 +23,7 @@ from onnx_bridge.reference.compare import Comparison
 from passes.core import graphs
 from passes.core.base import Budget, Context, Target
 from passes.core.declarations import forget_impossible_sizes
+from passes.core.isolation.limits import Limits, limited
 from passes.core.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def clean(  # noqa: PLR0913
     target: Target | None = None,
     verify: Literal["none", "each"] = "none",
     max_rewrites: int | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Cleaned:
     """Rewrite a model with the passes of a pipeline.
@@ -132,13 +135,24 @@ def clean(  # noqa: PLR0913
         verify: ``each`` compares the model on ONNX Runtime before and after each pass that changes it, on a seeded
             sample.
         max_rewrites: how many rewrites all passes together may commit, to bisect them.
+        timeout: limit in seconds for each run of ONNX Runtime.
+        memory: limit in GiB for its process.
         progress: called with the name of each pass as it begins.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
+        NativeFailure: ONNX Runtime exceeded a limit.
     """
     request = CleanRequest(
-        pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), default_dim, verify, max_rewrites
+        pipeline,
+        dict(dims or {}),
+        as_shapes(shapes),
+        as_json(freeze),
+        default_dim,
+        verify,
+        max_rewrites,
+        timeout,
+        memory,
     )
     loaded = models.owned(model)
     cleaned = rewrite(loaded, request, target=target, progress=progress)
@@ -167,7 +181,13 @@ def rewrite(
 
     Raises:
         InputError: the pipeline, a dimension or an input is wrong.
+        NativeFailure: ONNX Runtime exceeded a limit.
     """
+    with limited(Limits.of(request.timeout, request.memory)):
+        return _rewrite(model, request, pipeline, Context(target, Budget(request.max_rewrites), progress))
+
+
+def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, context: Context) -> Cleaned:
     passes = pipeline or Pipeline.parse(request.pipeline)
     forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
     graphs.name_nodes(graphs.Scope(model, model.graph))  # likewise
@@ -176,7 +196,6 @@ def rewrite(
         request = sizes.applied
     before = freezing(request)
     verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
-    context = Context(target, budget=Budget(request.max_rewrites), progress=progress)
     steps = before.run(model, context, between=verifier)
     notes: list[str] = []
     if sizes is not None:

@@ -21,10 +21,11 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.core import graphs
 from passes.core.base import Proof, Status, Verdict
 from passes.core.graphs import Scope
+from passes.core.isolation.limits import Limits, limited
 from passes.core.pipeline import Step
 from passes.target.dependencies import unchanged_graphs
 from passes.target.probe import Probe
@@ -46,6 +47,8 @@ def doctor(  # noqa: PLR0913
     host: bool = True,
     cache: bool = True,
     probe_budget: float | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
     runtime: str | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
@@ -62,15 +65,27 @@ def doctor(  # noqa: PLR0913
         cache: whether to use verdicts of earlier runs.
         probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size; default: 2.
             Nodes beyond it are compared by small witnesses.
+        timeout: limit in seconds for each run of ONNX Runtime, and for each probe, which has 10 at most.
+        memory: limit in GiB for ONNX Runtime's process.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         progress: called with each stage and each pass.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
         RuntimeNotFound: there is no MIGraphX.
+        NativeFailure: ONNX Runtime exceeded a limit.
     """
     request = DoctorRequest(
-        pipeline, dict(dims or {}), as_shapes(shapes), as_json(freeze), host, cache, probe_budget, runtime
+        pipeline,
+        dict(dims or {}),
+        as_shapes(shapes),
+        as_json(freeze),
+        host,
+        cache,
+        probe_budget,
+        timeout,
+        memory,
+        runtime,
     )
     return run(model, None if out is None else Path(out), request, progress)
 
@@ -79,9 +94,16 @@ def run(
     model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress | None = None
 ) -> Diagnosis:
     """Diagnose a model as a request says; errors are those of `doctor`."""
-    progress = progress or silent
+    with limited(Limits.of(request.timeout, request.memory)):
+        return _run(model, out, request, progress or silent)
+
+
+def _run(
+    model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress
+) -> Diagnosis:
     runtime = runtimes.find(request.runtime)
-    target = ProbedRuntime(runtime, cache=request.cache, budget=request.probe_budget)
+    seconds = SECONDS if request.timeout is None else min(request.timeout, SECONDS)
+    target = ProbedRuntime(runtime, cache=request.cache, budget=request.probe_budget, timeout=seconds)
     progress(Stage.LOAD)
     loaded = models.owned(model)
     facts = _facts(loaded)

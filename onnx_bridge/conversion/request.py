@@ -42,8 +42,8 @@ class ConvertRequest:
         calibration: samples for int8 and fp8; None generates them.
         keep_fp32: operators and nodes that stay in float32.
         options: compile options by name (`onnx_bridge.migraphx.compile_options`).
-        timeout: limit in seconds for each of parsing, compiling and saving.
-        memory: limit in GiB for MIGraphX's process.
+        timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
+        memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
         reuse: whether to take the cleaned model of an earlier bundle in the same folder if it is up to date.
         prove: whether the bundle is run against the reference: ``auto`` within `prove_budget`, else by a witness;
@@ -107,6 +107,8 @@ class CleanRequest:
         default_dim: the size of every input dimension that is still open; None leaves it open.
         verify: ``each`` compares the model on ONNX Runtime before and after each pass that changes it.
         max_rewrites: how many rewrites all passes together may commit; None is no limit.
+        timeout: limit in seconds for each run of ONNX Runtime; None is what is around it.
+        memory: limit in GiB for its process; likewise.
     """
 
     pipeline: str = "default"
@@ -116,6 +118,8 @@ class CleanRequest:
     default_dim: int | None = None
     verify: Literal["none", "each"] = "none"
     max_rewrites: int | None = None
+    timeout: float | None = None
+    memory: float | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class DoctorRequest:
     host: bool = True
     cache: bool = True
     probe_budget: float | None = None
+    timeout: float | None = None
+    memory: float | None = None
     runtime: str | None = None
 
 

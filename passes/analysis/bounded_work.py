@@ -29,8 +29,8 @@ def _names(text: str) -> frozenset[str]:
 _LINEAR = _names(
     """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Clip Concat Cos Cosh CumSum DequantizeLinear Elu
-    Erf Exp EyeLike Flatten Floor Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log LogSoftmax Neg
-    Not QuantizeLinear Reciprocal Relu Reshape Round Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax
+    Erf Exp EyeLike Flatten Floor GatherElements Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log
+    LogSoftmax Neg Not QuantizeLinear Reciprocal Relu Reshape Round Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax
     Softplus Softsign Split Sqrt Squeeze Tan Tanh Transpose Trilu Unsqueeze
     """
 )

@@ -38,10 +38,10 @@ class NativeFailure(BridgeError):
         match self.reason:
             case Reason.TIMEOUT:
                 what = f"{library} exceeded its time limit of {limits.timeout:g} s and was stopped"
-                hint = "give it more with --timeout, where the verb has it"
+                hint = "give it more with --timeout"
             case Reason.MEMORY:
                 what = f"{library} needs more memory than its limit of {(limits.memory or 0) / 2**30:.3g} GiB"
-                hint = "give it more with --memory, where the verb has it"
+                hint = "give it more with --memory"
             case _:
                 how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {status}"
                 last = failure.output.strip().splitlines()[-1:]
