@@ -7,7 +7,7 @@ with those of the bundle.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.loaded_partitions import HostSession
 from onnx_bridge.bundle.manifest import PartitionInfo
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.bundle.submodel import parse
@@ -40,17 +39,15 @@ class InsideBundle:
 
     Args:
         bundle: it is loaded.
-        host: makes a session of a host partition.
     """
 
     bundle: Bundle
-    host: Callable[[ir.Model], HostSession] = Reference
 
     @classmethod
-    def of(cls, bundle: Bundle, host: Callable[[ir.Model], HostSession] = Reference) -> InsideBundle | None:
+    def of(cls, bundle: Bundle) -> InsideBundle | None:
         """Those of a bundle; None where they cannot be fetched: it has no model, or MIGraphX has quantized it."""
         quantized = bundle.manifest.precision in BY_CALIBRATION
-        return None if bundle.model_path is None or quantized else cls(bundle, host)
+        return None if bundle.model_path is None or quantized else cls(bundle)
 
     @cached_property
     def model(self) -> ir.Model:
@@ -81,7 +78,7 @@ class InsideBundle:
         for inputs, outputs, device in self._pieces(wanted):
             part = extract(self.model, inputs, outputs)
             given = {name: values[name] for name in inputs}
-            values |= self._run(part, given) if device else self.host(part).run(given)
+            values |= self._run(part, given) if device else Reference(part).run(given)
         return {name: value for name, value in values.items() if name not in sample or name in wanted}
 
     def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
