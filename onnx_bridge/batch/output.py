@@ -29,7 +29,7 @@ from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest import Manifest, is_manifest, manifest_path, sealed
 from onnx_bridge.bundle.verify import is_intact
-from onnx_bridge.conversion.staging import adopt, refuse_to_overwrite, staging_folder
+from onnx_bridge.conversion.staging import adopt, move_into_place, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
@@ -175,14 +175,15 @@ class LocalOutput(Output):
             hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
             raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
         files = _manifests_last(each.relative_to(staged).as_posix() for each in staged.rglob("*") if each.is_file())
-        with staging_folder(bundle):
+        with staging_folder(bundle) as folder:
             original = staged if isinstance(source, RemotePath) else source
             refuse_to_overwrite([bundle / each for each in files], original, bundle)
-            for each in _earlier_files(bundle) - {MANIFEST}:
-                (bundle / each).unlink(missing_ok=True)
-            for each in (MANIFEST, *files[:-1]):  # first the manifest, which claims the folder for a bundle
-                (bundle / each).parent.mkdir(parents=True, exist_ok=True)
-                (staged / each).replace(bundle / each)
+            if has_buckets(staged) or has_buckets(bundle):
+                _move_files(bundle, staged, files)
+            else:
+                for each in files[:-1]:
+                    (staged / each).replace(folder / each)
+                move_into_place(bundle, folder, Manifest.read(staged / MANIFEST))
             synchronize(bundle)
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -328,6 +329,15 @@ class RemoteOutput(Output):
                     file.write(manifests.get(each, b""))
                     file.truncate(int(size))
             yield Path(folder)
+
+
+def _move_files(bundle: Path, staged: Path, files: Sequence[str]) -> None:
+    """Replace the files of an earlier bundle one by one: first the manifest, which claims the folder for a bundle."""
+    for each in _earlier_files(bundle) - {MANIFEST}:
+        (bundle / each).unlink(missing_ok=True)
+    for each in (MANIFEST, *files[:-1]):
+        (bundle / each).parent.mkdir(parents=True, exist_ok=True)
+        (staged / each).replace(bundle / each)
 
 
 def _earlier_files(bundle: Path) -> set[str]:

@@ -16,6 +16,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+from onnx_bridge.batch.output import LocalOutput
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, manifest_path
 from onnx_bridge.conversion import staging
 from onnx_bridge.migraphx.runtime import Runtime
@@ -112,6 +113,24 @@ def test_a_kill_leaves_the_old_or_the_new(
         assert onnx_bridge.check(onnx_bridge.load(out), reference=bundles / states[-1] / "m.onnx").passed
         with staging.staging_folder(out):  # sweeps what the killed process left
             assert len(list(out.parent.glob(".converting-*"))) == (name != "out")
+    assert states == sorted(states, reverse=True)
+    assert (states[0], states[-1]) == ("old", "new")
+    assert len(states) > 3
+
+
+def test_a_kill_while_a_batch_publishes(bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job wrote to a staging folder, on another machine or of a model behind a URL."""
+    states = []
+    for step in range(50):
+        home = tmp_path / str(step)
+        shutil.copytree(bundles / "old/out", home / "out")
+        staged = Path(shutil.copytree(bundles / "new/out", home / "staged"))
+        with monkeypatch.context() as inner, contextlib.suppress(Killed):
+            killed_at(step, inner)
+            LocalOutput(home).publish("out", staged, bundles / "new/m.onnx")
+        states.append(state(home / "out", bundles))
+        if not staged.exists():
+            break
     assert states == sorted(states, reverse=True)
     assert (states[0], states[-1]) == ("old", "new")
     assert len(states) > 3
