@@ -7,7 +7,7 @@
 `separate-pad` applies the first to a Pad before a convolution or pooling, which MIGraphX would merge into the
 operator's own padding: that loses the value, the pads of batch and channels, and a convolution's own pads.
 
-Skips: pads or axes that are not constant; dynamic shapes; empty outputs.
+Skips: pads or axes that are not constant; dynamic shapes; empty outputs; negative pads beyond the input's size.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def read_padding(pad: ir.Node, scope: Scope) -> Padding | str:
         begins[axis], ends[axis] = begin, end
     if any(sum(side) < 1 for side in zip(shape, begins, ends, strict=True)):
         return "its output is empty"
+    if any(size + min(begin, 0) + min(end, 0) < 0 for size, begin, end in zip(shape, begins, ends, strict=True)):
+        return "it crops more than there is"
     return Padding(pad, pad, shape, tuple(begins), tuple(ends))
 
 

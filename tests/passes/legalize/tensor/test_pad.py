@@ -105,6 +105,11 @@ class TestSkips:
         m, _ = pad(floats(2, 2), [-1, 0, -1, 0])
         assert skipped(ConcatPad(), m) == ["its output is empty"]
 
+    @pytest.mark.parametrize("shape", [(1, 0), (3, 1)])
+    def test_cropping_more_than_there_is(self, shape: tuple[int, ...]) -> None:
+        m, _ = pad(np.ones(shape, np.float32), [0, -2, 0, 5])
+        assert skipped(ConcatPad(), m) == ["it crops more than there is"]
+
     def test_the_other_mode(self) -> None:
         m, _ = pad(floats(2, 2), [1, 1, 1, 1], mode="edge")
         assert skipped(ConcatPad(), m) == []
