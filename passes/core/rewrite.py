@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Self, TypeVar
 
+import onnx
 import onnx_ir as ir
 
 from passes.core import graphs
@@ -199,8 +200,13 @@ class NodeRewrite(Pass, Generic[M]):
     def _checked_outputs(
         self, found: M, outputs: Sequence[ir.Value | None], edit: Edit
     ) -> Sequence[ir.Value | None] | Skip:
-        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name."""
+        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name, or an
+        operator is of a later opset.
+        """
         node, scope = found.node, edit.scope
+        unknown = _unknown_operator(edit.nodes, scope.opset())
+        if unknown is not None:
+            return Skip(f"it needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first")
         if len(outputs) > len(node.outputs):
             message = f"it returns {len(outputs)} values for {len(node.outputs)} outputs of {node.name}"
             raise PassError(message, where=f"pass {self.name}")
@@ -244,6 +250,14 @@ class NodeRewrite(Pass, Generic[M]):
                 work.add(use.node for value in each.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
         result.skips.extend(skips.values())
+
+
+def _unknown_operator(nodes: Iterable[ir.Node], opset: int) -> str | None:
+    """The first standard operator that an opset does not have."""
+    for node in nodes:
+        if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
+            return node.op_type
+    return None
 
 
 def _may_be_tensor(value: ir.Value | None) -> bool:

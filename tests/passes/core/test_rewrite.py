@@ -265,6 +265,22 @@ class TestNeeds:
         assert reason == "it needs opset 13, and the model has 12: convert-opset comes first"
         assert not self.reasons(model(text, opset=13), since_opset=13)
 
+    def test_an_operator_of_a_later_opset(self) -> None:
+        @dataclass(frozen=True)
+        class Mended(self.Halve):  # type: ignore[name-defined, misc]
+            name = "mended"
+
+            def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
+                return [edit.op("Mish", [match.node.inputs[0]])]
+
+        for opset, applies in ((17, False), (18, True)):
+            source = model("(float[2] x) => (float[2] y) { y = Identity(x) }", opset=opset)
+            before = [node.op_type for node in source.graph]
+            result = Mended().run(source, Context())
+            assert result.modified is applies
+            assert bool(reasons(result)) is not applies
+            assert [node.op_type for node in source.graph] == (["Mish"] if applies else before)
+
     def test_shapes(self) -> None:
         text = "(float[n] x, float[2] z) => (float[n] y) { y = Add(x, z) }"
         assert self.reasons(model(text), needs_shape=(0,)) == [UNKNOWN_SHAPE]
