@@ -23,7 +23,7 @@ help:
 	@echo "make test    set up, then run every test"
 	@echo "make test-second-runtime SECOND_RUNTIME=FOLDER  the tests that concern MIGraphX, by both ways into that one"
 	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
-	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed at random"
+	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed, at random and while they publish"
 	@echo "make fuzz    make 10,000 calls with hostile and broken input, each in a limited process"
 	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
 	@echo "make rules   how often each rule of legalization was applied there, by MIGraphX (RUNTIME=PATH names one)"

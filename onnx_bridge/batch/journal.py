@@ -25,6 +25,7 @@ from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import LARGE, read_regular
+from onnx_bridge.core.schema import parse_json
 
 STATE_FOLDER = ".batch"
 """The folder in OUT of everything that is not a bundle."""
@@ -44,7 +45,7 @@ def encode_record(record: Record) -> str:
 def decode_record(line: str | bytes) -> Record | None:
     """The record of a line; None if the line is incomplete or damaged."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         checksum = record.pop("sum")
         return record if checksum == _checksum(record) else None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -35,6 +35,7 @@ from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.known_digests import State, known_digest, recorded
 from onnx_bridge.core.locations import Location, RemotePath
+from onnx_bridge.core.schema import parse_json
 from onnx_bridge.core.user_cache import cache_dir
 
 _STAGING = "staging"
@@ -286,7 +287,7 @@ class RemoteOutput(Output):
             earlier = _earlier_files(copy)
             is_bundle = is_manifest(copy / MANIFEST)
         with contextlib.suppress(InputError):  # there is no plan unless an earlier replacement was interrupted
-            earlier |= set(json.loads(plan.read_bytes()))
+            earlier |= set(parse_json(plan.read_bytes()))
             is_bundle = True
         if not is_bundle and (clash := sorted(present & set(files))):
             what = "the bundle would overwrite a file that no conversion wrote"

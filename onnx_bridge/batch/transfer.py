@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import posixpath
 import shutil
 import tempfile
@@ -28,6 +27,7 @@ from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import parse_json
 from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
@@ -175,7 +175,7 @@ def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
 
 def _manifests(bundle: Path, source: str) -> dict[str, bytes]:
     """The manifests of a bundle by relative path, with another path of the source."""
-    values = json.loads(read_regular(bundle / MANIFEST))
+    values = parse_json(read_regular(bundle / MANIFEST))
     values["source"]["path"] = source
     found: dict[str, bytes] = {}
     for each in values.get("buckets", ()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import parse_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -313,7 +313,7 @@ class Baseline:
     def read(cls, path: Path) -> Baseline:
         """Read a baseline; raises InputError if the file is not one."""
         try:
-            values = json.loads(read_regular(path))
+            values = parse_json(read_regular(path))
             if values["format"] != FORMAT:
                 raise ValueError(f"its format is {values['format']}")
             rows = tuple(map(Row.from_json, values["rows"]))

@@ -12,6 +12,7 @@ from typing import Any
 from onnx_bridge.benchmark.pareto import Candidate, Trial
 from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import parse_json
 
 
 class Journal:
@@ -34,7 +35,7 @@ class Journal:
             return
         for line in read_regular(path).decode(errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line may be incomplete
-                values = json.loads(line)
+                values = parse_json(line)
                 if values["key"] != key:
                     continue
                 if "float32_nodes" in values:

@@ -11,7 +11,6 @@ for that), so that `check` compares each bucket with samples smaller than it, to
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.schema import parse_json
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.samples import inputs as samplers
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def has_buckets(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a bundle with buckets."""
     try:
-        values = json.loads(read_regular(unpacked(path) / "manifest.json"))
+        values = parse_json(read_regular(unpacked(path) / "manifest.json"))
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == BUCKETS

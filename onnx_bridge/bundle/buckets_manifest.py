@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
-from onnx_bridge.core.schema import Size, read_as
+from onnx_bridge.core.schema import Size, parse_json, read_as
 
 Axis = int | str | None
 EDGE = "edge"
@@ -139,12 +138,12 @@ class BucketsManifest:
     def parse(cls, text: str | bytes, where: str) -> BucketsManifest:
         """Parse the text of one; raises like `read`."""
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             if values["format"] != BUCKETS:
                 raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
             found = read_as(cls, values)
             read_as(_Request, found.request)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):
             if not inner or inner == ".." or Path(inner).name != inner:

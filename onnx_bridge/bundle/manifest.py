@@ -19,7 +19,7 @@ from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
-from onnx_bridge.core.schema import Count, Size, read_as
+from onnx_bridge.core.schema import Count, Size, parse_json, read_as
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
 from passes.core.limits import MAX_ELEMENTS
@@ -53,7 +53,7 @@ def resealed(values: Mapping[str, Any]) -> bytes:
 def unsealed(text: str | bytes) -> str | None:
     """What is wrong with the text of a manifest; None if its checksum matches."""
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         claimed = values.pop(_CHECKSUM, None)
         if claimed is None:
             return "it has no checksum"
@@ -64,7 +64,7 @@ def unsealed(text: str | bytes) -> str | None:
 
 def with_previous(new: Path, earlier: Path) -> bytes:
     """The text of a manifest that describes a new program until it has replaced the earlier one, and then that."""
-    values, previous = (json.loads(read_text(each)) for each in (new, earlier))
+    values, previous = (parse_json(read_text(each)) for each in (new, earlier))
     for each in (values, previous):
         each.pop(_CHECKSUM, None)
     return sealed({**values, _PREVIOUS: previous}).encode()
@@ -79,7 +79,7 @@ def read_text(path: Path) -> bytes:
     text = read_regular(path)
     if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
         return text
-    values = json.loads(text)
+    values = parse_json(text)
     previous = values.pop(_PREVIOUS)
     del values[_CHECKSUM]
     try:
@@ -92,7 +92,7 @@ def read_text(path: Path) -> bytes:
 def is_manifest(path: Path) -> bool:
     """Whether a file is a manifest of any format."""
     try:
-        values = json.loads(read_regular(path))
+        values = parse_json(read_regular(path))
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)
@@ -410,9 +410,9 @@ class Manifest:
     def parse(cls, text: str | bytes, where: str) -> Manifest:
         """Parse the text of one; raises like `read`."""
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             found = values["format"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         if found == BUCKETS:
             what = "the bundle has buckets, each of which is a bundle in a folder of its own"

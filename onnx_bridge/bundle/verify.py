@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from onnx_bridge.bundle.compatibility import require_compatible
 from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, read_text, unsealed
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.schema import parse_json
 from onnx_bridge.migraphx import runtime as runtimes
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _walk(
     if problem := unsealed(text):
         found.problems[name] = problem
     try:
-        if json.loads(text).get("format") != BUCKETS:
+        if parse_json(text).get("format") != BUCKETS:
             yield name, Manifest.parse(text, name)
             return
         manifest = BucketsManifest.parse(text, name)

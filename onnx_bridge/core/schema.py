@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,6 +13,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A number of things."""
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 """The size of an axis."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value; raises ValueError where the text is none, also where it is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_as(kind: type[_T], values: Any) -> _T:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx_bridge.core.schema import parse_json
 from passes.core.base import Obstacle, Proof, Status, Unproven, Verdict
 
 _TAIL = 256
@@ -37,7 +38,7 @@ class CachedVerdict:
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
     """The signature and verdict of a line; None if it is damaged."""
     try:
-        signature, status, message, error, proof, obstacle, detail, budget = json.loads(line)
+        signature, status, message, error, proof, obstacle, detail, budget = parse_json(line)
         error = None if error is None else float(error)
         unproven = None if obstacle is None else Unproven(Obstacle(obstacle), str(detail))
         verdict = Verdict(Status(status), str(message), error, Proof(proof), unproven)

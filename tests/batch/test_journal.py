@@ -117,3 +117,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     records, damaged, _ = read(tmp_path / journals.STATE_FOLDER)
     assert [each["event"] for each in records] == ["one", "three"]
     assert damaged == 1
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"sum": ' + b"[" * 100_000, b"7", b'{"sum": 7}', b"\xff"])
+def test_lines_that_are_no_records(line: bytes) -> None:
+    assert journals.decode_record(line) is None

@@ -18,7 +18,7 @@ from onnx import parser
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import sealed
+from onnx_bridge.bundle.manifest import is_manifest, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -234,3 +234,12 @@ def test_any_value_in_any_place_of_a_manifest(bundle: Path) -> None:
             except BridgeError:
                 refused += 1
     assert refused > 300
+
+
+@pytest.mark.parametrize("start", ["", '{"format": 1, "program": ', '{"format": 3, "buckets": '])
+def test_a_manifest_that_is_nested_too_deeply(tmp_path: Path, start: str) -> None:
+    (tmp_path / "manifest.json").write_text(start + "[" * 100_000)
+    assert not is_manifest(tmp_path / "manifest.json")
+    assert onnx_bridge.verify(tmp_path, here=False).problems
+    with pytest.raises(InputError):
+        onnx_bridge.load(tmp_path)

@@ -115,3 +115,12 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         sum(cache.get(f"{p}-{t}-{n}", 1.0) is not None for p in range(4) for t in range(200) for n in range(20))
         == 16000
     )
+
+
+@pytest.mark.parametrize("rest", ["", "1]", "[" * 100_000, '"ok", "", 1e999, "run", null, "", {}]', "\xff"])
+def test_damaged_lines_are_no_verdicts(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "verdicts"
+    path.write_bytes(f'["abc", {rest}\n'.encode("latin-1"))
+    cache = VerdictCache(path)
+    cache.refresh()
+    assert cache.get("abc", 1.0) is None
