@@ -200,8 +200,8 @@ class NodeRewrite(Pass, Generic[M]):
     def _checked_outputs(
         self, found: M, outputs: Sequence[ir.Value | None], edit: Edit
     ) -> Sequence[ir.Value | None] | Skip:
-        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name, or an
-        operator is of a later opset.
+        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name, or
+        an operator is of a later opset.
         """
         node, scope = found.node, edit.scope
         unknown = _unknown_operator(edit.nodes, scope.opset())
