@@ -13,15 +13,18 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 
-from passes.analysis.constant_session import unreleased_opsets
 from passes.core import graphs
 from passes.core.base import Context
 from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
 from passes.core.inference import FAILURES, read, run, skeleton
+from passes.core.isolation import limits, value_messages, worker
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.process import Reason
 
+_SECONDS = 30.0
+"""The time limit, where the user gives none."""
 _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
     **{f"{sign}int{bits}": ir.DataType[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -145,21 +148,26 @@ def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Valu
 
 
 def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
-    """What ONNX Runtime infers of the outputs of a model that are tensors; a scalar's shape is reported as unknown."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
+    """What ONNX Runtime infers of the outputs of a model that are tensors; a scalar's shape is reported as unknown.
+
+    Raises:
+        NativeFailure: a limit of time or memory was exceeded.
+    """
+    arrays = {"model": value_messages.from_bytes(proto.SerializeToString())}
     try:
-        with unreleased_opsets():
-            session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # ONNX Runtime's exceptions have no common base class
+        (answer, _), _ = worker.shared().call(
+            "passes.analysis.output_types", {}, arrays, limits=limits.current(_SECONDS)
+        )
+    except NativeFailure as failure:
+        if failure.reason is not Reason.DIED:
+            raise
         return {}
     found: dict[str, _Known] = {}
-    for each in session.get_outputs():
-        element = re.fullmatch(r"tensor\((\w+)\)", each.type)
+    for name, kind, shape in answer["outputs"]:
+        element = re.fullmatch(r"tensor\((\w+)\)", kind)
         if element and element[1] in _ELEMENTS:
-            dims = [dim if isinstance(dim, int) else None for dim in each.shape]
-            found[each.name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
+            dims = [dim if isinstance(dim, int) else None for dim in shape]
+            found[name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
     return found
 
 
