@@ -18,8 +18,6 @@ from passes.core.graphs import Scope
 
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
-_MAX_LIST = 2**16
-"""With longer lists than this, ONNX must not propagate the values of shapes."""
 FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
 """What `run` raises for a model that ONNX's inference rejects."""
 
@@ -257,7 +255,7 @@ def _is_known(value: ir.Value) -> bool:
 
 def is_long(shape: ir.Shape | None) -> bool:
     """Whether it is that of a list whose elements ONNX must not propagate."""
-    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _MAX_LIST
+    return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > onnx_inference.MAX_LIST
 
 
 def _is_generated(dim: int | ir.SymbolicDim) -> bool:

@@ -16,12 +16,15 @@ from typing import Any
 import onnx
 
 from passes.core import if_inference
+from passes.core.shape_data import longest_list
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
 _Function = tuple[str, str, str]
 _Source = bytes | tuple[_Function, str]
 """A string, or the attribute of a function that holds it."""
 _MAIN: _Function = ("", "", "")
+MAX_LIST = 2**16
+"""With longer lists than this, ONNX must not propagate the values of shapes."""
 
 
 class EndlessInference(onnx.shape_inference.InferenceError):
@@ -39,13 +42,15 @@ class EndlessInference(onnx.shape_inference.InferenceError):
 
 
 def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
-    """`onnx.shape_inference.infer_shapes`, with its options.
+    """`onnx.shape_inference.infer_shapes`, with its options; values of shapes are propagated only in short lists.
 
     Raises:
         InferenceError: the model is not valid; `EndlessInference` where ONNX would not say so.
         ValidationError: likewise.
     """
     refuse_endless(model)
+    if options.get("data_prop") and longest_list(model) > MAX_LIST:
+        options["data_prop"] = False
 
     def run(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, **options)

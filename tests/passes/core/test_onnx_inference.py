@@ -86,3 +86,29 @@ def test_nothing_else_calls_it() -> None:
     sources = [path for tree in ("passes", "onnx_bridge") for path in (ROOT / tree).rglob("*.py")]
     callers = [path.name for path in sources if "shape_inference.infer_" in path.read_text()]
     assert callers == ["onnx_inference.py"]
+
+
+@pytest.mark.parametrize("function", [False, True])
+def test_lists_that_double(function: bool) -> None:
+    """Propagated as values, the last of them has 2⁴⁰ elements; without values, all shapes but its own are inferred."""
+    first = "own.Twice(a0)" if function else "Concat <axis = 0> (a0, a0)"
+    body = "a0 = Shape(x) a1 = " + first
+    body += "".join(f" a{i + 1} = Concat <axis = 0> (a{i}, a{i})" for i in range(1, 40))
+    text = f"g (float[3, 4] x) => (int64[N] a40, float[3, 4] y) {{ {body} y = Neg(x) }}"
+    if function:
+        text += ' <domain: "own", opset_import: ["": 21]> Twice (a) => (b) { b = Concat <axis = 0> (a, a) }'
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "own": 1]> {text}')
+    inferred = infer_shapes(model, data_prop=True)
+    (shape,) = [each.type.tensor_type.shape for each in inferred.graph.value_info if each.name == "a3"]
+    assert [dim.dim_value for dim in shape.dim] == [16]
+
+
+def test_a_network_of_concatenations_still_propagates() -> None:
+    body = "c0 = Relu(x) " + "".join(f"c{i + 1} = Concat <axis = 1> (c{i}, c{i})" for i in range(20))
+    body += " s = Shape(x) h = Slice(s, zero, one) r = Concat <axis = 0> (h, h) y = Expand(k, r)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g (float[3, 4] x) => (float[A, B] y) '
+        f"<int64[1] zero = {{0}}, int64[1] one = {{1}}, float[1] k = {{1}}> {{ {body} }}"
+    )
+    (shape,) = [each.type.tensor_type.shape for each in infer_shapes(model, data_prop=True).graph.output]
+    assert [dim.dim_value for dim in shape.dim] == [3, 3]
