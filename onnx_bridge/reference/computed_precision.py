@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnx_bridge.reference.tolerances import PRESETS
 from passes.core import graphs
 
-_EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
+EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
+"""By preset: the unit in the last place of 1.0, where it is another than that of the dtypes."""
 _BY_DTYPE = {
     ir.DataType.FLOAT16: "fp16",
     ir.DataType.BFLOAT16: "bf16",
@@ -51,7 +52,7 @@ def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
     """The precision of each value, by name, that is lower than float32: the lowest that one of the models has."""
     found: dict[str, Inside] = {}
     for model in models:
-        flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs})
+        flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs}, model)
         for node in model.graph:
             flow.visit(node)
         for name, each in flow.inside.items():
@@ -69,28 +70,27 @@ def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tupl
     return {name: each.preset for name, each in chosen.items()}, notes
 
 
-def epsilon(inside: Mapping[str, Inside], outputs: Iterable[str]) -> float:
-    """The unit in the last place of 1.0 of the least precise output; 0 where it is that of the dtypes."""
-    return max((_EPSILON.get(inside[name].preset, 0.0) for name in outputs if name in inside), default=0.0)
-
-
 @dataclass
 class _Flow:
     """Follows precisions through a graph.
 
     Attributes:
         dtypes: of values by name, as far as they are known.
+        model: for the functions that nodes call.
         inside: their precisions, as far as these are lower than float32.
     """
 
     dtypes: dict[str, ir.DataType | None]
+    model: ir.Model
     inside: dict[str, Inside] = field(default_factory=dict)
 
     def visit(self, node: ir.Node) -> None:
         operands = [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
         known = [self._dtype(value) for value in operands]
         result = self._result(node, known)
-        nested = [each for graph in graphs.subgraphs(node) for each in graphs.with_nested(graph)]
+        function = self.model.functions.get(node.op_identifier())
+        inside = [*graphs.subgraphs(node), *([] if function is None else [function.graph])]
+        nested = [each for graph in inside for each in graphs.with_nested(graph)]
         own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
         inner = [(each, self._result(each, [])) for each in nested]
         own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]

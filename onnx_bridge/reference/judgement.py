@@ -78,7 +78,7 @@ class Judge:
     epsilon: float = 0.0
     session: Reference | None = None
     unexamined: str | None = field(default=None, init=False)
-    _moved: dict[int, Sequence[Values]] = field(default_factory=dict)
+    _moved: list[tuple[Values, Sequence[Values]]] = field(default_factory=list)
 
     def judge(self, found: Values, expected: Values, sample: Values, tested: Tested | None) -> Comparison:
         """Compare outputs with the reference's, and judge those that differ.
@@ -98,15 +98,22 @@ class Judge:
         self.unexamined = "nothing inside of it is known" if tested is None else None
         if compared.passed or tested is None or _are_of_another_kind(found, expected):
             return compared
-        given = self._given_choices(found, sample, tested, tolerances)
-        if given.problem is None:
-            return self._tied(compared, found, expected, given)
-        why = self._chaos(compared, sample, expected, tested)
+        try:
+            given = self._given_choices(found, sample, tested, tolerances)
+            if given.problem is None:
+                return self._tied(compared, found, expected, given)
+            why = self._chaos(compared, sample, expected, tested)
+        except BridgeError as error:  # the reference need not take the inputs that it is given here
+            self.unexamined, why = str(error), None
         return compared if why is None else _not_determined(compared, why)
 
     def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
-        """The outputs of the reference with inputs moved by one unit in the last place, against those without."""
-        return {each.name: each for each in compare(self._run_moved(sample, 1)[0], expected, self.tolerances).outputs}
+        """The outputs with inputs moved by one unit in the last place, against those without; none if it fails."""
+        try:
+            moved = self._run_moved(sample, 1)[0]
+        except BridgeError:  # it need not take them
+            return {}
+        return {each.name: each for each in compare(moved, expected, Tolerances()).outputs}
 
     def _with_floors(self, compared: Comparison, sample: Values) -> Tolerances:
         names = [each.name for each in compared.outputs if not each.passed and each.dtype == "float32"]
@@ -230,14 +237,11 @@ class Judge:
         return None
 
     def _run_moved(self, sample: Values, count: int) -> Sequence[Values]:
-        key = id(sample)
-        known = self._moved.get(key, ())
+        known = next((outputs for one, outputs in self._moved if one is sample), ())
         if len(known) < count:
-            known = [
-                *known,
-                *(self._session.run(nudged(sample, seed, self.epsilon)) for seed in SEEDS[len(known) : count]),
-            ]
-            self._moved[key] = known
+            seeds = SEEDS[len(known) : count]
+            known = [*known, *(self._session.run(nudged(sample, seed, self.epsilon)) for seed in seeds)]
+            self._moved = [(sample, known)]
         return known[:count]
 
     def _values(self, sample: Values, names: Sequence[str]) -> Values:

@@ -192,3 +192,17 @@ def test_cut_keeps_what_a_node_makes_beside_what_is_given_instead() -> None:
     np.testing.assert_array_equal(found["s" + COMPUTED], TIED["x"])
     np.testing.assert_array_equal(found["y"], TIED["table"][:2] * 2)
     assert [node.op_type for node in choices(made, [str(v.name) for n in made.graph for v in n.outputs])] == ["TopK"]
+
+
+def test_a_reference_that_does_not_take_moved_inputs_moves_by_nothing_known() -> None:
+    """Place 3.9999998 of four becomes 4.0, of which there is none."""
+    reference = model("""g (float[8] x, float[4] t) => (float[8] y) {
+        i = Cast <to = 7> (x)
+        y = Gather (t, i)
+    }""")
+    sample = {"x": np.full(8, np.nextafter(np.float32(4), np.float32(0))), "t": np.arange(4, dtype=np.float32)}
+    right = Reference(reference).run(sample)
+    judge = Judge(reference, Tolerances())
+    assert judge.moves(sample, right) == {}
+    found = {"y": right["y"] + 1}
+    assert judge.judge(found, right, sample, InsideModel(reference)).differs

@@ -7,22 +7,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.conversion.precision import TOLERANCES
+from onnx_bridge.reference.computed_precision import EPSILON, computed_precisions
 from onnx_bridge.reference.tolerances import PRESETS, Tolerances
 from passes.analysis.quantization import is_quantizer
 from passes.core import graphs
-
-_EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
-"""The unit in the last place of 1.0."""
-_BY_DTYPE = {
-    ir.DataType.FLOAT16: "fp16",
-    ir.DataType.BFLOAT16: "bf16",
-    ir.DataType.FLOAT8E4M3FN: "fp8",
-    ir.DataType.FLOAT8E4M3FNUZ: "fp8",
-    ir.DataType.FLOAT8E5M2: "fp8",
-    ir.DataType.FLOAT8E5M2FNUZ: "fp8",
-}
-_ROUNDING = frozenset(("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat", "QAttention"))
-"""Operators that quantize their inputs, besides those that are named so."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class Precision:
     @property
     def epsilon(self) -> float:
         """The unit in the last place of 1.0; 0 where it is that of the dtypes."""
-        return _EPSILON.get(self.preset or "", 0.0)
+        return EPSILON.get(self.preset or "", 0.0)
 
 
 def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> Precision:
@@ -53,15 +41,8 @@ def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str)
         converted_to: the precision of the conversion.
     """
     found = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
-    for model in (original, cleaned):
-        for scope in graphs.scopes(model):
-            for node in scope.nodes():
-                found |= {_BY_DTYPE[each.dtype] for each in node.outputs if each.dtype in _BY_DTYPE}
-                if is_quantizer(node) or node.op_type in _ROUNDING or _quantizes_activations(node):
-                    found.add("int8")
+    found |= {each.preset for each in computed_precisions(original, cleaned).values()}
+    nodes = (node for model in (original, cleaned) for scope in graphs.scopes(model) for node in scope.nodes())
+    if any(map(is_quantizer, nodes)):
+        found.add("int8")
     return Precision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))
-
-
-def _quantizes_activations(node: ir.Node) -> bool:
-    """Whether ONNX Runtime quantizes the inputs of a product with packed weights."""
-    return node.op_type == "MatMulNBits" and node.attributes.get_int("accuracy_level", 0) == 4
