@@ -28,6 +28,7 @@ from onnx_bridge.cli.options import (
     Pipeline,
     Precision,
     ProbeBudget,
+    Runtime,
     Shapes,
     Target,
     Timeout,
@@ -80,6 +81,7 @@ def convert(
     calibration: Calibration = None,
     keep_fp32: Keep = None,
     option: Options = None,
+    runtime: Runtime = None,
     timeout: Timeout = None,
     memory: Memory = None,
     prove: Annotated[

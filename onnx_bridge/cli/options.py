@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from onnx_bridge.core.regular_file import open_regular
+from onnx_bridge.migraphx.runtime import KINDS, VARIABLE
 from passes.core.errors import InputError, nearest
 from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
 from passes.core.limits import MAX_ELEMENTS
@@ -105,6 +107,24 @@ Samples = Annotated[
 ]
 Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
 Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
+
+
+def _use(name: str | None) -> str | None:
+    """Choose the runtime of this process, and of all that it starts."""
+    if name is not None:
+        os.environ[VARIABLE] = name if name in KINDS else str(Path(name).expanduser().absolute())
+    return name
+
+
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime",
+        metavar="PATH|KIND",
+        callback=_use,
+        help=f"Which MIGraphX: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
+    ),
+]
 Timeout = Annotated[
     float | None, typer.Option(metavar="S", min=0.001, max=MAX_SECONDS, help="Most seconds for each step of a runtime.")
 ]

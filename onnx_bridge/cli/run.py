@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.bundle.run import run_files
-from onnx_bridge.cli.options import Memory, Timeout
+from onnx_bridge.cli.options import Memory, Runtime, Timeout
 from onnx_bridge.cli.terminal import Json, progress, show
 
 
@@ -18,6 +18,7 @@ def run(
     out: Annotated[
         Path, typer.Option("-o", "--output", metavar="Y.npz", help="One array an output.", show_default=False)
     ],
+    runtime: Runtime = None,
     timeout: Timeout = None,
     memory: Memory = None,
     as_json: Json = False,

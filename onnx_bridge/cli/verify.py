@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.bundle import verify as verification
+from onnx_bridge.cli.options import Runtime
 from onnx_bridge.cli.terminal import Json, show
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` or `pack` wrote.", show_default=False)]
@@ -19,6 +20,7 @@ def verify(
         bool,
         typer.Option("--here/--files-only", help="Whether to check that it can run here, too."),
     ] = True,
+    runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
     """Check whether every file of a bundle is unchanged, and whether it can run here.

@@ -1,17 +1,23 @@
-"""A compiled program in this process, whose inputs and outputs stay on the GPU.
+"""A compiled program in this process, whose inputs and outputs stay where they are: on the GPU, or with ``ref`` here.
 
-Compiled without ``offload_copy``, a program takes the addresses of its inputs and of memory for its outputs; the latter
-are parameters of their own, ``main:#output_0`` and so on. It runs asynchronously on a given stream. Only the official
+Compiled without ``offload_copy``, a program takes the addresses of its inputs. One for ``gpu`` also takes those of
+memory for its outputs, which are parameters of their own, ``main:#output_0`` and so on, and runs asynchronously on a
+given stream. One for ``ref`` allocates its outputs, which are copied, and is done when it returns. Only the official
 module supports this, and only running happens here: parsing and compiling stay in the worker process.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from onnx_bridge.core.errors import InputError, MigraphxError
+from onnx_bridge.migraphx.c_api import dense_copy
 from onnx_bridge.migraphx.program import ML_DTYPES, Shape
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.runtime import Runtime
@@ -21,10 +27,10 @@ _STREAM = "ihipStream_t"
 
 
 class InProcessProgram:
-    """A program of the GPU.
+    """A program of the GPU, or of ``ref``.
 
     Attributes:
-        outputs: the shapes of the outputs, in the model's order.
+        outputs: the shapes of the outputs, in the model's order, with the strides that they are written with.
     """
 
     def __init__(self, runtime: Runtime, path: Path) -> None:
@@ -38,7 +44,7 @@ class InProcessProgram:
             what = f"it needs AMD's own Python module, and the runtime is {runtime.path} ({runtime.kind})"
             raise InputError(what, where="in_process", hint="leave it out: programs then run in a worker process")
         try:
-            library = ModuleLibrary(runtime.path)
+            library = _loaded(runtime.path)
             self._program = library.module.load(str(path), format="msgpack")
         except (ImportError, RuntimeError) as error:
             raise MigraphxError(str(error), where=str(path)) from error
@@ -46,8 +52,9 @@ class InProcessProgram:
         self._shapes = dict(self._program.get_parameter_shapes())
         places = {int(found[1]): name for name in self._shapes if (found := _OUTPUT.fullmatch(name))}
         self._names = [places[index] for index in sorted(places)]
-        self.outputs = [_shape(self._shapes[name]) for name in self._names]
-        if len(self._names) != len(self._program.get_output_shapes()):
+        own = self._program.get_output_shapes()
+        self.outputs = [_shape(self._shapes[name]) for name in self._names] or [_dense(_shape(each)) for each in own]
+        if len(self.outputs) != len(own):
             raise _unsupported("some outputs are in memory that the program allocates")
         for name, shape in self._shapes.items():
             if shape.type_string() in ML_DTYPES:
@@ -56,27 +63,39 @@ class InProcessProgram:
                 )
 
     def run_async(self, inputs: Mapping[str, int], outputs: list[int], stream: int) -> None:
-        """Enqueue a run on a stream; work that is enqueued later sees the outputs.
+        """Enqueue a run on a stream; work that is enqueued later sees the outputs. With ``ref`` it is done at once.
 
         Args:
             inputs: the address of each input by name; contiguous.
             outputs: the address of memory for each output, in order, with the strides in `outputs`.
-            stream: the address of the HIP stream.
+            stream: the address of the HIP stream; 0 with ``ref``.
 
         Raises:
             MigraphxError: MIGraphX failed.
         """
         used = {name: address for name, address in inputs.items() if name in self._shapes}
-        given = {**used, **dict(zip(self._names, outputs, strict=True))}
+        given = {**used, **dict(zip(self._names, outputs, strict=bool(self._names)))}
         try:
             arguments = {name: self._argument(self._shapes[name], address) for name, address in given.items()}
-            self._program.run_async(arguments, stream, _STREAM)
+            results = self._program.run_async(arguments, stream, _STREAM)
         except (RuntimeError, ValueError) as error:
             raise MigraphxError(str(error), where="in_process") from error
+        if not self._names:
+            for result, address in zip(results, outputs, strict=True):
+                dense = dense_copy(result.data_ptr(), _shape(result.get_shape()))
+                ctypes.memmove(address, dense.ctypes.data, dense.nbytes)
+
+
+_loaded = functools.lru_cache(maxsize=1)(ModuleLibrary)
 
 
 def _shape(shape: object) -> Shape:
     return Shape(shape.type_string(), tuple(shape.lens()), tuple(shape.strides()))  # type: ignore[attr-defined]
+
+
+def _dense(shape: Shape) -> Shape:
+    strides = np.cumprod((1, *shape.lens[:0:-1]))[::-1].tolist() if shape.lens else ()
+    return Shape(shape.type, shape.lens, tuple(strides))
 
 
 def _unsupported(what: str) -> InputError:

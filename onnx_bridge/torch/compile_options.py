@@ -31,7 +31,7 @@ class BackendOptions:
         timeout: limit in seconds.
         memory: limit in GiB.
         runtime: which MIGraphX.
-        in_process: whether programs run in this process, on tensors of the GPU.
+        in_process: whether programs run in this process, on tensors that are passed by address.
         prove: whether new programs are run against the reference.
         prove_budget: the most estimated seconds for that.
     """

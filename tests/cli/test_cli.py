@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, parser
 
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.staging import staging_folder
-from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.runtime import VARIABLE, Runtime
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
 RELU = '<ir_version: 8, opset_import: ["": 17]> g (float[batch,3] x) => (float[batch,3] y) { y = Relu(x) }'
@@ -521,6 +521,20 @@ class TestRuntimeVerbs:
         assert outcome.code == 0
         assert outcome.json["passed"] is True
         assert bridge("runtime", "status").code == 0
+
+    def test_a_verb_takes_a_runtime(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It comes before the environment's, and holds for the processes that the verb starts."""
+        onnx.save(parser.parse_model(RELU), tmp_path / "m.onnx")
+        for verb in (
+            ("convert", tmp_path / "m.onnx", "-o", tmp_path / "b", "--target", "ref", "--dim", "batch=2"),
+            ("verify", tmp_path / "b"),
+        ):
+            monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere"))
+            assert bridge(*verb, "--runtime", runtime.path).code == 0
+            assert bridge(*verb, "--runtime", tmp_path / "elsewhere").code in (1, 3)
+        assert os.environ[VARIABLE] == str(tmp_path / "elsewhere")
 
     def test_without_any(
         self, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

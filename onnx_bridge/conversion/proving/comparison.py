@@ -14,6 +14,7 @@ from onnx_bridge.bundle.intermediate_values import InsideBundle
 from onnx_bridge.conversion.proving.computed_precision import Precision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
@@ -70,7 +71,7 @@ class Agreement:
 
 
 def compare_with_reference(
-    bundle: Path, original: Original, precision: Precision, limits: Limits
+    bundle: Path, original: Original, precision: Precision, limits: Limits, runtime: Runtime
 ) -> Agreement | OutputComparison:
     """Run a bundle and its original on seeded samples.
 
@@ -79,6 +80,7 @@ def compare_with_reference(
         original: the model that it was converted from.
         precision: what the model computes in.
         limits: of each run.
+        runtime: the MIGraphX that compiled the bundle.
 
     Returns:
         That they agree; or the output that is furthest beyond its tolerance.
@@ -88,7 +90,7 @@ def compare_with_reference(
         Unprovable: the reference does not run the model, or its outputs are not determined.
         RuntimeFailure: MIGraphX fails on the sample.
     """
-    return _Comparison(original, precision, limits).of(bundle)
+    return _Comparison(original, precision, limits).of(bundle, runtime)
 
 
 def runs_on_reference(original: Original, limits: Limits) -> bool:
@@ -107,9 +109,9 @@ class _Comparison:
     precision: Precision
     limits: Limits
 
-    def of(self, path: Path) -> Agreement | OutputComparison:
+    def of(self, path: Path, runtime: Runtime) -> Agreement | OutputComparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
-        bundle = Bundle(path, timeout=self.limits.timeout, memory=memory)
+        bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
         samples = self.samples({each.name: each.shape for each in bundle.inputs})
         expected = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]

@@ -238,7 +238,7 @@ class _Prover:
         folder = plan.folder / plan.out.name if plan.program_only else plan.folder
         precision = computed_precision(original.model, compiled.cleaned.model, self.request.precision)
         limits = Limits(timeout, Limits.of(None, self.request.memory).memory)
-        found = compare_with_reference(folder, original, precision, limits)
+        found = compare_with_reference(folder, original, precision, limits, self.plan.runtime)
         if isinstance(found, Agreement):
             return found.error
         if self.request.precision in BY_CALIBRATION:  # what is lost depends on the samples of the calibration

@@ -156,6 +156,8 @@ def _source(kind: type) -> str | None:
         file = inspect.getsourcefile(kind)
     except TypeError:
         return "compiled"
+    except OSError:  # typed into an interpreter
+        return None
     return None if file is None or not Path(file).is_file() else _digest(Path(file))
 
 

@@ -1,6 +1,6 @@
-"""Programs in PyTorch's own process: tensors of the GPU are passed by address, on PyTorch's current stream.
+"""Programs in PyTorch's own process: tensors are passed by address, those of the GPU on PyTorch's current stream.
 
-The worker compiles each program once more, for GPU memory, and stores it beside the bundle's own. A crash of MIGraphX
+The worker compiles each program once more, without copies, and stores it beside the bundle's own. A crash of MIGraphX
 then ends this process, which is why this has to be asked for.
 """
 
@@ -34,15 +34,14 @@ def require_in_process(runtime: str | None, target: str) -> None:
         target: what programs are compiled for.
 
     Raises:
-        InputError: the runtime is not AMD's own Python module, the target is not the GPU, or PyTorch has none.
+        InputError: the runtime is not AMD's own Python module, or the target is the GPU and PyTorch has none.
     """
     found = runtimes.find(runtime)
     if found.kind != "module":
         what = f"it needs AMD's own Python module, but the runtime is {found.path} ({found.kind})"
         raise InputError(what, where="in_process", hint=_HINT)
-    if resolve_target(target, found) != "gpu":
-        raise InputError("it needs the target gpu, but the target is ref", where="in_process", hint=_HINT)
-    if torch.version.hip is None or not torch.cuda.is_available():
+    is_gpu = resolve_target(target, found) == "gpu"
+    if is_gpu and (torch.version.hip is None or not torch.cuda.is_available()):
         raise InputError("this PyTorch has no AMD GPU to share memory on", where="in_process", hint=_HINT)
 
 
@@ -65,6 +64,7 @@ class InProcess:
             _compile(bundle, bundle.model_path, found, limits, path)
         self._program = InProcessProgram(found, path)
         self._names = [each.name for each in bundle.outputs]
+        self._device = "cuda" if bundle.manifest.target == "gpu" else "cpu"
 
     def run(
         self, tensors: Mapping[str, torch.Tensor], outputs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -76,19 +76,19 @@ class InProcess:
             outputs: the dtype and the shape of each.
 
         Raises:
-            InputError: the tensors are not on a GPU.
+            InputError: the tensors are not where the program runs.
         """
         device = next(iter(tensors.values())).device
-        if device.type != "cuda":
-            what = f"tensors are on {device}, but programs in this process take tensors of the GPU"
-            raise InputError(what, where="in_process", hint="move them: .to('cuda')")
+        if device.type != self._device:
+            what = f"tensors are on {device}, but this program takes tensors on {self._device} by their address"
+            raise InputError(what, where="in_process", hint=f"move them: .to('{self._device}')")
         dense = {name: each.contiguous() for name, each in tensors.items()}
         found = [
             torch.empty_strided(shape.lens, shape.strides, dtype=outputs[name][0], device=device)
             for name, shape in zip(self._names, self._program.outputs, strict=True)
         ]
-        with torch.cuda.device(device):
-            stream = torch.cuda.current_stream().cuda_stream
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        with torch.cuda.device_of(next(iter(dense.values()))):
             addresses = {name: each.data_ptr() for name, each in dense.items()}
             self._program.run_async(addresses, [each.data_ptr() for each in found], stream)
         return {name: each.reshape(outputs[name][1]) for name, each in zip(self._names, found, strict=True)}

@@ -72,7 +72,7 @@ def lower(  # noqa: PLR0913
         timeout: limit in seconds for each step of MIGraphX, and for a call.
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        in_process: run in this process, on tensors of the GPU, which are passed by address on PyTorch's current stream.
+        in_process: run in this process, on tensors that are passed by address, on PyTorch's current stream of the GPU.
             It needs an AMD GPU and AMD's own Python module; a crash of MIGraphX then ends this process.
         prove: whether new programs are run on the sample inputs (with buckets: on generated ones) and compared with
             ONNX Runtime on the exported model, as for `onnx_bridge.convert`; the result's ``proof`` says how far their

@@ -33,7 +33,7 @@ class LowerRequest:
         timeout: limit in seconds for each step of MIGraphX, and for a call.
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        in_process: whether programs run in this process, on tensors of the GPU.
+        in_process: whether programs run in this process, on tensors that are passed by address.
         prove: whether programs are run against the reference (`onnx_bridge.conversion.request.ConvertRequest`).
         prove_budget: the most estimated seconds for that.
     """
