@@ -6,6 +6,7 @@ then ends this process, which is why this has to be asked for.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -87,8 +88,9 @@ class InProcess:
             torch.empty_strided(shape.lens, shape.strides, dtype=outputs[name][0], device=device)
             for name, shape in zip(self._names, self._program.outputs, strict=True)
         ]
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        with torch.cuda.device_of(next(iter(dense.values()))):
+        on_gpu = device.type == "cuda"
+        stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
+        with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
             addresses = {name: each.data_ptr() for name, each in dense.items()}
             self._program.run_async(addresses, [each.data_ptr() for each in found], stream)
         return {name: each.reshape(outputs[name][1]) for name, each in zip(self._names, found, strict=True)}
