@@ -259,6 +259,48 @@ class _Request:
 
 
 @dataclass(frozen=True)
+class _Source:
+    """What is read of the record of a source."""
+
+    path: str | None
+
+
+@dataclass(frozen=True)
+class _Versions:
+    """The versions that are always read."""
+
+    migraphx: str
+    onnx_bridge: str
+
+
+@dataclass(frozen=True)
+class _PassResult:
+    """What is read of the result of a pass."""
+
+    name: str
+    rewrites: Count
+
+
+@dataclass(frozen=True)
+class _Product:
+    """What is read of a product in a forecast."""
+
+    node: str
+    kernel: str
+    condition: str
+    quantized: bool
+    wrong: str
+
+
+@dataclass(frozen=True)
+class _Forecast:
+    """What is read of a forecast."""
+
+    summary: str
+    products: list[_Product]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that is known of a bundle.
 
@@ -447,3 +489,9 @@ class Manifest:
         if (variable := unknown_variable(self.environment)) is not None:
             raise ValueError(f"{variable!r} is not a setting of MIGraphX")
         read_as(_Request, self.request)
+        read_as(_Source, self.source)
+        read_as(_Versions, self.versions)
+        for each in self.passes:
+            read_as(_PassResult, each)
+        if self.forecast:
+            read_as(_Forecast, self.forecast)

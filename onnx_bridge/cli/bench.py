@@ -18,6 +18,7 @@ from onnx_bridge.cli.options import (
     Keep,
     Memory,
     Options,
+    OutputFile,
     Pipeline,
     Runtime,
     Target,
@@ -67,9 +68,15 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the order.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="OUT.json", help="All results, which can serve as a baseline."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.json",
+            callback=OutputFile,
+            help="All results, which can serve as a baseline.",
+        ),
     ] = None,
-    table: Annotated[Path | None, typer.Option("--csv", metavar="OUT.csv", help="The table as CSV.")] = None,
+    table: Annotated[Path | None, OutputFile("--csv", metavar="OUT.csv", help="The table as CSV.")] = None,
     against: Annotated[
         Path | None, typer.Option("--against", metavar="BASELINE.json", help="Earlier results to compare with.")
     ] = None,
@@ -77,9 +84,7 @@ def bench(
         str, typer.Option("--max-slowdown", metavar="5%", help="How much slower than the baseline it may be.")
     ] = "5%",
     per_operator: Annotated[bool, typer.Option("--per-operator", help="Also measure MIGraphX's operators.")] = False,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="OUT.html", help="An HTML page with plots.")
-    ] = None,
+    report: Annotated[Path | None, OutputFile("--report", metavar="OUT.html", help="An HTML page with plots.")] = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,

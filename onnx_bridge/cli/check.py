@@ -18,6 +18,7 @@ from onnx_bridge.cli.options import (
     Inputs,
     Memory,
     ModelOrBundle,
+    OutputFile,
     Pipeline,
     Rtol,
     Runtime,
@@ -81,9 +82,10 @@ def check(
         bool, typer.Option("--layers", help="Compare every value of the model, and name the first that differs.")
     ] = False,
     html: HtmlReport = None,
-    junit: Annotated[Path | None, typer.Option(metavar="OUT.xml", help="Write the results as JUnit's XML.")] = None,
+    junit: Annotated[Path | None, OutputFile(metavar="OUT.xml", help="Write the results as JUnit's XML.")] = None,
     save_results: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write all outputs as Polygraphy's tools read them.")
+        Path | None,
+        OutputFile(metavar="OUT.json", help="Write all outputs as Polygraphy's tools read them."),
     ] = None,
     layers_memory: Annotated[
         float, typer.Option(metavar="GiB", min=0.001, help="Memory limit of the values compared at a time.")

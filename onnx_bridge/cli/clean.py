@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.cli.options import Dims, Freeze, Memory, Model, Pipeline, Shapes, Timeout, dims, shapes, values
+from onnx_bridge.cli.options import (
+    Dims,
+    Freeze,
+    Memory,
+    Model,
+    OutputFile,
+    Pipeline,
+    Shapes,
+    Timeout,
+    dims,
+    shapes,
+    values,
+)
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion import clean as cleaning
 from onnx_bridge.core.console import console
@@ -24,7 +36,7 @@ class Verify(enum.Enum):
 
 def clean(
     model: Model,
-    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The cleaned model.")] = None,
+    out: Annotated[Path | None, OutputFile("-o", "--output", metavar="OUT.onnx", help="The cleaned model.")] = None,
     pipeline: Pipeline = "default",
     dim: Dims = None,
     shape: Shapes = None,

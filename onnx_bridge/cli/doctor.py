@@ -15,6 +15,7 @@ from onnx_bridge.cli.options import (
     HtmlReport,
     Memory,
     Model,
+    OutputFile,
     Pipeline,
     ProbeBudget,
     Runtime,
@@ -33,7 +34,10 @@ from passes.core.errors import InputError
 def doctor(
     model: Model,
     fix: Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")] = False,
-    out: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT.onnx", help="The rewritten model.")] = None,
+    out: Annotated[
+        Path | None,
+        OutputFile("-o", "--output", metavar="OUT.onnx", help="The rewritten model."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every node, not every kind of operator.")] = False,
     html: HtmlReport = None,
     pipeline: Pipeline = "default",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.torch.export import export as torch_export
 from onnx_bridge.torch.export import factories
@@ -28,7 +29,10 @@ def export(
             metavar="MODULE:FACTORY", help="package.module:name or file.py:name; it returns a torch.nn.Module."
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False)],
+    out: Annotated[
+        Path,
+        OutputFile("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False),
+    ],
     args: Annotated[
         list[str] | None,
         typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 import os
 from pathlib import Path
@@ -17,12 +18,25 @@ from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
 from passes.core.limits import MAX_ELEMENTS
 from passes.core.numpy_files import read_npz
 
+
+def _output_file(path: Path | None) -> Path | None:
+    """The path of a file to write; raises InputError where its folder is missing, before there is work to lose."""
+    if path is not None and not path.parent.is_dir():
+        raise InputError("it cannot be written: its folder does not exist", where=str(path), hint="make the folder")
+    return path
+
+
+OutputFile = functools.partial(typer.Option, callback=_output_file)
+"""An option that names a file to write."""
+
+
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 ModelOrBundle = Annotated[
     Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
 ]
 HtmlReport = Annotated[
-    Path | None, typer.Option("--report", metavar="OUT.html", help="Write a page that a browser shows, offline.")
+    Path | None,
+    OutputFile("--report", metavar="OUT.html", help="Write a page that a browser shows, offline."),
 ]
 Inputs = Annotated[
     Path | None,

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.bundle import pack as packing
+from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, show
 
 
 def pack(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
     out: Annotated[
-        Path, typer.Option("-o", "--output", metavar="NAME.onnxbridge", help="The file.", show_default=False)
+        Path,
+        OutputFile("-o", "--output", metavar="NAME.onnxbridge", help="The file.", show_default=False),
     ],
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.quantization import quantize as quantization
 from onnx_bridge.torch.export import factories
@@ -27,7 +28,10 @@ def quantize(
             metavar="SRC", help="An ONNX file, or MODULE:FACTORY returning a torch.nn.Module.", show_default=False
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False)],
+    out: Annotated[
+        Path,
+        OutputFile("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False),
+    ],
     with_: Annotated[Quantizer, typer.Option("--with", help="AMD Quark or ONNX Runtime.")] = Quantizer.quark,
     scheme: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.bundle.run import run_files
-from onnx_bridge.cli.options import Memory, Runtime, Timeout
+from onnx_bridge.cli.options import Memory, OutputFile, Runtime, Timeout
 from onnx_bridge.cli.terminal import Json, progress, show
 
 
@@ -16,7 +16,8 @@ def run(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
     inputs: Annotated[Path, typer.Option("--inputs", metavar="X.npz", help="One array an input.", show_default=False)],
     out: Annotated[
-        Path, typer.Option("-o", "--output", metavar="Y.npz", help="One array an output.", show_default=False)
+        Path,
+        OutputFile("-o", "--output", metavar="Y.npz", help="One array an output.", show_default=False),
     ],
     runtime: Runtime = None,
     timeout: Timeout = None,

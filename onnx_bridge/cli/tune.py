@@ -18,6 +18,7 @@ from onnx_bridge.cli.options import (
     Inputs,
     Memory,
     Model,
+    OutputFile,
     Pad,
     Target,
     Timeout,
@@ -38,7 +39,14 @@ def tune(
     model: Model,
     out: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="OUT.toml", help="The job file of the winner.", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT.toml",
+            callback=OutputFile,
+            help="The job file of the winner.",
+            show_default=False,
+        ),
     ],
     budget: Annotated[str, typer.Option(metavar="TIME", help="How long to search, as in 90s, 10m, 2h.")] = "10m",
     precision: Annotated[

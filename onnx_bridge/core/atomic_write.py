@@ -16,6 +16,8 @@ from types import TracebackType
 
 from onnx_bridge.core.errors import InputError
 
+_TRIED = 1 << 20
+"""The bytes that `write_problem` writes."""
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux."""
 
@@ -116,6 +118,21 @@ def exchange(first: Path, second: Path) -> bool:
     if rename is None:
         return False
     return bool(rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0)
+
+
+def write_problem(folder: Path) -> str | None:
+    """Why files cannot be written into a folder, found by writing one; None if they can.
+
+    For libraries that only say that they could not.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_TRIED))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def write_all(file: int, data: bytes | bytearray | memoryview) -> None:

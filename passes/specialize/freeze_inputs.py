@@ -119,6 +119,8 @@ def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
     """A JSON value as a tensor; raises ValueError where it does not match the dtype."""
     try:
         found = json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists are nested too deeply") from None
     except ValueError:
         found = text
     cells = np.array(found, object)

@@ -157,6 +157,22 @@ class TestPacked:
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("passes", [{"name": "x", "rewrites": {}}]),
+        ("passes", [{}]),
+        ("forecast", {"summary": 1}),
+        ("source", {}),
+        ("versions", {"migraphx": "2"}),
+    ],
+)
+def test_records_of_the_wrong_type(bundle: Path, field: str, value: object) -> None:
+    rewrite(bundle, lambda values: values.update({field: value}))
+    with pytest.raises(InputError, match="damaged"):
+        onnx_bridge.inspect(bundle)
+
+
 def test_scripts_are_named_by_the_caller(bundle: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(graph): pass\n")

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from onnx_bridge.batch.jobs import gather
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.isolation.limits import Limits
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
@@ -67,6 +69,34 @@ def test_numbers(model: Path, tmp_path: Path, options: list[str]) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert options[0] in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["clean", "doctor", "quantize"])
+def test_a_folder_that_does_not_exist_is_an_error_before_the_work(tmp_path: Path, verb: str) -> None:
+    """Not even the model is read."""
+    done = shell('"$0" "$@"', verb, tmp_path / "gone.onnx", "-o", tmp_path / "gone" / "out.onnx")
+    assert done.returncode == 2
+    assert done.stderr.count("folder does not exist") == 1
+
+
+def test_memory_limits_below_those_of_the_system(runtime: Runtime, model: Path) -> None:
+    done = shell('ulimit -d 4000000; "$0" "$@"', "check", model, "--target", "ref", "--memory", "8")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_program_that_cannot_be_written_names_the_cause(runtime: Runtime, tmp_path: Path) -> None:
+    """MIGraphX says no more than that it could not write."""
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 512] x) => (float[2, 512] y) { y = MatMul(x, w) }'
+    model = parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((512, 512), np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    limited = 'trap "" XFSZ; ulimit -f 1000; "$0" "$@"'
+    done = shell(
+        limited, "convert", tmp_path / "m.onnx", "-o", tmp_path / "out", "--target", "ref", "--pipeline", "none"
+    )
+    assert done.returncode == 2
+    assert "File too large" in done.stderr or "larger than is allowed" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("timeout", "memory"), [(float("inf"), None), (float("nan"), None), (-1, None), (None, 0)])

@@ -15,7 +15,8 @@ from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.conversion.tuning_results import ENDING
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.atomic_write import write_problem
+from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.samples.calibration import Calibration
 from passes.target.partition import Side
@@ -77,7 +78,12 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
     refuse_to_overwrite([parent / each for each in (*names.values(), archive)], plan.source.given, plan.out)
     with plan.stopwatch(Stage.SAVE):
         for program, name in zip(filter(None, partitioned.programs), names.values(), strict=True):
-            program.save(plan.folder / name)
+            try:
+                program.save(plan.folder / name)
+            except MigraphxError as error:  # which says no more than that it could not write
+                if (problem := write_problem(plan.folder)) is None:
+                    raise
+                raise InputError(f"its program cannot be written: {problem}", where=str(plan.out)) from error
         programs = tuple(FileInfo.of(plan.folder / name) for name in names.values())
         samples = _keep_samples(plan, partitioned, names, quantizer) if quantizer else None
         tuning = plan.tuning.keep(plan.folder / archive)
