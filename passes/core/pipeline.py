@@ -131,7 +131,7 @@ class Pipeline:
             begin = time.perf_counter()
             try:
                 result = Result(model) if each in unchanged_by else each.run(model, context)
-            except BridgeError:
+            except (BridgeError, MemoryError):  # what does not fit is no defect of a pass
                 raise
             except Exception as error:
                 raise PassError(
