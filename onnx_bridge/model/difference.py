@@ -7,7 +7,6 @@ Nodes are matched by name; those that passes made record the pass and the nodes 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import onnx_ir as ir
 
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
-from passes.core.graphs import ORIGIN, PASS
+from passes.core.graphs import ORIGIN, PASS, recorded
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,7 +117,7 @@ def _nodes(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def _change(node: ir.Node) -> NodeChange:
-    origin = tuple(json.loads(node.metadata_props.get(ORIGIN, "[]")))
+    origin = tuple(recorded(node.metadata_props.get(ORIGIN), list[str]) or ())
     return NodeChange(str(node.name), operator(node), node.metadata_props.get(PASS, ""), origin)
 
 

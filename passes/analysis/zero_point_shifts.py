@@ -9,12 +9,21 @@ that the two can still be compared.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from passes.core import graphs
+
 SHIFT = "onnx_bridge.shift"
 """The value property with the original name of a value and the offset that was added to it, as JSON."""
+
+
+@dataclass(frozen=True)
+class _Shift:
+    value: str
+    offset: int
 
 
 def record_shift(value: ir.Value, before: str, offset: int) -> None:
@@ -26,11 +35,8 @@ def record_shift(value: ir.Value, before: str, offset: int) -> None:
 
 def shift_of(value: ir.Value) -> tuple[str, int] | None:
     """The original name of a value and the offset added to it; None if it was not shifted."""
-    text = value.metadata_props.get(SHIFT)
-    if text is None:
-        return None
-    found = json.loads(text)
-    return str(found["value"]), int(found["offset"])
+    found = graphs.recorded(value.metadata_props.get(SHIFT), _Shift)
+    return None if found is None else (found.value, found.offset)
 
 
 def shifted(array: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:

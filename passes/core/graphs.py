@@ -6,10 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
+
+_T = TypeVar("_T")
 
 PASS = "onnx_bridge.pass"
 """The node property that names the pass that made a node."""
@@ -284,10 +288,18 @@ def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> N
         node.metadata_props[ORIGIN] = text
 
 
+def recorded(text: str | None, kind: type[_T]) -> _T | None:
+    """A JSON value that a pass wrote into metadata; None where there is none of this type: others may write there."""
+    try:
+        return msgspec.json.decode(text or "", type=kind)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
 def origin(node: ir.Node) -> list[str]:
     """The names of the nodes of the source model that a node replaces; its own name if no pass made it."""
-    text = node.metadata_props.get(ORIGIN)
-    return list(map(str, json.loads(text))) if text else [node.name or ""]
+    found = recorded(node.metadata_props.get(ORIGIN), list[str])
+    return [node.name or ""] if found is None else found
 
 
 def detach(nodes: Iterable[ir.Node]) -> None:

@@ -55,7 +55,7 @@ class FreezeShapes(Pass):
         """
         scope = graphs.Scope(model, model.graph)
         inputs = {str(value.name): value for value in model.graph.inputs if not scope.is_parameter(value)}
-        before = dict(json.loads(model.metadata_props.get(FROZEN, "{}")))
+        before = graphs.recorded(model.metadata_props.get(FROZEN), dict[str, int]) or {}
         sizes = self._sizes(inputs, before)
         shapes = {name: self._shape(value, sizes) for name, value in inputs.items() if _is_tensor(value)}
         result = Result(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.submodels import RunCounts
 from onnx_bridge.parity.symptom import SymptomKind
-from passes.core.graphs import ORIGIN, PASS
+from passes.core.graphs import ORIGIN, PASS, recorded
 
 NOT_DETERMINED = 4
 """The exit code where nothing is known to be wrong, but the reference does not determine an output."""
@@ -63,7 +62,7 @@ class Culprit:
     @classmethod
     def of(cls, node: ir.Node, original: ir.Model) -> Culprit:
         """Describe a node of a cleaned model."""
-        origin = tuple(json.loads(node.metadata_props.get(ORIGIN, "[]")))
+        origin = tuple(recorded(node.metadata_props.get(ORIGIN), list[str]) or ())
         sources = [each for each in original.graph.all_nodes() if each.name in {*origin, node.name}]
         modules = (module(each) for each in (node, *sources))
         made_by = node.metadata_props.get(PASS, "")
