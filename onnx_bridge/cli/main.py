@@ -225,8 +225,9 @@ def _terminated(number: int, _frame: object) -> NoReturn:
 def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoReturn:
     code = error.exit_code if code is None else code
     if as_json:
-        kind = type(error).__name__
-        fields = {"kind": kind, "what": error.what, "where": error.where, "hint": error.hint, "exit_code": code}
+        fields: dict[str, Any] = {"kind": type(error).__name__, "what": error.what, "where": error.where}
+        fields |= {"hint": error.hint, "exit_code": code}
+        fields |= {"details": error.details} if error.details else {}
         with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
     with contextlib.suppress(OSError):

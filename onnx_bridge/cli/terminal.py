@@ -6,12 +6,14 @@ import contextlib
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 from onnx_bridge.core.console import console
+from onnx_bridge.core.progress import TimedProgress
 from passes.core.text import printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
@@ -34,4 +36,15 @@ def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
         return
     # the stream as it is now: what silences a stage by another one must not silence this
     with console(file=sys.stderr).status("starting") as status:
-        yield lambda stage: status.update(printable(stage))
+        yield lambda stage: status.update(_Ticking(stage) if isinstance(stage, TimedProgress) else printable(stage))
+
+
+class _Ticking:
+    """A detail with the time that is left, which is shown anew as it passes."""
+
+    def __init__(self, detail: TimedProgress) -> None:
+        self._what, self._end = printable(detail.what), time.monotonic() + detail.seconds
+
+    def __rich__(self) -> str:
+        left = self._end - time.monotonic()
+        return TimedProgress(self._what, left) if left > 0 else f"{self._what}, longer than estimated"

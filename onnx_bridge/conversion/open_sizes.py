@@ -55,6 +55,7 @@ class OpenSizesError(InputError):
         self.sizes, self.too_small, self.node, self.enough = sizes.all, tuple(too_small), node, enough
         hint = f"choose {options(sizes.default)}" + ("" if enough is None else f"; {enough} is enough")
         super().__init__(f"{what}; nobody chose {_listed(sizes)}", hint=hint)
+        self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": enough}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.progress import Progress, TimedProgress
 
 _QUIET = 2.0
 """Seconds before anything is told of the time."""
@@ -46,7 +46,7 @@ class Countdown:
         of = "" if self.total is None else f" of {self.total}"
         counted = self.what if self.total == 1 else f"{self.what}: sample {self.done + 1}{of}"
         left = self._left()
-        return counted if left is None else f"{counted}, about {duration(left)} left"
+        return counted if left is None else TimedProgress(counted, left)
 
     def _left(self) -> float | None:
         """The seconds that are left; None if that is unknown or not worth telling."""
@@ -56,10 +56,3 @@ class Countdown:
         if self.total is None or passed < _QUIET:
             return None
         return passed / self.done * (self.total - self.done)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words, to two digits."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.2g} min" if seconds < 6000 else f"{seconds / 3600:.2g} h"

@@ -28,5 +28,32 @@ Progress = Callable[[str], None]
 """A progress callback. A `Stage` announces the next phase; any other text is a detail of the current one."""
 
 
+class TimedProgress(str):
+    """A detail whose end is estimated; a terminal counts down.
+
+    Attributes:
+        what: the detail, without the time.
+        seconds: that are left.
+    """
+
+    what: str
+    seconds: float
+
+    def __new__(cls, what: str, seconds: float) -> TimedProgress:
+        made = super().__new__(cls, f"{what}, about {duration(seconds)} left")
+        made.what, made.seconds = what, seconds
+        return made
+
+    def __getnewargs__(self) -> tuple[str, float]:  # type: ignore[override]
+        return self.what, self.seconds
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, to two digits."""
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.2g} min" if seconds < 6000 else f"{seconds / 3600:.2g} h"
+
+
 def silent(_message: str) -> None:
     """Ignore progress."""

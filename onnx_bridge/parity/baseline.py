@@ -25,6 +25,7 @@ from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
+from onnx_bridge.parity.reference_runs import run_samples
 from onnx_bridge.parity.report import REFERENCE, Leg
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.samples import samples_for
@@ -105,7 +106,7 @@ class Baseline:
             bundle.model_path,
             samples,
             original_samples,
-            [reference.run(sample) for sample in original_samples],
+            run_samples(reference, original_samples, "reference", tell),
             cleaning,
             device,
             bundle.manifest.passes,
@@ -134,9 +135,8 @@ class Baseline:
     def compare_cleaned(self, tell: Progress) -> None:
         """Run the cleaned model on ONNX Runtime, and compare it."""
         if self.cleaned is not None:
-            tell("cleaned model on ONNX Runtime")
-            session = Reference(self.cleaned)
-            self.compare(CLEANED, [session.run(sample) for sample in self.samples], self.cleaning_tolerances)
+            outputs = run_samples(Reference(self.cleaned), self.samples, "cleaned model on ONNX Runtime", tell)
+            self.compare(CLEANED, outputs, self.cleaning_tolerances)
 
     def compare(self, name: str, outputs: Outputs, tolerances: Tolerances, failure: Failure | None = None) -> None:
         """Compare outputs, of all samples or those before a failure, judge what differs, and keep them as a leg."""

@@ -33,7 +33,7 @@ from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.parity.request import CheckRequest
-from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, run_until_failure
+from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples.files import SampleSource
 from passes.analysis.quantization import is_quantized
@@ -192,8 +192,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     """Compare a bundle, its cleaned model, and its GPU preview with the reference."""
     baseline = Baseline.of_bundle(request, bundle, tell)
     baseline.compare_cleaned(tell)
-    tell(baseline.device_name)
-    outputs, failure = run_until_failure(bundle, baseline.samples)
+    outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell)
     baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
     gpu_notes = _compare_as_gpu(bundle, baseline, tell) if request.as_target is not None else ()
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
@@ -212,6 +211,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
             *baseline.notes,
             *gpu_notes,
             *_fusion_note(baseline.legs, layers),
+            *time_note(bundle, failure),
             *bisect_advice(failure, bisection),
         ),
         layers=layers,
@@ -261,8 +261,7 @@ def _check_unconverted(
 def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Sequence[str]:
     """Compare what a GPU would compute of quantization; returns notes about its kernels."""
     preview = AsGpu(bundle)
-    tell(AS_GPU)
-    outputs, failure = run_until_failure(preview, baseline.samples)
+    outputs, failure = run_until_failure(preview, baseline.samples, AS_GPU, tell)
     quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
     tolerances = baseline.device_tolerances
     baseline.compare(AS_GPU, outputs, tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances, failure)

@@ -17,7 +17,7 @@ from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.core.countdown import Countdown
-from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
@@ -25,6 +25,7 @@ from onnx_bridge.parity.accuracy import AccuracyReport, Scores
 from onnx_bridge.parity.baseline import CLEANED, device_name, original_of
 from onnx_bridge.parity.check import AS_GPU
 from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.reference_runs import failed_on
 from onnx_bridge.parity.report import REFERENCE
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.reference import Reference
@@ -156,8 +157,7 @@ def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckReq
         try:
             expected = reference.run({**sample, **frozen})
         except BridgeError as error:
-            what = f"the reference fails on sample {countdown.done}, after {countdown.done} were compared: {error.what}"
-            raise InputError(what, where=error.where, hint=error.hint) from error
+            raise failed_on(error, "reference", countdown.done, dataset.count) from None
         scores.add(REFERENCE, expected, expected, label)
         for name, outputs in sides.run(sample, countdown.done).items():
             scores.add(name, outputs, expected, label)

@@ -16,7 +16,7 @@ from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
 from onnx_bridge.parity.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
-from onnx_bridge.reference.compare import Comparison, OutputComparison
+from onnx_bridge.reference.compare import Comparison, OutputComparison, strict_number
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
@@ -41,12 +41,23 @@ class Leg:
     @property
     def passed(self) -> bool:
         """Whether it ran and every output of every sample agrees; False without a sample."""
-        return self.failure is None and bool(self.comparisons) and all(found.passed for found in self.comparisons)
+        return self.failure is None and self.compared and all(found.passed for found in self.comparisons)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is an output of every sample that was run; False without a sample."""
+        return bool(self.comparisons) and all(found.outputs for found in self.comparisons)
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest |actual − expected|; None where no numbers were compared."""
+        outputs = (output for found in self.comparisons for output in found.outputs)
+        return max((output.max_abs for output in outputs if output.max_abs is not None), default=None)
 
     @property
     def differs(self) -> bool:
         """Whether it ran and an output is wrong, or nothing was compared."""
-        return self.failure is None and (not self.comparisons or any(found.differs for found in self.comparisons))
+        return self.failure is None and (not self.compared or any(found.differs for found in self.comparisons))
 
     @property
     def error(self) -> str | None:
@@ -123,8 +134,10 @@ class CheckReport:
 
     @property
     def largest_error(self) -> float | None:
-        """The largest |actual − expected| of all outputs; None where no numbers were compared."""
-        return max((output.max_abs for *_, output in self._all() if output.max_abs is not None), default=None)
+        """The largest |actual − expected| of all outputs; None where nothing of a leg was compared."""
+        if not all(leg.compared for leg in self.legs):
+            return None
+        return max((leg.largest_error for leg in self.legs if leg.largest_error is not None), default=None)
 
     @property
     def summary(self) -> str:
@@ -139,8 +152,17 @@ class CheckReport:
             counted = f"{len(open_ones)} of {len(outputs)} comparisons"
             return f"{self.model}: parity is not determined in {counted}{largest}: {open_ones[0].undetermined}"
         causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
-        causes += [f"{leg.name} {leg.failure.summary}" for leg in self.legs if leg.failure is not None]
+        causes += [self._failure_of(leg, leg.failure) for leg in self.legs if leg.failure is not None]
+        causes += [f"{leg.name}: nothing was compared" for leg in self.legs if leg.differs and not leg.compared]
         return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
+
+    def _failure_of(self, leg: Leg, failure: Failure) -> str:
+        """How a leg failed, and what was compared until then."""
+        done = "of which nothing was compared"
+        if leg.compared:
+            error = "" if leg.largest_error is None else f" with a largest error of {leg.largest_error:.3g}"
+            done = f"after {len(leg.comparisons)} of {len(self.samples)} samples{error}"
+        return f"{leg.name} {failure.summary}, {done}"
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
@@ -150,6 +172,7 @@ class CheckReport:
             "model": self.model,
             "passed": self.passed,
             "verdict": self.verdict,
+            "sample_count": len(self.samples),
             "seed": self.seed,
             "versions": dict(self.versions),
             "notes": list(self.notes),
@@ -157,6 +180,8 @@ class CheckReport:
                 {
                     "name": leg.name,
                     "passed": leg.passed,
+                    "compared": len(leg.comparisons) if leg.compared else 0,
+                    "largest_error": strict_number(leg.largest_error),
                     "error": leg.error,
                     "failure": leg.failure and leg.failure.to_json(),
                     "samples": [

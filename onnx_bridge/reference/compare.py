@@ -115,7 +115,7 @@ class OutputComparison:
         NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and
         JavaScript's ``Number`` read; null means that there is no such number.
         """
-        plain = {name: _strict(value) for name, value in dataclasses.asdict(self).items()}
+        plain = {name: strict_number(value) for name, value in dataclasses.asdict(self).items()}
         return {"name": self.name, "passed": self.passed, "verdict": self.verdict} | plain
 
 
@@ -286,7 +286,8 @@ def _shown(value: Any) -> str:
     return f"{number:.9g}" if isinstance(number, float) else repr(number)
 
 
-def _strict(value: Any) -> Any:
+def strict_number(value: Any) -> Any:
+    """A value for strict JSON, which has no NaN and no Inf: these are strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, tuple):

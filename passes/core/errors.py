@@ -30,6 +30,7 @@ class BridgeError(Exception):
         self.what = what
         self.where = where
         self.hint = hint
+        self.details: dict[str, Any] = {}
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from onnx_bridge.core.countdown import Countdown, duration
+import pickle
+
+from onnx_bridge.core.countdown import Countdown
+from onnx_bridge.core.progress import TimedProgress, duration
 
 
 def told(total: int | None, seconds: float, steps: int, estimate: float | None = None) -> list[str]:
@@ -31,6 +34,12 @@ def test_the_estimate_comes_before_the_first_step() -> None:
 
 def test_an_unknown_number_of_steps() -> None:
     assert all("left" not in each and " of " not in each for each in told(None, 10, 3))
+
+
+def test_timed_progress_is_text_that_can_be_sent() -> None:
+    one = TimedProgress("run", 40.0)
+    other = pickle.loads(pickle.dumps(one))
+    assert (other, other.what, other.seconds) == (one, "run", 40.0)
 
 
 def test_durations() -> None:

@@ -22,6 +22,7 @@ from onnx_bridge.parity.bisect.first_divergence import first_divergence
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.device import Device
+from onnx_bridge.parity.reference_runs import run_samples
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
@@ -93,10 +94,10 @@ class FaultLocalizer:
         name_nodes(Scope(self.cleaned, self.cleaned.graph))
         self._reference = self.model if reference is None else _loaded(reference)
         self.samples = self._samples(request)
-        self.tell("the reference on ONNX Runtime")
         session = Reference(self._reference)
         self._judge = Judge(self._reference, self.tolerances, session=session)
-        self.truth = [session.run(_inputs_of(self._reference, sample)) for sample in self.samples]
+        given = [_inputs_of(self._reference, sample) for sample in self.samples]
+        self.truth = run_samples(session, given, "reference", self.tell)
 
     def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
         """The fault of the exporter, where the model does not compute the expected outputs."""
