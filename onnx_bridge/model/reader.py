@@ -38,6 +38,9 @@ def build_model(file: ModelFile) -> ir.Model:
     check_limits(model, str(file.path))
     if file.carried:
         model.graph.meta[CARRIED] = file.carried
+    for info, value in zip(file.proto.graph.input, model.graph.inputs, strict=True):
+        if value.is_graph_output():  # onnx_ir has read what the output declares, which may be less
+            serde.deserialize_value_info_proto(info, value)
     for function, proto in zip(model.functions.values(), file.proto.functions, strict=True):
         infos = {info.name: info for info in proto.value_info}
         for value in function.inputs:  # onnx_ir reads the infos of other values itself

@@ -96,6 +96,8 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
     sources += [value for value, (_, shape) in found.items() if _closes(value.shape, shape, sizes)]
+    if sources and not any(inference.is_long(shape) for _, shape in found.values()):
+        found = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model) if sources else ():
         proven = found.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim

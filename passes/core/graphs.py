@@ -135,6 +135,11 @@ class Scope:
         shape = self.shape(value)
         return shape.numpy() if shape is not None and shape.is_static() else None
 
+    def proven_sizes(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape of a value, if all its dimensions are numbers that inference proves (`proven_shape`)."""
+        shape = self.proven_shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The dtype of a value; None if it is unknown, disputed, or in a function."""
         tensor = self.constant(value)

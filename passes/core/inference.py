@@ -178,7 +178,8 @@ def skeleton(
         if tensor is not None and not value.is_graph_input():
             info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
             continue
-        known = declared or (producer is not None and producer.graph is graph and is_beyond_onnx(value, producer))
+        known = declared or value.is_graph_input()  # which ONNX would take for what its output says
+        known |= producer is not None and producer.graph is graph and is_beyond_onnx(value, producer)
         if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
 

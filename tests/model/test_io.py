@@ -337,6 +337,14 @@ def test_unnamed_nodes_get_names_once(tmp_path: Path) -> None:
     assert once.read_bytes() == again(once).read_bytes()
 
 
+def test_an_input_that_is_an_output_keeps_what_it_says(tmp_path: Path) -> None:
+    node = helper.make_node("Neg", ["x"], ["y"])
+    said = helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 4])
+    unknown = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    path = write(model_of(helper.make_graph([node], "g", [said], [unknown, info("y")])), tmp_path / "model.onnx")
+    assert models.load(path).graph.inputs[0].shape == [5, 4]
+
+
 def test_nodes_are_put_in_order(tmp_path: Path) -> None:
     inner = helper.make_graph([helper.make_node("Neg", ["late"], ["i"], "inner")], "inner", [], [info("i")])
     nodes = [

@@ -72,7 +72,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         if 0 in q:
             return Skip("its query is empty")
         total = constant_integer(node.inputs[6], scope)
-        declared = scope.static_shape(node.outputs[1]) if len(node.outputs) > 1 else None
+        declared = scope.proven_sizes(node.outputs[1]) if len(node.outputs) > 1 else None
         if total is None and (q[1] > 1 or declared is None):
             assert node.inputs[6] is not None
             return Skip(not_constant(node.inputs[6], "total_sequence_length"))

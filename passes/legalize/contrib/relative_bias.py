@@ -73,7 +73,7 @@ class LookUpRelativePositions(NodeRewrite[_Table]):
     def match(self, node: ir.Node, context: NodeContext) -> _Table | Skip | None:
         """Match lengths that are constant, or known by the shape of the output."""
         scope = context.scope
-        done = scope.static_shape(node.outputs[0])
+        done = scope.proven_sizes(node.outputs[0])
         lengths = []
         for index, what in ((1, "query_length"), (2, "key_length")):
             value = given(node, index)

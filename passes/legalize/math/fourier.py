@@ -116,7 +116,7 @@ class MultiplyDft(NodeRewrite[_DftMatch]):
         axis %= len(sizes)
         inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
         length = integers(given(node, 1), "its dft_length", scope)
-        after = scope.static_shape(node.outputs[0])
+        after = scope.proven_sizes(node.outputs[0])
         if isinstance(length, str) and after is not None and not (onesided and not inverse):
             length = [after[axis]]
         if isinstance(length, str):

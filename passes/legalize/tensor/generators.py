@@ -47,7 +47,7 @@ class CountRange(NodeRewrite[_Range]):
     def match(self, node: ir.Node, context: NodeContext) -> _Range | Skip | None:
         """Match a length that is known from the operands, else from the output's shape."""
         scope = context.scope
-        dtype, sizes = context.dtype(node), scope.static_shape(node.outputs[0])
+        dtype, sizes = context.dtype(node), scope.proven_sizes(node.outputs[0])
         constants = [scope.constant(value) for value in node.inputs]
         if all(tensor is not None for tensor in constants):
             start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)
@@ -95,7 +95,7 @@ class EvaluateWindow(NodeRewrite[_Constants]):
         """Match constant operands; the size of a window may follow from the output's shape."""
         scope = context.scope
         constants = [scope.constant(value) for value in node.inputs]
-        sizes, dtype = scope.static_shape(node.outputs[0]), scope.dtype(node.inputs[0])
+        sizes, dtype = scope.proven_sizes(node.outputs[0]), scope.dtype(node.inputs[0])
         if node.op_type in _WINDOWS and sizes is not None and dtype is not None:
             constants = [ir.Tensor(np.array(sizes[0], dtype.numpy()))]
         missing = next((value for value, tensor in zip(node.inputs, constants, strict=True) if tensor is None), None)

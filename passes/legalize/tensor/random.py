@@ -52,7 +52,7 @@ class DrawFirst(NodeRewrite[_Drawn]):
             return None
         if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
             return Skip(reason)
-        shape, dtype = scope.static_shape(node.outputs[0]), scope.dtype(node.outputs[0])
+        shape, dtype = scope.proven_sizes(node.outputs[0]), scope.dtype(node.outputs[0])
         if dtype is None or (shape is None and node.op_type != "Bernoulli"):
             return Skip(UNKNOWN_SHAPE)
         return _Drawn(node, shape, dtype)

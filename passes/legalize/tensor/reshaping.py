@@ -56,7 +56,7 @@ class ReshapeByOutput(NodeRewrite[_Shaped]):
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
         """Match computed operands and scalars; None if the operand is unambiguous."""
         scope = context.scope
-        before, after = scope.static_shape(node.inputs[0]), scope.static_shape(node.outputs[0])
+        before, after = scope.static_shape(node.inputs[0]), scope.proven_sizes(node.outputs[0])
         computed = _computed(node, 1, scope)
         if computed is None and _is_unambiguous(node, before, after, scope):
             return None
@@ -104,7 +104,7 @@ class OperandByOutput(NodeRewrite[_Shaped]):
         if computed is None or len(node.inputs) > 2:  # Tile of opset 1 has three inputs
             return None
         before = () if index == 0 else scope.static_shape(node.inputs[0])
-        outputs = [scope.static_shape(value) for value in node.outputs if value.name]
+        outputs = [scope.proven_sizes(value) for value in node.outputs if value.name]
         if before is None:
             return Skip(UNKNOWN_SHAPE)
         if None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
@@ -132,7 +132,7 @@ class OperandByOutput(NodeRewrite[_Shaped]):
                 operand = [after[node.attributes.get_int("axis", -1)]]
             case _:
                 axis = node.attributes.get_int("axis", 0)
-                operand = [(edit.scope.static_shape(value) or after)[axis] for value in node.outputs]
+                operand = [(edit.scope.proven_sizes(value) or after)[axis] for value in node.outputs]
                 attributes.pop("num_outputs", None)
         constant = edit.constant(np.array(operand, np.int64))
         return edit.node(node.op_type, [x, constant], attributes, outputs=len(node.outputs)).outputs
@@ -148,7 +148,9 @@ class ConstantShape(NodeRewrite[_Shaped]):
     needs_shape = (0,)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        return _Shaped(node, context.shape(node), ())
+        """Match sizes that do not depend on data: no run would show that a declaration of them is false."""
+        sizes = context.scope.proven_sizes(node.inputs[0])
+        return Skip(UNKNOWN_SHAPE) if sizes is None else _Shaped(node, sizes, ())
 
     def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
         """Constants; the bounds of Shape are clamped like a Python slice."""

@@ -132,7 +132,7 @@ class GatherSlice(NodeRewrite[_Counted]):
         reason = next((each for each in bounds.values() if isinstance(each, str)), None)
         if reason is None:
             return None
-        sizes, after = context.shape(node), scope.static_shape(node.outputs[0])
+        sizes, after = context.shape(node), scope.proven_sizes(node.outputs[0])
         axes = _axes(node, len(sizes), scope)
         if isinstance(axes, str):
             return Skip(axes)

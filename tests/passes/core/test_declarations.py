@@ -14,6 +14,8 @@ from passes.core.base import Context
 from passes.core.declarations import forget_impossible_sizes, settle
 from passes.core.inference import infer
 from passes.core.pipeline import Pipeline
+from passes.core.rewrite import NodeRewrite
+from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
 from passes.specialize.freeze_shapes import FreezeShapes
 from tests.passes.rewriting import run
 
@@ -361,3 +363,36 @@ class TestClaimsAboutOpenSizes:
         model = text_model("(float[a,3] x) => (float[a,3] y) { y = Neg(x) }")
         settle(model, Context())
         assert graphs.Scope(model, model.graph).proven_shape(model.graph.outputs[0]) == ir.Shape(["a", 3])
+
+    def test_an_input_that_is_an_output_keeps_its_shape(self) -> None:
+        model = text_model("(float[2] x, float[1] k) => (float[m] k, float[1,2] y) { z = Mul(x, k) y = Identity(z) }")
+        model.graph.inputs[1].shape = ir.Shape([1])  # onnx_ir reads what the output declares
+        settle(model, Context())
+        infer(model)
+        assert model.graph.outputs[1].shape == ir.Shape([2])
+
+
+class TestClaimsOnADevice:
+    """A rewrite for a device must not take the place of what would show in a run that a claim is false."""
+
+    @pytest.mark.parametrize(
+        ("rule", "node"),
+        [
+            (OperandByOutput(), "Expand(x, s)"),
+            (OperandByOutput(), "Tile(x, s)"),
+            (OperandByOutput(), "ConstantOfShape(s)"),
+            (ReshapeByOutput(), "Reshape(x, t)"),
+            (ConstantShape(), "Shape(e)"),
+        ],
+    )
+    def test_nothing_follows_from_a_size_that_depends_on_data(self, rule: NodeRewrite[Any], node: str) -> None:
+        model = text_model(
+            f"""(float[1] x, bool[m] c) => (float[1] y) <int64[1] e> {{
+            d = Constant<value = int64[1] {{1}}>() e = Compress<axis = 0>(d, c) s = Shape(e) t = Mul(s, d)
+            y = {node} }}"""
+        )
+        if node.startswith("Shape"):
+            model.graph.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+        settle(model, Context())
+        infer(model)
+        assert not rule.run(model, Context()).modified
