@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import onnx
@@ -132,9 +133,28 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
     )
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
-    inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
-    yield from _pairs(model.graph, inferred.graph)
+    with _distinct_names(model):
+        skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
+        inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
+        pairs = list(_pairs(model.graph, inferred.graph))
+    yield from pairs
+
+
+@contextmanager
+def _distinct_names(model: ir.Model) -> Iterator[None]:
+    """Give values of subgraphs that have the names of others their own: ONNX knows one type for each name."""
+    seen: set[str | None] = set()
+    renamed: list[tuple[ir.Value, str | None]] = []
+    for value in graphs.values(model):
+        if value.name in seen and value.name and not value.is_initializer():
+            renamed.append((value, value.name))
+            value.name = f"{value.name} {len(renamed)}"
+        seen.add(value.name)
+    try:
+        yield
+    finally:
+        for value, name in renamed:
+            value.name = name
 
 
 def skeleton(

@@ -396,3 +396,23 @@ class TestClaimsOnADevice:
         settle(model, Context())
         infer(model)
         assert not rule.run(model, Context()).modified
+
+
+def test_a_value_that_hides_another_has_a_type_of_its_own() -> None:
+    """ONNX knows one type for each name, and the result of a Loop may have the name of a value in its body."""
+    body = text_model(
+        """(bool c, uint8 n) => (float[m] y) {
+        y = If (c) <then_branch = t () => (float[k] a) {
+            i = Constant<value = int64 {1}>() on = Constant<value = bool {1}>()
+            h, a = Loop (i, on, n) <body = b (int64 j, bool q, uint8 s) => (bool q2, uint8 s2, float[2] r) {
+                q2 = Identity(q) s2 = Identity(s) d = Constant<value = float[2] {1, 2}>()
+                h = Neg(d) r = Abs(h) }> },
+          else_branch = e () => (float[1] z) { z = Constant<value = float[1] {1}>() }> }"""
+    )
+    infer(body)
+    found = {
+        value.name: value.dtype for value in graphs.values(body) if value.name in ("h", "r") and value.shape is not None
+    }
+    hidden = [value.dtype for value in graphs.values(body) if value.name == "h"]
+    assert hidden == [ir.DataType.UINT8, ir.DataType.FLOAT]
+    assert found["r"] == ir.DataType.FLOAT
