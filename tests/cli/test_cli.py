@@ -64,11 +64,13 @@ def relu(tmp_path: Path) -> Path:
 
 
 def wait_for_worker(process: subprocess.Popen[str]) -> int:
-    """The id of the program's worker, once it holds 300 MB: it is parsing. Other children hold less."""
+    """The id of the program's worker, once it holds 300 MB: it is parsing."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None:
         for pid in map(int, children.read_text().split()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if b"onnx_bridge.migraphx" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    continue
                 resident = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
                 if resident and int(resident[1]) >= 300_000:
                     return pid
