@@ -68,11 +68,10 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the sample and of the order.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
+        OutputFile(
             "-o",
             "--output",
             metavar="OUT.json",
-            callback=OutputFile,
             help="All results, which can serve as a baseline.",
         ),
     ] = None,

@@ -39,11 +39,10 @@ def tune(
     model: Model,
     out: Annotated[
         Path,
-        typer.Option(
+        OutputFile(
             "-o",
             "--output",
             metavar="OUT.toml",
-            callback=OutputFile,
             help="The job file of the winner.",
             show_default=False,
         ),

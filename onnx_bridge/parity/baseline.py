@@ -99,7 +99,10 @@ class Baseline:
         device, cleaning = _tolerances(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
         presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
-        device, cleaning = (replace(each, inside=presets) for each in (device, cleaning))
+        if request.tolerance is None:  # else the user has said what to hold it to
+            device, cleaning = (replace(each, inside=presets) for each in (device, cleaning))
+        else:
+            said = []
         return cls(
             request,
             original,

@@ -42,6 +42,8 @@ _PRODUCT = _names(
     """
 )
 """A result has at most as many elements as the product of those of the inputs."""
+_ELEMENTWISE = _PRODUCT - {"Gather"}
+"""Those of them whose result has the shape to which the inputs broadcast."""
 _REDUCTIONS = _names(
     """
     ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
@@ -72,12 +74,13 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
     if not all(map(is_bounded_kind, nodes)):
         return None
     sizes: dict[ir.Value, int] = {}
+    shapes: dict[ir.Value, Sequence[int]] = {}
     given = 0
     for value in {value for node in nodes for value in node.inputs if value is not None}:
         if (tensor := known.get(value)) is not None:
             if tensor.dtype == ir.DataType.STRING:
                 return None
-            sizes[value] = tensor.size
+            sizes[value], shapes[value] = tensor.size, _shape(tensor)
             given += tensor.size
     most, left = max(_MOST, given), max(_MOST_TOGETHER, 4 * given)
     needed: dict[ir.Value, None] = {}
@@ -85,7 +88,7 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
         inputs = [value for value in node.inputs if value is not None]
         if any(value not in sizes for value in inputs):  # of a node that waits for another
             continue
-        size = _size(node, sizes, known)
+        size = _size(node, sizes, shapes, known)
         if size is None or size > most:
             unknown = [value for value in inputs if value not in known]
             if not unknown:
@@ -95,10 +98,14 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
             continue
         left -= size
         sizes |= dict.fromkeys(node.outputs, size)
+        if node.op_type in _ELEMENTWISE and all(value in shapes for value in inputs):
+            shapes[node.outputs[0]] = _broadcast([shapes[value] for value in inputs])
     return None if left < 0 else list(needed)
 
 
-def _size(node: ir.Node, sizes: Mapping[ir.Value, int], known: Tensors) -> int | None:
+def _size(
+    node: ir.Node, sizes: Mapping[ir.Value, int], shapes: Mapping[ir.Value, Sequence[int]], known: Tensors
+) -> int | None:
     """The most elements of a result of a node; None if that is unknown, or more of its inputs must be known."""
     given = [None if value is None else known.get(value) for value in node.inputs]
     if node.op_type in _EXACT:
@@ -115,13 +122,14 @@ def _size(node: ir.Node, sizes: Mapping[ir.Value, int], known: Tensors) -> int |
         return None
     if node.op_type in _LINEAR:
         return sum(counts) + _AXES
-    shapes = [_shape(tensor) for tensor in given if tensor is not None]
-    if len(shapes) < len(given):
+    operands = [shapes.get(value) for value in node.inputs if value is not None]
+    found = [shape for shape in operands if shape is not None]
+    if len(found) < len(given):
         return math.prod(counts)
     if node.op_type == "Gather":
         axis = node.attributes.get_int("axis", 0)
-        return counts[1] * math.prod(size for at, size in enumerate(shapes[0]) if at != axis % len(shapes[0]))
-    return math.prod(_broadcast(shapes))
+        return counts[1] * math.prod(size for at, size in enumerate(found[0]) if at != axis % len(found[0]))
+    return math.prod(_broadcast(found))
 
 
 def _is_safe_divisor(divisor: ir.TensorProtocol | None) -> bool:

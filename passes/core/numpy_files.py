@@ -22,6 +22,8 @@ Accept = Callable[[str, tuple[int, ...], "np.dtype[Any]"], None]
 """Raises InputError for an array, by name, shape and dtype, that is not worth reading."""
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_NPY = b"\x93NUMPY"
+"""What a file of one array begins with."""
 _BROKEN_HEADER = (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError)
 _BROKEN_ARCHIVE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, OverflowError, ValueError),
@@ -37,6 +39,9 @@ def read_npz(file: IO[bytes], where: str, accept: Accept | None = None) -> dict[
         InputError: it is not one, a member is not an array that can be read, or ``accept`` raises it.
     """
     found: dict[str, Array] = {}
+    if file.read(len(_NPY)) == _NPY:
+        raise InputError("it is a single array without a name", where=where, hint=_HINT)
+    file.seek(0)
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():

@@ -204,7 +204,7 @@ class TestCommand:
         ir.save(source, path)
         np.savez(sample, k=np.array([3]))
         assert self.doctor(path, "--no-host", "--freeze", f"k=@{sample}").returncode == 0
-        for text, words in ((f"n=@{sample}", "no array n"), (f"k=@{tmp_path}/none.npz", "cannot be read as .npz")):
+        for text, words in ((f"n=@{sample}", "no array n"), (f"k=@{tmp_path}/none.npz", "none.npz")):
             done = self.doctor(path, "--freeze", text)
             assert done.returncode == 2
             assert words in done.stderr

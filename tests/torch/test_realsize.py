@@ -16,7 +16,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 WANTED = """
     unet unet-3d dcgan-generator espcn deeplab-head fpn-head resnet50 mobilenet-v2 efficientnet-b0 convnext-tiny
     yolo-head rt-detr wavenet wav2vec2-front-end whisper-encoder lstm bidirectional-gru bert-base vit-base swin-tiny
-    llama-layer selective-scan stable-diffusion-block resnet50-qdq resnet18-qoperator bert-base-4-layers-qdq
+    llama-layer selective-scan stable-diffusion-block resnet18-qdq resnet18-qoperator bert-base-4-layers-qdq
     bert-base-4-layers-qoperator shuffle-then-transpose transposed-batch
 """
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,3,6,6] x) => (float[1,4,6,6] y) {{
