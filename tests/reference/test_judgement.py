@@ -206,3 +206,9 @@ def test_a_reference_that_does_not_take_moved_inputs_moves_by_nothing_known() ->
     assert judge.moves(sample, right) == {}
     found = {"y": right["y"] + 1}
     assert judge.judge(found, right, sample, InsideModel(reference)).differs
+
+
+def test_integers_do_not_move() -> None:
+    reference = model("g (int64[2] x) => (float[2] y) { y = Cast <to = 1> (x) }")
+    sample = {"x": np.array([1, 2])}
+    assert Judge(reference, Tolerances()).moves(sample, Reference(reference).run(sample)) == {}
