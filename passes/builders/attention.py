@@ -10,6 +10,7 @@ are never copied. The output of a query that may not attend to any key is zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,11 @@ class Attended:
     capped: ir.Value
     biased: ir.Value
     probabilities: ir.Value
+
+
+def default_scale(size: int) -> float:
+    """1/√size; heads of no size have products of zero, whatever the scale."""
+    return 1 / math.sqrt(max(size, 1))
 
 
 def split_heads(a: Arithmetic, x: ir.Value, shape: Sequence[int], heads: int) -> ir.Value:

@@ -14,7 +14,6 @@ shared by past and present (except for one query), and beams.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Attended, Heads, Scoring, attend, merge_heads, split_heads
+from passes.builders.attention import Attended, Heads, Scoring, attend, default_scale, merge_heads, split_heads
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -52,7 +51,7 @@ def _attend(
 ) -> tuple[ir.Value, Attended]:
     """The output for queries, keys and values of all heads, and the intermediate values."""
     heads = match.heads
-    scale = match.node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size)
+    scale = match.node.attributes.get_float("scale", 0.0) or default_scale(heads.size)
     done = attend(a, *projections, heads, Scoring(scale, allowed, bias=bias))
     shape = (heads.batch, heads.query_heads, heads.queries, heads.value_size)
     return merge_heads(a, done.output, shape), done

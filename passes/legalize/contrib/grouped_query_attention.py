@@ -14,7 +14,6 @@ and caches that evict.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,16 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
+from passes.builders.attention import (
+    Allowed,
+    Heads,
+    Scoring,
+    attend,
+    default_scale,
+    intersection,
+    merge_heads,
+    split_heads,
+)
 from passes.builders.operands import constant_integer, given, not_constant
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -111,7 +119,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             v,
             heads,
             Scoring(
-                scale=attributes.get_float("scale", 0.0) or 1 / math.sqrt(heads.size),
+                scale=attributes.get_float("scale", 0.0) or default_scale(heads.size),
                 allowed=_allowed(a, match, start, ends),
                 # a padding query may have all keys outside of its window
                 every_query_attends=attributes.get_int("local_window_size", -1) <= 0,

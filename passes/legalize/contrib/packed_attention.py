@@ -13,7 +13,6 @@ have the layout of padded samples.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Heads, Scoring, attend, merge_heads, split_heads
+from passes.builders.attention import Heads, Scoring, attend, default_scale, merge_heads, split_heads
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -80,7 +79,7 @@ class UnpackAttention(NodeRewrite[_Packed]):
         before = a("Not", a("Less", edit.constant(np.arange(match.tokens, dtype=np.int32)[:, None]), ends))
         sample = a.reduce("Sum", a("Cast", before, to=int(ir.DataType.INT32)), [1])
         same = a("Equal", sample, a.reshape(sample, [1, match.tokens]))
-        scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
+        scale = node.attributes.get_float("scale", 0.0) or default_scale(size)
         output = attend(a, q, k, v, heads, Scoring(scale, same, every_query_attends=True)).output
         output = merge_heads(a, output, (1, count, match.tokens, value_size))
         return [a.reshape(output, [match.tokens, match.hidden[2]])]

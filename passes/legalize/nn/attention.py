@@ -12,7 +12,6 @@ Skips: dynamic shapes; empty tensors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,16 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Allowed, Heads, Scoring, attend, intersection, merge_heads, split_heads
+from passes.builders.attention import (
+    Allowed,
+    Heads,
+    Scoring,
+    attend,
+    default_scale,
+    intersection,
+    merge_heads,
+    split_heads,
+)
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -92,7 +100,7 @@ class DecomposeAttention(NodeRewrite[_AttentionMatch]):
             v,
             heads,
             Scoring(
-                scale=attributes.get_float("scale", 1 / math.sqrt(heads.size)),
+                scale=attributes.get_float("scale", default_scale(heads.size)),
                 allowed=allowed,
                 bias=bias,
                 softcap=attributes.get_float("softcap", 0.0),
