@@ -77,6 +77,17 @@ class TestLevels:
         assert bundle.proof.level is Proof.WITNESS
         assert "x [2, 3, 32, 32]" in bundle.proof.what
 
+    def test_the_levels_of_a_pyramid_keep_their_proportions(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = (
+            "(float[1,3,80,96] low, float[1,3,40,48] middle, float[1,3,20,24] high) => (float[1,3,80,96] y)"
+            ' { a = Resize<mode="nearest">(high, , s) b = Add(a, middle) c = Resize<mode="nearest">(b, , s)'
+            " y = Add(c, low) }"
+        )
+        pyramid = write(tmp_path / "m.onnx", text, s=[1, 1, 2, 2])
+        bundle = onnx_bridge.convert(pyramid, tmp_path / "out", target="ref", prove_budget=0.005)
+        assert bundle.proof.level is Proof.WITNESS
+        assert bundle.proof.what.endswith("low [1, 3, 48, 32], middle [1, 3, 24, 16], high [1, 3, 12, 8]")
+
     def test_a_constant_that_names_a_size_leaves_no_witness(self, runtime: Runtime, tmp_path: Path) -> None:
         text = (
             "(float[4, 64, 64] x) => (float[4, 4096] y) <int64[2] s = {4, 4096}> { r = Sigmoid(x) y = Reshape(r, s) }"

@@ -1,13 +1,15 @@
 """Smaller input shapes for a witness of a whole model.
 
-Sizes that are equal stay equal. A size keeps its remainder by the strides that it may meet (32, or 8 if it is small), a
-size of 1 stays, and no other becomes 1, since both would select other behaviour.
+Sizes that are equal stay equal, and the levels of a pyramid (80, 40, 20) keep their proportions. A size keeps its
+remainder by the strides that it may meet (32, or 8 if it is small), a size of 1 stays, and no other becomes 1, since
+both would select other behaviour.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -15,24 +17,53 @@ from onnx_bridge.bundle.buckets_manifest import symbols_of
 from onnx_bridge.samples.roles import dims_of
 
 Shapes = Mapping[str, tuple[int, ...]]
-Classes = Mapping[tuple[str, int], object]
-"""Which axes, by input and index, are to have the same size."""
 
 _STRIDES = ((64, 32), (16, 8))
 """The remainder that a size from the first number on keeps."""
+_STRIDES_OF_LEVELS = (*_STRIDES, (4, 2))
 _FACTORS = tuple(2.0**-power for power in range(1, 12))
 
 
-def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], object]:
+@dataclass(frozen=True)
+class Part:
+    """What the size of an axis consists of.
+
+    Attributes:
+        key: which axes are made smaller together.
+        unit: of them all; sizes are multiples of it.
+        levels: whether the sizes are different multiples.
+    """
+
+    key: object
+    unit: int
+    levels: bool = False
+
+    def smaller(self, factor: float, axis: int) -> int:
+        """A unit about ``factor`` times as large; a batch, at axis 0, keeps no remainder."""
+        wanted = math.ceil(self.unit * factor)
+        if axis == 0:
+            return min(self.unit, max(2, wanted))
+        strides = _STRIDES_OF_LEVELS if self.levels else _STRIDES
+        stride = next((stride for least, stride in strides if self.unit >= least), self.unit)
+        rest = self.unit % stride
+        return min(self.unit, rest + stride * max(1, math.ceil((wanted - rest) / stride)))
+
+
+Axes = Mapping[tuple[str, int], Part]
+"""By input and index."""
+
+
+def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], Part]:
     """The axes of inputs whose sizes a model leaves open, by symbol; without those of size 1, and expressions."""
-    found: dict[tuple[str, int], object] = {}
+    found: dict[tuple[str, int], Part] = {}
     for value in model.graph.inputs:
         name = str(value.name)
         for axis, dim in enumerate(dims_of(value) or [None] * len(shapes.get(name, ()))):
             if isinstance(dim, int) or name not in shapes or shapes[name][axis] == 1:
                 continue
             if dim is None or symbols_of(dim) == {dim}:
-                found[name, axis] = (axis == 0, shapes[name][axis]) if dim is None else dim
+                size = shapes[name][axis]
+                found[name, axis] = Part((axis == 0, size) if dim is None else dim, size)
     return found
 
 
@@ -52,27 +83,42 @@ def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str,
     return dims, whole
 
 
-def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str, int], object]:
+def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str, int], Part]:
     """The axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
 
     Args:
         shapes: of its inputs.
         runs: whether the model runs with other shapes; inference alone does not notice a wrong number of channels.
     """
-    classes: dict[object, list[tuple[str, int]]] = {}
-    for name, shape in shapes.items():
-        for axis, size in enumerate(shape):
-            if _smaller(size, 0.0, axis) < size:
-                classes.setdefault((axis == 0, size), []).append((name, axis))
-    found: dict[tuple[str, int], object] = {}
-    for key, axes in classes.items():
-        wider = {**found, **dict.fromkeys(axes, key)}
-        if runs(next(iter(_scaled(shapes, wider, [0.0])))):
+    found: dict[tuple[str, int], Part] = {}
+    for axes in (*_equal(shapes), *_levels(shapes)):
+        wider = {**axes, **found}
+        smallest = _smallest(shapes, wider)
+        if smallest != _smallest(shapes, found) and runs(smallest):
             found = wider
     return found
 
 
-def smaller_shapes(shapes: Shapes, axes: Classes) -> Iterator[Shapes]:
+def _equal(shapes: Shapes) -> Iterator[Axes]:
+    """Axes of the same size; batches apart."""
+    classes: dict[object, dict[tuple[str, int], Part]] = {}
+    for name, shape in shapes.items():
+        for axis, size in enumerate(shape):
+            part = Part((axis == 0, size), size)
+            classes.setdefault(part.key, {})[name, axis] = part
+    yield from classes.values()
+
+
+def _levels(shapes: Shapes) -> Iterator[Axes]:
+    """Axes at the same index that are multiples of one size: the levels of a pyramid."""
+    for axis in range(1, max(map(len, shapes.values()), default=0)):
+        sizes = {name: shape[axis] for name, shape in shapes.items() if axis < len(shape) and shape[axis] > 1}
+        unit = math.gcd(*sizes.values())
+        if len({*sizes.values()}) > 1:
+            yield {(name, axis): Part(("levels", axis), unit, levels=True) for name in sizes}
+
+
+def smaller_shapes(shapes: Shapes, axes: Axes) -> Iterator[Shapes]:
     """Smaller and smaller shapes, each about half of the one before along the axes."""
     return _scaled(shapes, axes, _FACTORS)
 
@@ -82,31 +128,27 @@ def share(small: Shapes, shapes: Shapes) -> float:
     return _elements(small) / max(1, _elements(shapes))
 
 
+def _smallest(shapes: Shapes, axes: Axes) -> Shapes:
+    return next(_scaled(shapes, axes, [0.0]), shapes)
+
+
 def _elements(shapes: Shapes) -> int:
     return sum(map(math.prod, shapes.values()))
 
 
-def _scaled(shapes: Shapes, axes: Classes, factors: Sequence[float]) -> Iterator[Shapes]:
-    last = dict(shapes)
+def _scaled(shapes: Shapes, axes: Axes, factors: Sequence[float]) -> Iterator[Shapes]:
+    last: Shapes = shapes
     for factor in factors:
-        sizes: dict[object, int] = {}
-        for (name, axis), key in axes.items():
-            size = _smaller(shapes[name][axis], factor, axis)
-            sizes[key] = max(sizes.get(key, 0), size)
+        units: dict[object, int] = {}
+        for (_, axis), part in axes.items():
+            units[part.key] = max(units.get(part.key, 0), part.smaller(factor, axis))
         found = {
-            name: tuple(sizes[axes[name, axis]] if (name, axis) in axes else size for axis, size in enumerate(shape))
+            name: tuple(
+                size // its.unit * units[its.key] if (its := axes.get((name, axis))) else size
+                for axis, size in enumerate(shape)
+            )
             for name, shape in shapes.items()
         }
         if found != last:
             yield found
         last = found
-
-
-def _smaller(size: int, factor: float, axis: int) -> int:
-    """A size about ``factor`` times as large."""
-    wanted = math.ceil(size * factor)
-    if axis == 0 or size < _STRIDES[-1][0]:
-        return min(size, max(2, wanted)) if axis == 0 else size
-    stride = next(stride for least, stride in _STRIDES if size >= least)
-    rest = size % stride
-    return min(size, rest + stride * max(1, math.ceil((wanted - rest) / stride)))
