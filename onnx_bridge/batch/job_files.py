@@ -38,14 +38,16 @@ from onnx_bridge.parity.request import CheckRequest
 
 _CONVERSION = tuple(each.name for each in fields(ConvertRequest) if each.name not in ("runtime", "reuse"))
 _PARITY = ("inputs", "seed", "samples", "rtol", "atol", "tolerance")
-_BY_NAME = ("dims", "shapes", "freeze", "buckets", "pad", "options")
+_BY_NAME = ("dims", "shapes", "freeze", "buckets", "ties", "pad", "options")
 _PATHS = ("inputs", "calibration")
 _EXAMPLES = {
     "dims": "dims = {batch = 1}",
     "shapes": "shapes = {x = [1, 3, 224, 224]}",
     "freeze": "freeze = {k = [5]}",
     "buckets": "buckets = {batch = [1, 4, 16]}",
+    "ties": 'ties = {total = "past + 1"}',
     "pad": 'pad = {mask = "0"}',
+    "pad_before": 'pad_before = ["past"]',
     "options": "options = {fast_math = false}",
     "keep_fp32": 'keep_fp32 = ["Softmax"]',
 }

@@ -4,8 +4,8 @@ A source is a model file, a folder (all ``.onnx`` files below it), a glob, a lis
 job file (`onnx_bridge.batch.job_files`); each a path, or a URL that fsspec opens.
 
 More specific values win: those of a job over the defaults of its file, these over the command line. Values by name
-(``dims``, ``shapes``, ``freeze``, ``buckets``, ``pad``) add up; those that were not given for the very job are dropped
-for models without such a dimension or input.
+(``dims``, ``shapes``, ``freeze``, ``buckets``, ``ties``, ``pad``) add up; those that were not given for the very job
+are dropped for models without such a dimension or input.
 """
 
 from __future__ import annotations

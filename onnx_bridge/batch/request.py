@@ -53,11 +53,12 @@ class JobRequest:
             inputs: its inputs.
             own: names that the user gave for this very model; these stay, so that the conversion reports wrong ones.
         """
-        known = {"dims": symbols, "buckets": symbols, "shapes": inputs, "freeze": inputs, "pad": inputs}
+        known = dict.fromkeys(("dims", "buckets", "ties"), symbols) | dict.fromkeys(("shapes", "freeze", "pad"), inputs)
         kept: dict[str, Any] = {
             kind: {name: value for name, value in getattr(self.conversion, kind).items() if name in {*names, *own}}
             for kind, names in known.items()
         }
+        kept["pad_before"] = tuple(name for name in self.conversion.pad_before if name in {*symbols, *own})
         return replace(self, conversion=replace(self.conversion, **kept))
 
     def to_json(self) -> dict[str, Any]:

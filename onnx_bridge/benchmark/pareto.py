@@ -47,6 +47,7 @@ class Candidate:
             keep_fp32=self.keep_fp32,
             buckets=self.buckets,
             pad=base.pad if self.buckets else {},
+            pad_before=base.pad_before if self.buckets else (),
             calibration=base.calibration if self.precision in BY_CALIBRATION else None,
         )
 

@@ -82,7 +82,7 @@ class Trials:
         progress(f"{candidate.precision}: which nodes must stay in float32")
         conversion = self._conversion(candidate)
         dims = {**conversion.dims, **{name: sizes[-1] for name, sizes in self._sizes.items()}}
-        conversion = replace(conversion, dims=dims, buckets={}, pad={}, options={}, keep_fp32=())
+        conversion = replace(conversion, dims=dims, buckets={}, pad={}, pad_before=(), options={}, keep_fp32=())
         request = MixedPrecisionRequest(inputs=self._request.inputs, seed=self._request.seed, conversion=conversion)
         try:
             return mixed_precision.run(self._model, request).nodes

@@ -192,6 +192,7 @@ def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.
             "first": first.to_json(),
             "sizes": {name: list(each) for name, each in conversion.buckets.items()},
             "pad": dict(conversion.pad),
+            "pad_before": sorted(conversion.pad_before),
         }
     )
 

@@ -3,31 +3,31 @@
     NAME.onnx  manifest.json  batch=1,seq=128/  batch=4,seq=128/  …
 
 The folder holds the cleaned model with its symbolic dimensions, and an ordinary bundle for each bucket. A call picks
-the smallest bucket that fits, pads the inputs to its sizes, and crops the outputs to the sizes that the unpadded inputs
-imply: an axis of an output follows the symbols that the model declares for it, or, if it declares none, the one symbol
-whose size it equals in all buckets. Whether a model computes the same on padded inputs depends on the model (masks are
-for that), so that `check` compares each bucket with samples smaller than it, too.
+the smallest bucket that fits, pads the inputs to its sizes, and cuts the outputs to the sizes that the unpadded inputs
+imply (`onnx_bridge.bundle.padding`). Whether a model computes the same on padded inputs depends on the model (masks are
+for that): `convert` tries it with the reference, and `check` compares each bucket with samples smaller than it, too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from onnx_bridge.bundle.buckets_manifest import EDGE, BucketInfo, BucketsManifest, BucketTensor, label, manifest_digest
+from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketsManifest, BucketTensor, label, manifest_digest
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import BUCKETS, manifest_path
 from onnx_bridge.bundle.pack import unpacked
+from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers
 
 if TYPE_CHECKING:
@@ -128,21 +128,21 @@ class Buckets:
         dims = self._dims(sample)
         chosen = self.bucket(dims)
         bundle = self.bundles[self.manifest.buckets.index(chosen)]
+        padding = Padding(self.manifest.pad, self.manifest.pad_before)
         inputs, padded = dict(sample), []
         for info in self.manifest.inputs:
             array = sample[info.name]
             assert isinstance(array, np.ndarray)
-            shape = tuple(size for size in info.sizes(chosen.dims) if size is not None)
-            if shape != array.shape:
-                inputs[info.name] = _pad(array, shape, self.manifest.pad.get(info.name, "0"))
-                padded.append(f"{info.name} {list(array.shape)} to {list(shape)}")
-        padding = f", padded: {', '.join(padded)}" if padded else ""
-        self.notes = [f"run in the bucket {label(chosen.dims)}{padding}"]
+            inputs[info.name] = larger = padding.pad(array, info, dims, chosen.dims)
+            if larger is not array:
+                padded.append(f"{info.name} {list(array.shape)} to {list(larger.shape)}")
+        listed = f", padded: {', '.join(padded)}" if padded else ""
+        self.notes = [f"run in the bucket {label(chosen.dims)}{listed}"]
         outputs = bundle(inputs)
         for info in self.manifest.outputs if padded else ():
             array = outputs[info.name]
             if isinstance(array, np.ndarray):
-                outputs[info.name] = _crop(array, info.sizes(dims))
+                outputs[info.name] = padding.cut(array, info.axes, dims, chosen.dims)
         return outputs
 
     def close(self) -> None:
@@ -157,21 +157,6 @@ class Buckets:
             assert isinstance(array, np.ndarray)
             found |= {axis: size for axis, size in zip(info.axes, array.shape, strict=True) if isinstance(axis, str)}
         return {name: found[name] for name in self.manifest.buckets[0].dims}
-
-
-def _pad(array: Array, shape: Sequence[int], rule: str) -> Array:
-    widths = [(0, size - had) for had, size in zip(array.shape, shape, strict=True)]
-    if rule == EDGE:
-        return np.pad(array, widths, mode="edge")
-    padded = np.full(shape, np.asarray(float(rule)).astype(array.dtype), array.dtype)
-    padded[tuple(slice(0, size) for size in array.shape)] = array
-    return padded
-
-
-def _crop(array: Array, sizes: Sequence[int | None]) -> Array:
-    if len(sizes) != array.ndim:
-        return array
-    return array[tuple(slice(0, size) for size in sizes)]
 
 
 def _numpy(info: BucketTensor) -> np.dtype[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class _Request:
     """What is read of a recorded request."""
 
     pad: dict[str, str]
+    pad_before: list[str]
+    freeze: dict[str, str]
     precision: str
     keep_fp32: list[str]
     prove: str
@@ -103,6 +106,16 @@ class BucketsManifest:
     def pad(self) -> dict[str, str]:
         """The padding rule of each input that has one; the others are padded with 0."""
         return dict(self.request["pad"])
+
+    @property
+    def pad_before(self) -> list[str]:
+        """The dimensions that are padded at their start."""
+        return list(self.request["pad_before"])
+
+    @property
+    def freeze(self) -> dict[str, str]:
+        """The values, as JSON text, of inputs that are constants."""
+        return dict(self.request["freeze"])
 
     @property
     def precision(self) -> str:
@@ -172,6 +185,40 @@ def symbols_of(axis: str) -> frozenset[str]:
         return ir.SymbolicDim(axis).free_symbols()
     except ValueError:
         return frozenset({axis})
+
+
+def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The smallest sizes that fall into a bucket, one more than the bucket before; of the smallest, half of it."""
+    found = {}
+    for name, size in dims.items():
+        below = [each[name] for each in buckets if each[name] < size]
+        found[name] = min(size, max(below) + 1) if below else min(size, max(1, size // 2))
+    return found
+
+
+def fitted(points: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Axis:
+    """What a size is at several points: a number, a symbol, or a sum of symbols and a number; None if it is neither.
+
+    Args:
+        points: sizes by symbol, all different.
+        sizes: at each point.
+    """
+    if len(set(sizes)) == 1 and len(points) > 1:
+        return sizes[0]
+    for count in range(1, len(points[0]) + 1):
+        found = {}
+        for names in itertools.combinations(points[0], count):
+            rests = {size - sum(point[name] for name in names) for size, point in zip(sizes, points, strict=True)}
+            if len(rests) == 1 and (len(points) > 1 or rests == {0}):
+                found[names] = rests.pop()
+        exact = [names for names, rest in found.items() if rest == 0] or list(found)
+        if len(exact) == 1:
+            (names,) = exact
+            rest = found[names]
+            return " + ".join(names) + (f" {'+' if rest > 0 else '-'} {abs(rest)}" if rest else "")
+        if exact:
+            return None
+    return None
 
 
 def manifest_digest(path: Path) -> str:

@@ -25,6 +25,7 @@ from onnx_bridge.cli.options import (
     Memory,
     Options,
     Pad,
+    PadBefore,
     Pipeline,
     Precision,
     ProbeBudget,
@@ -35,6 +36,7 @@ from onnx_bridge.cli.options import (
     dims,
     shapes,
     sizes,
+    ties,
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
@@ -99,6 +101,7 @@ def convert(
     atol: Annotated[float | None, typer.Option(min=0.0, help="Of --check: absolute tolerance.")] = None,
     bucket: Buckets = None,
     pad: Pad = None,
+    pad_before: PadBefore = None,
     engine: Annotated[
         str, typer.Option(metavar="local|ray", help="Where many models are converted: here, or on a Ray cluster.")
     ] = "local",
@@ -126,14 +129,17 @@ def convert(
     models gets a folder in OUT; repeating the command converts those that are missing or have changed. Exit code 1 if
     one failed, or if --prove or --check finds a difference.
     """
+    listed, tied = ties(bucket)
     conversion = ConvertRequest(
         target=target,
         pipeline=pipeline,
         dims=dims(dim),
         shapes={name: tuple(sizes) for name, sizes in shapes(shape).items()},
         freeze=values(freeze),
-        buckets=sizes(bucket),
+        buckets=sizes(listed),
+        ties=tied,
         pad=values(pad, "--pad", "mask=0"),
+        pad_before=tuple(pad_before or ()),
         host=host,
         cache=cache,
         probe_budget=probe_budget,

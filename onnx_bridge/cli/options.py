@@ -6,6 +6,7 @@ import enum
 import functools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -109,12 +110,22 @@ Options = Annotated[
 ]
 Buckets = Annotated[
     list[str] | None,
-    typer.Option("--bucket", metavar="NAME=1,4,16", help="Sizes of a dimension, a program for each; repeatable."),
+    typer.Option(
+        "--bucket",
+        metavar="NAME=1,4,16",
+        help="Sizes of a dimension, a program for each, or what it is tied to, as total=past+1; repeatable.",
+    ),
+]
+PadBefore = Annotated[
+    list[str] | None,
+    typer.Option("--pad-before", metavar="NAME", help="A dimension that is padded at its start; repeatable."),
 ]
 Pad = Annotated[
     list[str] | None,
     typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
 ]
+_EXPRESSION = re.compile(r"(?=.*[A-Za-z_])[\w\s+*/()-]+")
+"""Arithmetic with at least one symbol."""
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
 Samples = Annotated[
     int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
@@ -193,6 +204,19 @@ def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
             raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
         found[name] = tuple(map(int, each))
     return found
+
+
+def ties(texts: list[str] | None) -> tuple[list[str], dict[str, str]]:
+    """The texts that give sizes to dimensions, and the expressions of those that tie them to others."""
+    tied = {}
+    listed = []
+    for text in texts or ():
+        name, _, expression = text.partition("=")
+        if name and _EXPRESSION.fullmatch(expression):
+            tied[name] = expression.strip()
+        else:
+            listed.append(text)
+    return listed, tied
 
 
 def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=[5]") -> dict[str, str]:

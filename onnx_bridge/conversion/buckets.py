@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,22 +15,22 @@ import onnx_ir as ir
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.buckets_manifest import (
     EDGE,
-    Axis,
     BucketInfo,
     BucketsManifest,
     BucketTensor,
     label,
     manifest_digest,
-    size_of,
-    symbols_of,
 )
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
 from onnx_bridge.bundle.proof import Prove, together
 from onnx_bridge.bundle.verify import is_intact
+from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, freezing, refusal
+from onnx_bridge.conversion.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
@@ -44,6 +43,7 @@ from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
+from passes.core.base import Context
 from passes.core.inference import infer
 from passes.core.isolation.limits import Limits, limited
 
@@ -51,9 +51,10 @@ from passes.core.isolation.limits import Limits, limited
 def convert_buckets(  # noqa: PLR0913
     model: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    buckets: Mapping[str, Sequence[int]],
+    buckets: Mapping[str, Sequence[int] | str],
     *,
     pad: Mapping[str, str] | None = None,
+    pad_before: Sequence[str] = (),
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -81,9 +82,12 @@ def convert_buckets(  # noqa: PLR0913
     Args:
         model: an ONNX file.
         out: a folder.
-        buckets: sizes by symbol; there is a bucket for each combination.
+        buckets: sizes by symbol; there is a bucket for each combination that is possible. An expression of other
+            symbols ties one to them: ``{"past": [7, 15], "total": "past + 1"}``.
         pad: by input, the value that pads it: a number, or ``edge`` for its last element; default: 0, which is right
             for attention masks.
+        pad_before: the symbols that are padded, and cut, at their start: those that the model appends to, so that new
+            elements directly follow the old ones, as in the keys and values of a decoder.
         target: like the following, as for `onnx_bridge.convert`.
         pipeline: as above.
         dims: sizes of the other symbols.
@@ -106,6 +110,7 @@ def convert_buckets(  # noqa: PLR0913
 
     Raises:
         InputError: a symbol or an input is unknown, sizes are wrong, or as for `onnx_bridge.convert`.
+        ParityError: padding changes an output, or as for `onnx_bridge.convert`.
         RuntimeFailure: as for `onnx_bridge.convert`.
     """
     request = ConvertRequest(
@@ -114,8 +119,10 @@ def convert_buckets(  # noqa: PLR0913
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),
         freeze=as_json(freeze),
-        buckets=as_shapes(buckets),
+        buckets={name: tuple(each) for name, each in buckets.items() if not isinstance(each, str)},
+        ties={name: each for name, each in buckets.items() if isinstance(each, str)},
         pad=dict(pad or {}),
+        pad_before=tuple(pad_before),
         host=host,
         cache=cache,
         precision=precision,
@@ -154,27 +161,49 @@ def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: P
     original, name = source.model(), source.name
     _check(original, request)
     earlier = _bucket_folders(out)
-    sizes = [dict(zip(request.buckets, each, strict=True)) for each in _combinations(request)]
-    sizes.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
-    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{label(each)}.onnx" for each in sizes), "manifest.json"]
+    progress(Stage.LOAD)
+    sizes = BucketSizes.of(original, request, lambda shapes: _refused(original, shapes, request))
+    labels = [label(each) for each in sizes.buckets]
+    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in labels), "manifest.json"]
     refuse_to_overwrite([out / each for each in written], source.given, out)
+    tried = Tried()
+    if request.prove != "never":
+        progress("trying with the reference whether padding changes outputs")
+        tried = try_padding(source, sizes, request)
+    with _without_debris(out, {*written, *labels}):
+        _convert(_Conversion(source, original, request, sizes, tried), out, progress)
+    for stale in earlier - {*labels}:
+        shutil.rmtree(out / stale, ignore_errors=True)
+        (out / f"{stale}.onnx").unlink(missing_ok=True)
+    return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """A model that is converted for several buckets: as the user gave it, how, and what is known of it beforehand."""
+
+    source: Source
+    model: ir.Model
+    request: ConvertRequest
+    sizes: BucketSizes
+    tried: Tried
+
+
+def _convert(conversion: _Conversion, out: Path, progress: Progress) -> None:
+    source, request, sizes = conversion.source, conversion.request, conversion.sizes
     progress(Stage.CLEAN)
-    fixed = _fixed_dims(original, request)
-    cleaned = rewrite(
-        source.model(), CleanRequest(request.pipeline, dims=fixed, freeze=request.freeze), progress=progress
-    ).model
+    cleaned = rewrite(source.model(), _cleaning(conversion), progress=progress).model
     infer(cleaned)
-    weights = SharedWeights(out / f"{name}.onnx.data")
-    budget = request.prove_budget / len(sizes)
-    requests = [replace(request, dims={**fixed, **each}, buckets={}, pad={}, prove_budget=budget) for each in sizes]
+    weights = SharedWeights(out / f"{source.name}.onnx.data")
+    requests = [sizes.request_of(conversion.model, each, request) for each in sizes.buckets]
     # loaded while the weights are still those that they were saved with
     up_to_date = {
         label(each): models.load(_model_path(out / label(each)))
-        for each, one in zip(sizes, requests, strict=True)
+        for each, one in zip(sizes.buckets, requests, strict=True)
         if request.reuse and _is_complete(out / label(each), _key(source, one), request.prove)
     }
     buckets: list[BucketInfo] = []
-    for each, one in zip(sizes, requests, strict=True):
+    for each, one in zip(sizes.buckets, requests, strict=True):
         folder = out / label(each)
         if folder.name not in up_to_date:
             run(source, folder, one, progress)
@@ -184,58 +213,89 @@ def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: P
         weights.share(folder, of_bucket)
         buckets.append(BucketInfo(each, folder.name, manifest_digest(folder / "manifest.json")))
     progress(Stage.FINISH)
-    if not weights.save(cleaned, out / f"{name}.onnx"):
-        models.save(cleaned, out / f"{name}.onnx")
-    _write(_describe(_Converted(source, original, cleaned, fixed, buckets), out, request), out)
-    for stale in earlier - {each.folder for each in buckets}:
-        shutil.rmtree(out / stale, ignore_errors=True)
-        (out / f"{stale}.onnx").unlink(missing_ok=True)
-    return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+    if not weights.save(cleaned, out / f"{source.name}.onnx"):
+        models.save(cleaned, out / f"{source.name}.onnx")
+    _write(_describe(conversion, cleaned, buckets, out), out)
 
 
-@dataclass(frozen=True)
-class _Converted:
-    """A model for which all buckets were converted: the original, the cleaned one, and the dimensions of both."""
-
-    source: Source
-    model: ir.Model
-    cleaned: ir.Model
-    fixed: Mapping[str, int]
-    buckets: Sequence[BucketInfo]
+def _cleaning(conversion: _Conversion) -> CleanRequest:
+    """How the model is cleaned that keeps its bucketed dimensions."""
+    request = conversion.request
+    names = {dim for value in required(conversion.model) for dim in dims_of(value) or () if isinstance(dim, str)}
+    fixed = {name: size for name, size in conversion.sizes.fixed.items() if name in names}
+    return CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)
 
 
-def _describe(converted: _Converted, out: Path, request: ConvertRequest) -> BucketsManifest:
-    infos, model, fixed = tuple(converted.buckets), converted.model, converted.fixed
+@contextlib.contextmanager
+def _without_debris(out: Path, names: Collection[str]) -> Iterator[None]:
+    """Remove what a conversion that fails has written and was not there before."""
+    existed = {name for name in names if (out / name).exists()}
+    there = out.exists()
+    try:
+        yield
+    except BaseException:
+        for name in {*names} - existed:
+            path = out / name
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        if not there:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        raise
+
+
+def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: ConvertRequest) -> str | None:
+    """Why ONNX Runtime does not run a model with inputs of some shapes, if that is quick and for the sizes alone."""
+    sized = model.clone()
+    freezing(CleanRequest(shapes={**shapes}, freeze=request.freeze)).run(sized, Context())
+    error = refusal(sized)
+    return error.what if error is not None and error.operator in BY_SIZES_ALONE else None
+
+
+def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[BucketInfo], out: Path) -> BucketsManifest:
+    source, request, sizes = conversion.source, conversion.request, conversion.sizes
     manifests = [Manifest.read(manifest_path(out / each.folder)) for each in infos]
     first = manifests[0]
-    required = [value for value in _required(model) if value.name not in request.freeze]
-    inputs = tuple(_tensor(value, first.inputs, fixed) for value in required)
-    outputs = tuple(
-        _following(_tensor(value, first.outputs, fixed), infos, [_shape(each, str(value.name)) for each in manifests])
-        for value in converted.cleaned.graph.outputs
-    )
+    inputs = [value for value in required(conversion.model) if value.name not in request.freeze]
+    outputs = tuple(_output(value, conversion, infos, manifests) for value in cleaned.graph.outputs)
     timings: dict[str, float] = {}
     for each in manifests:
         for stage, seconds in each.timings.items():
             timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-    notes = list(dict.fromkeys(note for each in manifests for note in each.notes))
+    notes = [*sizes.left_out, *conversion.tried.notes, *(note for each in manifests for note in each.notes)]
     if unknown := [each.name for each in outputs if None in each.axes]:
         notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
     return BucketsManifest(
-        name=converted.source.name,
+        name=source.name,
         source=first.source,
-        key=_key(converted.source, request),
+        key=_key(source, request),
         request=request.to_json(),
-        model=f"{converted.source.name}.onnx",
-        buckets=infos,
-        inputs=inputs,
+        model=f"{source.name}.onnx",
+        buckets=tuple(infos),
+        inputs=tuple(_input(value, first.inputs, sizes) for value in inputs),
         outputs=outputs,
         target=first.target,
         versions=first.versions,
         timings=timings,
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
         proof=together({label(info.dims): each.proof for info, each in zip(infos, manifests, strict=True)}),
     )
+
+
+def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> BucketTensor:
+    info = next(each for each in infos if each.name == value.name)
+    known = sizes.axes(value) or (None,) * len(info.shape or ())
+    axes = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
+    return BucketTensor(info.name, info.dtype, tuple(axes))
+
+
+def _output(
+    value: ir.Value, conversion: _Conversion, infos: Sequence[BucketInfo], manifests: Sequence[Manifest]
+) -> BucketTensor:
+    all_ = [next(each for each in manifest.outputs if each.name == value.name) for manifest in manifests]
+    observed = [(info.dims, each.shape or ()) for info, each in zip(infos, all_, strict=True)]
+    seen = conversion.tried.shapes.get(str(value.name), ())
+    axes = output_axes(conversion.sizes.axes(value), [*observed, *seen])
+    return BucketTensor(all_[0].name, all_[0].dtype, axes)
 
 
 def _write(manifest: BucketsManifest, out: Path) -> None:
@@ -283,17 +343,9 @@ def _bucket_folders(out: Path) -> set[str]:
         return set()
 
 
-def _combinations(request: ConvertRequest) -> itertools.product[tuple[int, ...]]:
-    return itertools.product(*map(sorted, request.buckets.values()))
-
-
-def _required(model: ir.Model) -> list[ir.Value]:
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-
-
 def _check(model: ir.Model, request: ConvertRequest) -> None:
     """Require that buckets and padding rules fit the model; raises InputError."""
-    inputs = [value for value in _required(model) if value.name not in request.freeze]
+    inputs = [value for value in required(model) if value.name not in request.freeze]
     _check_sizes({axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}, request)
     names = [str(value.name) for value in inputs]
     for name, rule in request.pad.items():
@@ -316,8 +368,12 @@ def _check_sizes(symbols: set[str], request: ConvertRequest) -> None:
             raise InputError(f"no input has a dimension {name}", where="bucket", hint=hint)
         if name in request.dims:
             raise InputError("it has a fixed size as well", where=f"bucket {name}")
-        if not sizes or min(sizes) < 1:
-            raise InputError("sizes must be 1 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
+        if not sizes or min(sizes) < 0:
+            raise InputError("sizes must be 0 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
+    for name in request.pad_before:
+        if name not in request.buckets:
+            hint = nearest(name, request.buckets) or f"there are {', '.join(request.buckets)}"
+            raise InputError(f"{name} has no sizes", where="pad before", hint=hint)
 
 
 def _is_number(text: str) -> bool:
@@ -326,43 +382,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _fixed_dims(model: ir.Model, request: ConvertRequest) -> dict[str, int]:
-    """The sizes of all symbols that have no buckets: those of the request, or 1."""
-    axes = [axis for value in model.graph.inputs for axis in dims_of(value) or () if isinstance(axis, str)]
-    bucketed = request.buckets.keys()
-    free = [axis for axis in axes if axis not in bucketed and not symbols_of(axis) & bucketed]
-    return {**dict.fromkeys(free, 1), **request.dims}
-
-
-def _tensor(value: ir.Value, infos: Sequence[TensorInfo], fixed: Mapping[str, int]) -> BucketTensor:
-    info = next(each for each in infos if each.name == value.name)
-    axes = dims_of(value) if value.shape is not None else None
-    if axes is None or len(axes) != len(info.shape or ()):
-        axes = tuple(None for _ in info.shape or ())
-    sizes = tuple(fixed.get(axis, axis) if isinstance(axis, str) else axis for axis in axes)
-    return BucketTensor(info.name, info.dtype, sizes)
-
-
-def _shape(manifest: Manifest, name: str) -> tuple[int | None, ...]:
-    return next(each.shape or () for each in manifest.outputs if each.name == name)
-
-
-def _following(
-    output: BucketTensor, infos: Sequence[BucketInfo], shapes: Sequence[tuple[int | None, ...]]
-) -> BucketTensor:
-    """An output, with the symbol that each axis follows, judged by its sizes in all buckets."""
-    axes: list[Axis] = []
-    for index, axis in enumerate(output.axes):
-        sizes = [shape[index] for shape in shapes]
-        if all(size_of(axis, info.dims) == size is not None for info, size in zip(infos, sizes, strict=True)):
-            axes.append(axis)
-        elif None in sizes:
-            axes.append(None)
-        elif len(set(sizes)) == 1 and len(infos) > 1:
-            axes.append(sizes[0])
-        else:
-            alike = [name for name in infos[0].dims if [each.dims[name] for each in infos] == sizes]
-            axes.append(alike[0] if len(alike) == 1 else None)
-    return BucketTensor(output.name, output.dtype, tuple(axes))

@@ -94,7 +94,9 @@ def conversion_key(
             "precision": {**_precision(request), **calibration_key(request.calibration, calibration)},
             "options": dict(request.options),
             "buckets": {name: list(sizes) for name, sizes in request.buckets.items()},
+            "ties": dict(request.ties) if request.buckets else {},
             "pad": dict(request.pad) if request.buckets else {},
+            "pad_before": sorted(request.pad_before) if request.buckets else [],
             "target": target,
             "architecture": Machine.of(runtime).architecture if target == "gpu" else None,
         }

@@ -35,7 +35,7 @@ _MOST_WORK = 10_000_000_000
 _ARITHMETIC = "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Or Pow Sub Where Xor"
 _PRODUCTS = "Conv ConvInteger ConvTranspose Einsum Gemm GRU LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN"
 _OTHERS = "AveragePool BatchNormalization Concat InstanceNormalization LayerNormalization MaxPool Split Squeeze"
-_BY_SIZES_ALONE = frozenset(f"{_ARITHMETIC} {_PRODUCTS} {_OTHERS}".split())
+BY_SIZES_ALONE = frozenset(f"{_ARITHMETIC} {_PRODUCTS} {_OTHERS}".split())
 """Operators for which the values of their operands do not matter to whether they run."""
 
 
@@ -116,11 +116,11 @@ class ChosenSizes:
         Raises:
             OpenSizesError: ONNX Runtime does not run it, because of its sizes.
         """
-        error = _refusal(model) if self.sizes.default else None
+        error = refusal(model) if self.sizes.default else None
         if error is None:
             return []
         enough = self._first(_TRIED, lambda sizes: _runs(self._resized(sizes)))
-        if enough is None and error.operator not in _BY_SIZES_ALONE:
+        if enough is None and error.operator not in BY_SIZES_ALONE:
             return [f"ONNX Runtime does not run the model with the sizes {_with_sizes(self.sizes.all)}: {error.what}"]
         if enough is None:
             raise OpenSizesError(f"the model does not run: {error.what}", self.sizes, (), node=error.node, enough=None)
@@ -187,10 +187,15 @@ def _with_sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def _refusal(model: ir.Model) -> OnnxRuntimeError | None:
+def is_quick(model: ir.Model) -> bool:
+    """Whether a model with sizes is run by ONNX Runtime in a few seconds."""
+    return sum(map(estimate, model.graph)) <= _MOST_WORK
+
+
+def refusal(model: ir.Model) -> OnnxRuntimeError | None:
     """Why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
     required = [value for value in model.graph.inputs if not value.is_initializer()]
-    if not all(map(can_cross, required)) or sum(map(estimate, model.graph)) > _MOST_WORK:
+    if not all(map(can_cross, required)) or not is_quick(model):
         return None
     try:
         Reference(model).run(*samplers.generate(model))
@@ -202,4 +207,4 @@ def _refusal(model: ir.Model) -> OnnxRuntimeError | None:
 
 
 def _runs(model: ir.Model) -> bool:
-    return _refusal(model) is None and sum(map(estimate, model.graph)) <= _MOST_WORK
+    return refusal(model) is None and is_quick(model)

@@ -26,7 +26,7 @@ from passes.analysis.structural_inputs import structural_inputs
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Obstacle, Status, Unproven, Verdict
 from passes.core.graphs import Scope, name_nodes
-from passes.target.judge import Finding, Judge
+from passes.target.judge import UNSOLVED, Finding, Judge
 from passes.target.long_partitions import cut
 from passes.target.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
 from passes.target.probe import Probe
@@ -242,7 +242,9 @@ def _why(found: Finding) -> str:
     if found.probe.problem is not None:
         return found.probe.problem
     together = f" together with {found.nodes[-1].name}" if len(found.nodes) > 1 else ""
-    return f"{_DOES[found.verdict.status]}{together}: {found.verdict.message}"
+    rules = found.nodes[-1].metadata_props.get(UNSOLVED)
+    unsolved = "" if rules is None else f"; {rules}"
+    return f"{_DOES[found.verdict.status]}{together}: {found.verdict.message}{unsolved}"
 
 
 def _may_try(probe: Probe) -> bool:

@@ -33,7 +33,9 @@ class ConvertRequest:
         shapes: whole shapes by input name.
         freeze: values, as JSON text, of inputs that become constant.
         buckets: sizes of the symbolic dimensions that get several programs.
+        ties: what other symbolic dimensions are then, as ``{"total": "past + 1"}``.
         pad: by input, what fills it up to the size of its bucket: a number, or ``edge``.
+        pad_before: the dimensions with buckets that are padded at their start.
         host: whether nodes may run on ONNX Runtime.
         cache: whether to use verdicts of earlier runs.
         probe_budget: estimated seconds, in all, for comparing large nodes at real size; None is the default of
@@ -60,7 +62,9 @@ class ConvertRequest:
     shapes: Shapes = field(default_factory=dict)
     freeze: Mapping[str, str] = field(default_factory=dict)
     buckets: Shapes = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
     pad: Mapping[str, str] = field(default_factory=dict)
+    pad_before: tuple[str, ...] = ()
     host: bool = True
     cache: bool = True
     probe_budget: float | None = None

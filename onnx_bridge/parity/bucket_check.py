@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.buckets_manifest import BucketInfo, label
+from onnx_bridge.bundle.buckets_manifest import inside, label
 from onnx_bridge.conversion.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
@@ -18,6 +18,7 @@ from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.suitable import frozen_values
 
 
 def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:
@@ -36,11 +37,13 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         what = "buckets are compared on generated samples of their sizes, and without their layers"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
     original = request.reference or _original(bundle)
-    names = {each.name for each in bundle.manifest.inputs}
-    specs = [spec for spec in samplers.specs(models.load(original)) if spec.name in names]
+    axes = {each.name: each.axes for each in bundle.manifest.inputs}
+    model = models.load(original)
+    frozen = frozen_values(model, bundle.manifest.freeze)
+    declared = [spec for spec in samplers.specs(model) if spec.name in axes]
+    specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original)
-    fixed = bundle.manifest.request["dims"]
-    symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    buckets = [each.dims for each in bundle.manifest.buckets]
     precision = bundle.manifest.precision
     tolerances = request.error_tolerances
     if precision != "fp32":
@@ -50,11 +53,10 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         tell(f"bucket {label(info.dims)}")
         found: list[Comparison] = []
         failure = None
-        for dims in {tuple(each.items()): each for each in (info.dims, _inside(bundle, info))}.values():
-            sizes = {name: size for name, size in {**fixed, **dims}.items() if name in symbols}
+        for dims in {tuple(each.items()): each for each in (info.dims, inside(info.dims, buckets))}.values():
             try:
-                for sample in samplers.generate(specs, seed=request.seed, samples=request.samples or 1, dims=sizes):
-                    found.append(compare(bundle(sample), reference.run(sample), tolerances))
+                for sample in samplers.generate(specs, seed=request.seed, samples=request.samples or 1, dims=dims):
+                    found.append(compare(bundle(sample), reference.run({**sample, **frozen}), tolerances))
             except RuntimeNotFound:
                 raise
             except RuntimeFailure as error:
@@ -68,15 +70,6 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
         notes=(*bundle.manifest.notes, "each bucket is compared at its edge, and inside, where inputs are padded"),
     )
-
-
-def _inside(bundle: Buckets, info: BucketInfo) -> Mapping[str, int]:
-    """The smallest sizes that fall into a bucket: one more than the bucket before."""
-    dims = {}
-    for name, size in info.dims.items():
-        below = [each.dims[name] for each in bundle.manifest.buckets if each.dims[name] < size]
-        dims[name] = min(size, max(below) + 1) if below else max(1, size // 2)
-    return dims
 
 
 def _original(bundle: Buckets) -> Path:

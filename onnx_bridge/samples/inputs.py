@@ -155,6 +155,9 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
         if spec.name not in sample:
             raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
         checked[spec.name] = _checked(sample[spec.name], spec, symbols)
+    for spec in wanted:  # again: now that all symbols are known, expressions of them are
+        if isinstance(array := checked[spec.name], np.ndarray):
+            _check_shape(array.shape, spec, symbols)
     return checked
 
 

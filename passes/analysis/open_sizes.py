@@ -6,7 +6,7 @@ Inference is run with the open dimensions as symbols. Where a node needs sizes t
 (`passes.analysis.size_relations`) and one of them is a number, the others follow. Nothing else follows: the remaining
 dimensions get the default, except those that meet a size which is not known yet, such as a mask as long as a
 concatenation of past and new keys. Inference is then repeated, until all are known. By a convention of exporters,
-``total_X`` is ``past_X + X``.
+``total_X`` is ``past_X + X``; a caller may say the same of other names.
 """
 
 from __future__ import annotations
@@ -57,12 +57,27 @@ class TooSmall:
     shape: Dims
 
 
+@dataclass(frozen=True)
+class Conflict:
+    """Sizes with which a node cannot compute.
+
+    Attributes:
+        node: that does not take them.
+        sizes: those that should be the same.
+    """
+
+    node: ir.Node
+    sizes: Dims
+
+
 class OpenDims:
     """The dimensions of the inputs of a model that are open.
 
     Attributes:
         names: in the order of inputs; one without a name is ``input[axis]``.
         symbols: those that are names of the model's own.
+        given: the sizes of those that are not open, by name.
+        follows: expressions for those that follow from others by what the caller says, or by a convention of names.
     """
 
     def __init__(
@@ -71,6 +86,7 @@ class OpenDims:
         dims: Mapping[str, int],
         shapes: Mapping[str, tuple[int, ...]],
         frozen: Collection[str] = (),
+        follows: Mapping[str, str] | None = None,
     ) -> None:
         """Find them.
 
@@ -79,9 +95,10 @@ class OpenDims:
             dims: sizes that are given, by name.
             shapes: whole shapes that are given, by input.
             frozen: inputs that will be constants.
+            follows: expressions that some of the dimensions are, as ``{"total": "past + 1"}``.
         """
         self._model = model.clone()
-        self._given = dict(dims)
+        self.given = dict(dims)
         self._inputs: dict[ir.Value, Dims] = {}
         self._unnamed: list[ir.Value] = []
         self.names: list[str] = []
@@ -92,7 +109,7 @@ class OpenDims:
                 continue
             named = [_named(dim, f"{value.name}[{axis}]") for axis, dim in enumerate(value.shape)]
             given = shapes.get(str(value.name), ())
-            self._given |= {dim: size for dim, size in zip(named, given, strict=False) if isinstance(dim, str)}
+            self.given |= {dim: size for dim, size in zip(named, given, strict=False) if isinstance(dim, str)}
             self._inputs[value] = tuple(named)
             if str(value.name) in frozen:
                 continue
@@ -101,12 +118,15 @@ class OpenDims:
             if not given:
                 self._unnamed += [value] if any(isinstance(dim, str) and dim not in symbols for dim in named) else []
                 self.names += [dim for dim in named if isinstance(dim, str) and _symbols(dim) == {dim}]
-        names = {*self.names, *self._given}
-        self.names = [name for name in dict.fromkeys(self.names) if name not in self._given]
-        split = {name: tuple(name.replace("total_", part, 1) for part in ("past_", "")) for name in self.names}
-        self._sums = {
-            name: parts for name, parts in split.items() if name.startswith("total_") and names.issuperset(parts)
+        names = {*self.names, *self.given}
+        self.names = [name for name in dict.fromkeys(self.names) if name not in self.given]
+        sums = {name: [name.replace("total_", part, 1) for part in ("past_", "")] for name in self.names}
+        by_convention = {
+            name: " + ".join(parts)
+            for name, parts in sums.items()
+            if name.startswith("total_") and names.issuperset(parts)
         }
+        self.follows = {**by_convention, **(follows or {})}
 
     def shapes_of_unnamed(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """The shapes of the inputs that have open dimensions without a name.
@@ -116,7 +136,7 @@ class OpenDims:
         """
         found = {}
         for value in self._unnamed:
-            sizes = [_sized(dim, {**self._given, **known}) for dim in self._inputs[value]]
+            sizes = [_sized(dim, {**self.given, **known}) for dim in self._inputs[value]]
             found[str(value.name)] = tuple(size for size in sizes if isinstance(size, int))
         return found
 
@@ -132,10 +152,10 @@ class OpenDims:
             default: of those that do not follow from the model.
             given: sizes of some of them, by name.
         """
-        known = {**self._given, **(given or {})}
+        known = {**self.given, **(given or {})}
         derived: dict[str, int] = {}
         for left in reversed(range(_ROUNDS)):
-            free = sorted((name for name in self.names if name not in known), key=self._sums.__contains__)
+            free = sorted((name for name in self.names if name not in known), key=self.follows.__contains__)
             if not free:
                 break
             found, waiting = self._following(known, free)
@@ -151,7 +171,7 @@ class OpenDims:
 
     def too_small(self, known: Mapping[str, int]) -> TooSmall | None:
         """The first result whose size is impossible for given sizes."""
-        shapes = self._shapes({**self._given, **known})
+        shapes = self._shapes({**self.given, **known})
         for node in self._model.graph:
             least = 1 if node.op_type in _WINDOWED else 0
             for value in node.outputs:
@@ -159,25 +179,31 @@ class OpenDims:
                     return TooSmall(node, shapes[value])
         return None
 
+    def conflict(self, known: Mapping[str, int]) -> Conflict | None:
+        """The first node that cannot compute with given sizes of all open dimensions, as far as inference finds it."""
+        found = self._relations({**self.given, **known})
+        return next((Conflict(node, each.sizes) for node, each in found if not each.holds), None)
+
     def _following(self, known: Mapping[str, int], free: list[str]) -> tuple[dict[str, int], set[str]]:
         """The sizes that follow from those that are known, and the names that wait for a size which is not."""
-        sums = {name: parts for name, parts in self._sums.items() if name in free}
-        if sums and all(part in known for parts in sums.values() for part in parts):
-            return {name: sum(known[part] for part in parts) for name, parts in sums.items()}, set()
-        free = [name for name in free if name not in sums]
-        found = list(self._relations(known))
+        said = {name: _sized(text, known) for name, text in self.follows.items() if name in free}
+        if sizes := {name: size for name, size in said.items() if isinstance(size, int)}:
+            return sizes, set()
+        free = [name for name in free if name not in said]
+        found = [each for _, each in self._relations(known)]
         for broadcast in (False, True):
             sizes = _determined((each for each in found if each.broadcast is broadcast), free)
             if sizes:
                 return sizes, set()
         waiting = {size for each in found if None in each.sizes for size in each.sizes if isinstance(size, str)}
-        return {}, waiting | sums.keys()
+        return {}, waiting | said.keys()
 
-    def _relations(self, known: Mapping[str, int]) -> Iterator[Relation]:
+    def _relations(self, known: Mapping[str, int]) -> Iterator[tuple[ir.Node, Relation]]:
         shapes = self._shapes(known)
         scope = Scope(self._model, self._model.graph)
         for node in self._model.graph:
-            yield from relations(Operands(node, shapes.get, scope))
+            for each in relations(Operands(node, shapes.get, scope)):
+                yield node, each
 
     def _shapes(self, known: Mapping[str, int]) -> dict[ir.Value, Dims]:
         """The shapes that inference finds, with the names of open dimensions that are not known."""

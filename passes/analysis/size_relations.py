@@ -30,6 +30,11 @@ class Relation:
     sizes: Dims
     broadcast: bool = False
 
+    @property
+    def holds(self) -> bool:
+        """Whether the sizes that are numbers do not contradict each other."""
+        return len({size for size in self.sizes if isinstance(size, int)} - ({1} if self.broadcast else set())) < 2
+
 
 class Operands:
     """The shapes of a node's inputs, and its attributes.
@@ -74,7 +79,7 @@ def relations(operands: Operands) -> Iterator[Relation]:
     """The relations between the sizes of a node's inputs."""
     rule = _RULES.get(operands.node.op_type)
     if rule is not None:
-        yield from (each for each in rule(operands) if any(isinstance(size, str) for size in each.sizes))
+        yield from rule(operands)
 
 
 def _same(*sizes: Dim) -> Relation:

@@ -75,6 +75,7 @@ _BY_SUBPACKAGE = (
     "contrib.packed_attention",
     "contrib.quantized_weights",
     "contrib.relative_bias",
+    "contrib.windowed_cache",
     "ml.features",
     "ml.linear",
     "ml.trees",

@@ -32,7 +32,7 @@ from passes.core.graphs import Scope
 from passes.core.inference import infer_after
 from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize import rules
-from passes.target.judge import PROVEN, RULE, Judge
+from passes.target.judge import PROVEN, RULE, UNSOLVED, Judge
 from passes.target.probe import Probe
 from passes.target.witness import witness
 
@@ -133,6 +133,7 @@ class _Legalizer:
                 return
         found = self._find_replacement(node, ())
         if isinstance(found, Skip):
+            node.metadata_props[UNSOLVED] = found.reason
             yield Skip("; ".join(filter(None, (_describe(verdict), found.reason))), node.name or "")
         elif self.context.budget.take():
             self._commit(found, verdict)

@@ -56,6 +56,7 @@ class FreezeShapes(Pass):
         scope = graphs.Scope(model, model.graph)
         inputs = {str(value.name): value for value in model.graph.inputs if not scope.is_parameter(value)}
         before = graphs.recorded(model.metadata_props.get(FROZEN), dict[str, int]) or {}
+        self._check_chosen()
         sizes = self._sizes(inputs, before)
         shapes = {name: self._shape(value, sizes) for name, value in inputs.items() if _is_tensor(value)}
         result = Result(model)
@@ -110,12 +111,15 @@ class FreezeShapes(Pass):
                 _set(sizes, symbol, found, f"{symbol} evaluates to {found}")
             elif self.default is not None:
                 sizes.setdefault(symbol, self.default)
-        single = [*self.dims.values(), 1 if self.default is None else self.default]
-        whole = [size for shape in self.shapes.values() for size in shape]
-        if any(size < 1 for size in single) or any(size < 0 for size in whole):
-            hint = "only a whole shape may have a dimension of size 0"
-            raise InputError("a dimension must be frozen to 1 or more", where=self.name, hint=hint)
         return sizes
+
+    def _check_chosen(self) -> None:
+        chosen = [*self.dims.values(), *(size for shape in self.shapes.values() for size in shape)]
+        if any(size < 0 for size in chosen):
+            raise InputError("a dimension must be frozen to 0 or more", where=self.name)
+        if self.default is not None and self.default < 1:
+            hint = "name a dimension to make it 0, as that of an empty cache"
+            raise InputError("the default size must be 1 or more", where=self.name, hint=hint)
 
     def _check(self, name: str, shape: tuple[int, ...], declared: ir.Shape | None) -> None:
         if declared is None:

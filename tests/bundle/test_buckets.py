@@ -14,12 +14,11 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.bundle.buckets import Buckets, _crop, _pad
-from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketTensor
+from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.buckets import _following, convert_buckets
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.conversion.buckets import convert_buckets
+from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.bucket_check import check_buckets
 from onnx_bridge.parity.request import CheckRequest
@@ -131,9 +130,12 @@ class TestBundle:
 
 
 def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
-    """A mean over what is padded: right at the edge, wrong inside, and the check says so."""
+    """A mean over what is padded is refused; if it is not to be proven, the check says so."""
     path = write(tmp_path / "m.onnx", "(float[n, 4] x) => (float[1, 4] y) { y = ReduceMean <axes = [0]> (x) }")
-    bundle = convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref")
+    with pytest.raises(ParityError, match="padding changes the output y in the bucket n=4: at n=2"):
+        convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref")
+    assert not (tmp_path / "out").exists()
+    bundle = convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref", prove="never")
     report = check_buckets(bundle, CheckRequest())
     assert not report.passed
     assert [each.passed for each in report.legs[0].comparisons] == [True, False]
@@ -155,9 +157,10 @@ def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
     ("buckets", "rest", "words"),
     [
         ({"bach": [1]}, {}, "did you mean batch"),
-        ({"batch": [0]}, {}, "1 or more"),
+        ({"batch": [-1]}, {}, "0 or more"),
         ({"batch": [2]}, {"dims": {"batch": 1}}, "fixed size"),
         ({}, {}, "no sizes"),
+        ({"batch": [1]}, {"pad_before": ["bach"]}, "did you mean batch"),
         ({"batch": [1]}, {"pad": {"mas": "0"}}, "did you mean mask"),
         ({"batch": [1]}, {"pad": {"mask": "much"}}, "neither a number nor edge"),
     ],
@@ -175,23 +178,6 @@ def test_the_model_itself_is_not_overwritten(made: tuple[Path, Buckets]) -> None
     with pytest.raises(InputError, match="overwrite the model"):
         convert_buckets(made[0], made[0].parent, {"batch": [1]}, target="ref")
     assert made[0].read_bytes() == before
-
-
-def test_outputs_without_symbols_follow_what_they_agree_with() -> None:
-    infos = [BucketInfo({"n": n, "m": m}, "", "") for n, m in ((1, 4), (1, 8), (2, 4))]
-    ends = BucketTensor("y", "float32", (None, None, None, "odd", None))
-    found = _following(ends, infos, [(1, 4, 7, 3, 5), (1, 8, 7, 3, 9), (2, 4, 7, 3, 6)])
-    assert found.axes == ("n", "m", 7, 3, None)
-    assert BucketTensor("y", "float32", ("2*n", "n + m")).sizes({"n": 3, "m": 4}) == (6, 7)
-
-
-def test_padding_and_cutting() -> None:
-    array = np.array([[1, 2]], np.int32)
-    assert _pad(array, (2, 3), "0").tolist() == [[1, 2, 0], [0, 0, 0]]
-    assert _pad(array, (2, 3), "-1").tolist() == [[1, 2, -1], [-1, -1, -1]]
-    assert _pad(array, (2, 3), "edge").tolist() == [[1, 2, 2], [1, 2, 2]]
-    assert _pad(np.array([True]), (2,), "0").tolist() == [True, False]
-    assert _crop(np.arange(6).reshape(2, 3), (1, None)).tolist() == [[0, 1, 2]]
 
 
 class TestEverywhere:

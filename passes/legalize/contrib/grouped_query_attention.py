@@ -8,8 +8,8 @@ has the total length (the first prompt), the past is ignored. The attributes sel
 softcap, a window and a sink. For padding queries, ONNX Runtime returns different values where both a window and a
 softcap are set.
 
-Skips: unknown shapes and total lengths (for a single new token, the length of the cache is enough), quantized caches,
-and caches that evict.
+Skips: unknown shapes and total lengths (for a single new token, the length of the cache is enough), and quantized
+caches. Caches that evict have a rule of their own (`passes.legalize.contrib.windowed_cache`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from passes.legalize.nn.rotary import angles, rotate
 
 
 @dataclass(frozen=True)
-class _Found(Match):
+class Found(Match):
     """The static facts.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Found(Match):
 
 
 @dataclass(frozen=True)
-class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
+class DecomposeGroupQueryAttention(NodeRewrite[Found]):
     """Write com.microsoft's GroupQueryAttention as products and a softmax."""
 
     name = "decompose-group-query-attention"
@@ -69,14 +69,14 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
     needs_shape = (0, 3, 5, 10)
     needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
+    def match(self, node: ir.Node, context: NodeContext) -> Found | Skip | None:
         """Match known sizes; for a single new token, the total length may be known only at run time."""
         scope, attributes = context.scope, node.attributes
         q, before = context.shape(node), (0, 0, 0, 0) if given(node, 3) is None else context.shape(node, 3)
         if given(node, 12) is not None or given(node, 13) is not None:
             return Skip("its cache is quantized")
-        if attributes.get_int("sliding_window_cache", 0):
-            return Skip("its cache evicts tokens outside of the window")
+        if attributes.get_int("sliding_window_cache", 0):  # `passes.legalize.contrib.windowed_cache`
+            return None
         if 0 in q:
             return Skip("its query is empty")
         total = constant_integer(node.inputs[6], scope)
@@ -84,13 +84,10 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         if total is None and (q[1] > 1 or declared is None):
             assert node.inputs[6] is not None
             return Skip(not_constant(node.inputs[6], "total_sequence_length"))
-        many, few = attributes.get_int("num_heads", 1), attributes.get_int("kv_num_heads", 1)
-        size = q[2] // (many + 2 * few) if given(node, 1) is None else q[2] // many
         keys = declared[2] if total is None and declared is not None else max(before[2], total or 0)
-        heads = Heads(q[0], many, few, q[1], keys, size, size)
-        return _Found(node, heads, before[2], total, q[1] == total, context.dtype(node))
+        return Found(node, sizes_of(node, q, keys), before[2], total, q[1] == total, context.dtype(node))
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
+    def rewrite(self, match: Found, edit: Edit) -> Sequence[ir.Value | None]:
         """Split and rotate, write the cache, and attend to it."""
         node, heads, attributes = match.node, match.heads, match.node.attributes
         a = Arithmetic(edit, match.dtype)
@@ -98,20 +95,15 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
         assert lengths is not None
         ends = a("Add", a.reshape(a("Cast", lengths, to=int(ir.DataType.INT64)), [-1, 1, 1, 1]), a.index(1))
         start = None if match.first else a("Sub", ends, a.index(heads.queries))
-        q, k, v = _split(a, node, heads)
+        q, k, v = split(a, node, heads)
         q, k = (
-            self._rotated(a, match, x, count, weight, start)
+            rotated(a, match, x, count, weight, start)
             for x, count, weight in (
                 (q, heads.query_heads, given(node, 14)),
                 (k, heads.kv_heads, given(node, 15)),
             )
         )
         k, v = (_cached(a, match, new, old, start) for new, old in ((k, given(node, 3)), (v, given(node, 4))))
-        sink: ir.Value | float | None = given(node, 11)
-        if isinstance(sink, ir.Value):
-            sink = a.reshape(sink, [1, -1, 1, 1])
-        elif attributes.get_int("smooth_softmax", 0) == 1:
-            sink = 0.0
         done = attend(
             a,
             q,
@@ -125,7 +117,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
                 every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
                 bias=_bias(a, match),
                 softcap=attributes.get_float("softcap", 0.0),
-                sink=sink,
+                sink=sink_of(a, node),
             ),
         )
         output = merge_heads(a, done.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
@@ -136,31 +128,23 @@ class DecomposeGroupQueryAttention(NodeRewrite[_Found]):
             scores = a.slice(scores, 3, 0, match.total)
         return [output, k, v, scores][: len(node.outputs)]
 
-    def _rotated(
-        self, a: Arithmetic, match: _Found, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
-    ) -> ir.Value:
-        """Queries or keys, normalized and rotated."""
-        node, heads, attributes = match.node, match.heads, match.node.attributes
-        if weight is not None:
-            epsilon = attributes.get_float("qk_norm_epsilon", 1e-6)
-            mean = a.reduce("Mean", a("Mul", x, x), [-1])
-            x = a("Mul", a("Div", x, a("Sqrt", a("Add", mean, epsilon))), weight)
-        cos, sin = given(node, 7), given(node, 8)
-        if not attributes.get_int("do_rotary", 0) or cos is None or sin is None:
-            return x
-        positions, steps = given(node, 9), a.index(np.arange(heads.queries)[None, :])
-        if positions is None:
-            positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
-        elif start is None:  # ONNX Runtime reads the first position only
-            positions = a("Add", a.slice(a.reshape(positions, [1, -1]), 1, 0, 1), steps)
-        cache = a.edit.scope.static_shape(cos)
-        half = cache[1] if cache is not None else heads.size // 2
-        shape = (heads.batch, count, heads.queries, heads.size)
-        interleaved = bool(attributes.get_int("rotary_interleaved", 0))
-        return rotate(a, x, shape, angles(a, cos, positions), angles(a, sin, positions), half, interleaved=interleaved)
+
+def sizes_of(node: ir.Node, query: Sequence[int], keys: int) -> Heads:
+    """The sizes of heads; ``query`` is the shape of the query, which may have keys and values beside it."""
+    many, few = node.attributes.get_int("num_heads", 1), node.attributes.get_int("kv_num_heads", 1)
+    size = query[2] // (many + 2 * few) if given(node, 1) is None else query[2] // many
+    return Heads(query[0], many, few, query[1], keys, size, size)
 
 
-def _split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Value, ir.Value]:
+def sink_of(a: Arithmetic, node: ir.Node) -> ir.Value | float | None:
+    """The score whose probability is dropped, if there is one."""
+    sink = given(node, 11)
+    if sink is not None:
+        return a.reshape(sink, [1, -1, 1, 1])
+    return 0.0 if node.attributes.get_int("smooth_softmax", 0) == 1 else None
+
+
+def split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Queries, keys and values as (batch, heads, length, size)."""
     q, k, v = (given(node, index) for index in range(3))
     assert q is not None
@@ -175,7 +159,31 @@ def _split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Val
     return q, k, v
 
 
-def _cached(a: Arithmetic, match: _Found, new: ir.Value, old: ir.Value | None, start: ir.Value | None) -> ir.Value:
+def rotated(
+    a: Arithmetic, match: Found, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
+) -> ir.Value:
+    """Queries or keys, normalized and rotated; ``start`` is the position of the first new token, None for 0."""
+    node, heads, attributes = match.node, match.heads, match.node.attributes
+    if weight is not None:
+        epsilon = attributes.get_float("qk_norm_epsilon", 1e-6)
+        mean = a.reduce("Mean", a("Mul", x, x), [-1])
+        x = a("Mul", a("Div", x, a("Sqrt", a("Add", mean, epsilon))), weight)
+    cos, sin = given(node, 7), given(node, 8)
+    if not attributes.get_int("do_rotary", 0) or cos is None or sin is None:
+        return x
+    positions, steps = given(node, 9), a.index(np.arange(heads.queries)[None, :])
+    if positions is None:
+        positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
+    elif start is None:  # ONNX Runtime reads the first position only
+        positions = a("Add", a.slice(a.reshape(positions, [1, -1]), 1, 0, 1), steps)
+    cache = a.edit.scope.static_shape(cos)
+    half = cache[1] if cache is not None else heads.size // 2
+    shape = (heads.batch, count, heads.queries, heads.size)
+    interleaved = bool(attributes.get_int("rotary_interleaved", 0))
+    return rotate(a, x, shape, angles(a, cos, positions), angles(a, sin, positions), half, interleaved=interleaved)
+
+
+def _cached(a: Arithmetic, match: Found, new: ir.Value, old: ir.Value | None, start: ir.Value | None) -> ir.Value:
     """The cache with the new tokens: at its beginning where ``start`` is None, else from each sample's start on."""
     heads = match.heads
     shape = [heads.batch, heads.kv_heads, heads.keys, heads.size]
@@ -193,13 +201,13 @@ def _cached(a: Arithmetic, match: _Found, new: ir.Value, old: ir.Value | None, s
         new = a("MatMul", a("Cast", chosen, to=int(a.dtype)), new)
     fresh = a("Not", a("Less", offset, a.index(0)))
     inside = a("Less", offset, a.index(heads.queries))
-    if old is None:
+    if old is None or match.past == 0:
         return a("Where", a("And", fresh, inside), new, 0.0)
     kept = a("Where", fresh, 0.0, padded(old, match.past))
     return a("Where", a("And", fresh, inside), new, kept)
 
 
-def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Value) -> Allowed:
+def _allowed(a: Arithmetic, match: Found, start: ir.Value | None, ends: ir.Value) -> Allowed:
     """The keys up to the query's own position and within the window; without causality, all valid keys."""
     heads, attributes = match.heads, match.node.attributes
     window = attributes.get_int("local_window_size", -1)
@@ -219,7 +227,7 @@ def _allowed(a: Arithmetic, match: _Found, start: ir.Value | None, ends: ir.Valu
     return allowed
 
 
-def _bias(a: Arithmetic, match: _Found) -> ir.Value | None:
+def _bias(a: Arithmetic, match: Found) -> ir.Value | None:
     """The bias of the scores, extended with zeros to the whole cache."""
     bias, keys = given(match.node, 10), match.heads.keys
     shape = a.edit.scope.static_shape(bias)

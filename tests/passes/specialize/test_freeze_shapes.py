@@ -74,9 +74,9 @@ def test_sizes(options: dict[str, Any], expected: dict[str, str]) -> None:
             {"dims": {"batch": 3}, "shapes": {"m": (2, 2)}},
             "the shape of input m implies batch=2, which contradicts batch=3",
         ),
-        ({"dims": {"batch": 0}}, "must be frozen to 1 or more"),
-        ({"shapes": {"m": (1, -1)}}, "must be frozen to 1 or more"),
-        ({"default": 0}, "must be frozen to 1 or more"),
+        ({"dims": {"batch": -1}}, "must be frozen to 0 or more"),
+        ({"shapes": {"m": (1, -1)}}, "must be frozen to 0 or more"),
+        ({"default": 0}, "default size must be 1 or more"),
     ],
 )
 def test_invalid_options(options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,74 @@
+"""Padding inputs up to the sizes of a bucket, and cutting outputs to what is real.
+
+    past: [2, 5]           →  [2, 8]     padded at its end, or at its start
+    past + new: [2, 5 + 1] →  [2, 8 + 2] padded at its start for past, and at its end for new
+
+What is padded at its start belongs to dimensions that a model appends to, as the keys and values of a decoder: new
+elements then directly follow the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnx_bridge.bundle.buckets_manifest import EDGE, Axis, BucketTensor, size_of
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How inputs are padded.
+
+    Attributes:
+        rules: by input, what fills it: a number, or ``edge`` for its last element; default: 0.
+        before: the dimensions that are padded, and cut, at their start.
+    """
+
+    rules: Mapping[str, str] = field(default_factory=dict)
+    before: Collection[str] = ()
+
+    def pad(self, array: Array, tensor: BucketTensor, small: Sizes, large: Sizes) -> Array:
+        """An input of small sizes, as large ones need it; the array itself if that is the same.
+
+        Raises:
+            InputError: it would have to be smaller.
+        """
+        widths = [self._widths(axis, small, large) for axis in tensor.axes]
+        if not any(map(any, widths)):
+            return array
+        if any(width < 0 for pair in widths for width in pair):
+            what = f"it is {list(array.shape)}, more than its bucket has"
+            raise InputError(what, where=f"input {tensor.name!r}", hint="its sizes must not shrink where others grow")
+        rule = self.rules.get(tensor.name, "0")
+        if rule == EDGE and array.size:
+            return np.pad(array, widths, mode="edge")
+        filler = 0.0 if rule == EDGE else float(rule)
+        shape = [before + size + after for size, (before, after) in zip(array.shape, widths, strict=True)]
+        padded = np.full(shape, np.asarray(filler).astype(array.dtype), array.dtype)
+        places = zip(array.shape, widths, strict=True)
+        padded[tuple(slice(before, before + size) for size, (before, _) in places)] = array
+        return padded
+
+    def cut(self, array: Array, axes: Sequence[Axis], small: Sizes, large: Sizes) -> Array:
+        """An output for large sizes without what padding added; axes whose sizes depend on the data stay."""
+        if len(axes) != array.ndim:
+            return array
+        places = []
+        for axis in axes:
+            size, (before, _) = size_of(axis, small), self._widths(axis, small, large)
+            places.append(slice(None) if size is None else slice(before, before + size))
+        return array[tuple(places)]
+
+    def _widths(self, axis: Axis, small: Sizes, large: Sizes) -> tuple[int, int]:
+        """How much an axis grows at its start and at its end."""
+        sizes = small, {**small, **{name: large[name] for name in self.before}}, large
+        have, at_start, needed = (size_of(axis, each) for each in sizes)
+        if have is None or at_start is None or needed is None:
+            return 0, 0
+        return at_start - have, needed - at_start
