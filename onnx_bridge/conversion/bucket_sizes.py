@@ -175,7 +175,8 @@ class _Combinations:
         for value in required(self.model):
             axes = dims_of(value)
             named = [f"{value.name}[{index}]" if axis is None else axis for index, axis in enumerate(axes or ())]
-            shape = self.request.shapes.get(str(value.name)) or tuple(size_of(axis, sizes) for axis in named)
+            given: Sequence[int | None] | None = self.request.shapes.get(str(value.name))
+            shape = given or [size_of(axis, sizes) for axis in named]
             if axes is not None and None not in shape:
                 found[str(value.name)] = tuple(size for size in shape if size is not None)
         return found

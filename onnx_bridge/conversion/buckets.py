@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -294,7 +295,9 @@ def _output(
     all_ = [next(each for each in manifest.outputs if each.name == value.name) for manifest in manifests]
     observed = [(info.dims, each.shape or ()) for info, each in zip(infos, all_, strict=True)]
     seen = conversion.tried.shapes.get(str(value.name), ())
-    axes = output_axes(conversion.sizes.axes(value), [*observed, *seen])
+    claimed = next(each for each in conversion.model.graph.outputs if each.name == value.name)
+    pairs = itertools.zip_longest(conversion.sizes.axes(value) or (), conversion.sizes.axes(claimed) or ())
+    axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
     return BucketTensor(all_[0].name, all_[0].dtype, axes)
 
 

@@ -1,10 +1,13 @@
-"""Settings of a model that make ONNX Runtime compute something else than the model says, undone for the reference.
+"""What ONNX Runtime computes otherwise than a model says, or leaves open, undone and settled for the reference.
 
-    MatMulNBits{accuracy_level=4}(x, w)    ONNX Runtime quantizes x to int8 first; the weights alone are quantized
+    MatMulNBits{accuracy_level=4}(x, w)                   ONNX Runtime quantizes x to int8 first; the weights alone are
+                                                          quantized
+    GroupQueryAttention{sliding_window_cache=1}(…)        rows of the cache that hold no position are whatever is in
+                                                          memory; they are 0
 
 ``accuracy_level`` (0: unset, 1: float32, 2: float16, 3: bfloat16, 4: int8) is a licence for kernels to round the inputs
 of a product. Builders of language models write 4 for CPUs; MIGraphX has no such kernels. Source: ONNX Runtime's
-ContribOperators.md, MatMulNBits and QMoE.
+ContribOperators.md, MatMulNBits, QMoE and GroupQueryAttention.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnx_bridge.model import io as models
 from passes.core import graphs
 
-_NAME = "accuracy_level"
+_LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
 _DOMAIN = "com.microsoft"
 _FLOAT32 = 1
 
@@ -30,39 +34,90 @@ def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, t
         model: it is not changed. The weights of a file stay there.
     """
     if isinstance(model, ir.Model):
-        return (model, ()) if not _licensed(model) else _lowered(model.clone())
+        return (model, ()) if not _found(model) else _settled(model.clone())
     if not _mentions(model):
         return model, ()
     loaded = models.load(model) if isinstance(model, Path) else ir.from_proto(onnx.ModelProto.FromString(model))
-    return _lowered(loaded) if _licensed(loaded) else (model, ())
+    return _settled(loaded) if _found(loaded) else (model, ())
 
 
-def _lowered(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
-    nodes = _licensed(model)
-    for node in nodes:
-        node.attributes[_NAME] = ir.AttrInt64(_NAME, 0)
-    kinds = ", ".join(sorted({node.op_type for node in nodes}))
-    many = "s" if len(nodes) > 1 else ""
-    what = f"{_NAME} of {len(nodes)} node{many} ({kinds}) is 0 in the reference: else ONNX Runtime rounds their inputs"
-    return model, (what,)
+def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
+    notes = []
+    found = _found(model)
+    if licensed := [node for node in found if _is_licensed(node)]:
+        for node in licensed:
+            node.attributes[_LEVEL] = ir.AttrInt64(_LEVEL, 0)
+        kinds = ", ".join(sorted({node.op_type for node in licensed}))
+        many = "s" if len(licensed) > 1 else ""
+        what = f"{_LEVEL} of {len(licensed)} node{many} ({kinds}) is 0 in the reference: else ONNX Runtime rounds their"
+        notes.append(f"{what} inputs")
+    for node in found:
+        if _is_windowed(node):
+            _clear_rows(node)
+    return model, tuple(notes)
 
 
-def _licensed(model: ir.Model) -> list[ir.Node]:
-    """The nodes whose inputs ONNX Runtime may round before it computes."""
-    return [
-        node
-        for scope in graphs.scopes(model)
-        for node in scope.nodes()
-        if node.domain == _DOMAIN and _NAME in node.attributes and node.attributes.get_int(_NAME, 0) > _FLOAT32
-    ]
+def _clear_rows(node: ir.Node) -> None:
+    """Let the rows of a cache that hold no position be 0: from L(T) on (`passes.legalize.contrib.windowed_cache`)."""
+    graph, past, lengths = node.graph, node.inputs[3], node.inputs[5]
+    if graph is None or past is None or lengths is None or past.dtype is None:
+        return
+    made: list[ir.Node] = []
+
+    def op(kind: str, *inputs: ir.Value | np.generic | np.ndarray | None, **attributes: int) -> ir.Value:
+        values = [each if isinstance(each, ir.Value | None) else constant(np.asarray(each)) for each in inputs]
+        made.append(ir.node(kind, values, attributes or None))
+        return made[-1].outputs[0]
+
+    def constant(array: np.ndarray) -> ir.Value:
+        made.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
+        return made[-1].outputs[0]
+
+    one = np.int64(1)
+    capacity = op("Gather", op("Shape", past), np.int64(2), axis=0)
+    step = op("Sub", capacity, np.int64(node.attributes.get_int("local_window_size", 1) - 1))
+    total = op("Add", op("Cast", lengths, to=int(ir.DataType.INT64)), one)
+    over = op("Sub", op("Add", total, step), op("Add", capacity, one))
+    evictions = op("Max", op("Div", over, step), np.int64(0))
+    left = op("Reshape", op("Sub", total, op("Mul", evictions, step)), np.array([-1, 1, 1, 1]))
+    rows = op("Reshape", op("Range", np.int64(0), capacity, one), np.array([1, 1, -1, 1]))
+    held = op("Less", rows, left)
+    zero = np.zeros((), past.dtype.numpy())
+    for present in node.outputs[1:3]:
+        uses, name = [*present.uses()], present.name
+        cleared = op("Where", held, present, zero)
+        cleared.dtype, cleared.shape = present.dtype or past.dtype, present.shape
+        for user, index in uses:
+            user.replace_input_with(index, cleared)
+        if present.is_graph_output():
+            graph.outputs[:] = [cleared if value is present else value for value in graph.outputs]
+            present.name, cleared.name = f"{name}_with_unspecified_rows", name
+    graph.insert_after(node, made)
+
+
+def _found(model: ir.Model) -> list[ir.Node]:
+    """The nodes of which ONNX Runtime computes something else, or anything."""
+    every = (node for scope in graphs.scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
+    return [node for node in every if _is_licensed(node) or _is_windowed(node)]
+
+
+def _is_licensed(node: ir.Node) -> bool:
+    """Whether ONNX Runtime may round its inputs before it computes."""
+    return _LEVEL in node.attributes and node.attributes.get_int(_LEVEL, 0) > _FLOAT32
+
+
+def _is_windowed(node: ir.Node) -> bool:
+    """Whether it leaves rows of its cache as they are in memory."""
+    return node.op_type == "GroupQueryAttention" and node.attributes.get_int(_WINDOWED, 0) == 1
 
 
 def _mentions(model: Path | bytes) -> bool:
-    """Whether a serialized model has the attribute's name anywhere."""
+    """Whether a serialized model has the name of one of the attributes anywhere."""
+    names = [name.encode() for name in (_LEVEL, _WINDOWED)]
     if isinstance(model, bytes):
-        return _NAME.encode() in model
+        return any(name in model for name in names)
     try:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(_NAME.encode()) >= 0
+            return any(content.find(name) >= 0 for name in names)
     except (OSError, ValueError):  # not there, or empty: ONNX Runtime says so
         return False

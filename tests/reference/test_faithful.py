@@ -76,3 +76,30 @@ def test_what_is_computed_in_float32_is_left_alone(level: int | None) -> None:
     reference = Reference(model(level).SerializeToString())
     assert reference.notes == ()
     assert np.isfinite(reference.run(SAMPLE)["y"]).all()
+
+
+@pytest.mark.parametrize(("totals", "left"), [([5, 3], [5, 3]), ([9, 8], [4, 8]), ([20, 13], [5, 8])])
+def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left: list[int]) -> None:
+    heads = {"num_heads": 1, "kv_num_heads": 1, "local_window_size": 4, "sliding_window_cache": 1}
+    names = ["q", "k", "v", "past_key", "past_value", "ends", "total"]
+    outputs = ["y", "key", "value"]
+    node = helper.make_node("GroupQueryAttention", names, outputs, domain="com.microsoft", **heads)
+    random = np.random.default_rng(0)
+    given: dict[str, Any] = {name: random.normal(size=(2, 1, 8)).astype(np.float32) for name in names[:3]}
+    given |= {name: random.normal(size=(2, 1, 8, 8)).astype(np.float32) for name in names[3:5]}
+    given |= {"ends": np.array(totals, np.int32) - 1, "total": np.array(max(totals), np.int32)}
+    kinds = {"ends": TensorProto.INT32, "total": TensorProto.INT32}
+    inputs = [
+        helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), array.shape)
+        for name, array in given.items()
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(helper.make_graph([node], "g", inputs, results), ir_version=8, opset_imports=imports)
+    found = Reference(proto.SerializeToString()).run(given)
+    assert list(found) == outputs
+    for name in outputs[1:]:
+        cache = np.asarray(found[name])
+        for sample, rows in enumerate(left):
+            assert cache[sample, :, :rows].any(-1).all()
+            assert not cache[sample, :, rows:].any()

@@ -26,7 +26,7 @@ from passes.builders.attention import Heads, Scoring, attend, default_scale, mer
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.contrib.grouped_query_attention import Found, rotated, sink_of, sizes_of, split
 
 _NEVER = 1 << 40
@@ -43,7 +43,7 @@ class DecomposeWindowedCache(NodeRewrite[Found]):
     needs_shape = (0, 3, 5)
     needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
+    def match(self, node: ir.Node, context: NodeContext) -> Found | Skip | None:
         """Match a cache of known capacity."""
         if not node.attributes.get_int("sliding_window_cache", 0):
             return None
