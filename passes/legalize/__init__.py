@@ -71,6 +71,7 @@ _BY_SUBPACKAGE = (
     "contrib.fused",
     "contrib.group_norm",
     "contrib.grouped_query_attention",
+    "contrib.mixture_of_experts",
     "contrib.normalization",
     "contrib.packed_attention",
     "contrib.quantized_weights",
