@@ -29,7 +29,7 @@ from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
-from onnx_bridge.verdicts.run_time import run_seconds
+from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.core.isolation.limits import Limits
 from passes.target.probe import Probe
@@ -37,8 +37,6 @@ from passes.target.witness import witness
 
 _BATCH, _BATCH_BYTES = 32, 64 << 20
 """The most probes, and bytes of those that are run, in one request."""
-_PATIENCE = 12.0
-"""How many times longer a probe may take to compile whose witness is right."""
 SECONDS = 10.0
 """The default time limit of a probe."""
 _MEMORY = 4 << 30
@@ -46,8 +44,10 @@ BUDGET = 2.0
 """The default budget of estimated seconds for runs at real size."""
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
+_UNCOMPILED = Judgement(Verdict(Status.OK))
+"""Of a probe that takes too long to compile, before its witness is looked at."""
 _SLOWER = 30
-"""How many times as long as estimated a run may take before it hangs: verdicts do not depend on the machine's load."""
+"""How many times as long as estimated a probe may take: verdicts do not depend on the load of the machine."""
 _RUN_BYTES = 512 << 20
 """The most bytes of constants, inputs and outputs of a probe that is run."""
 _WHOLE_BYTES = 1 << 30
@@ -140,25 +140,22 @@ class ProbedRuntime:
             if large[probe] <= self._left:
                 self._left -= large[probe]
                 not_run.remove(probe)
-        judged: dict[Probe, Judgement] = {}
-        for batch in self._send_all([(probe, probe not in not_run) for probe in probes]):
-            for probe in batch.keys() & witnesses:
-                small = witnesses[probe]
-                found = small if isinstance(small, Skip) else by_witness[small.signature]
-                if batch[probe].verdict.status is Status.HANGS and _passes(found):
-                    batch[probe] = self._compile_patiently(probe)
-                    not_run.add(probe)
-                if probe in not_run:
-                    batch[probe] = _with_witness(batch[probe], found)
+        found = {
+            probe: small if isinstance(small, Skip) else by_witness[small.signature]
+            for probe, small in witnesses.items()
+        }
+        judged = {
+            probe: _with_witness(_UNCOMPILED, found[probe])
+            for probe in not_run
+            if compile_seconds(probe) > self.budget and _passes(found[probe])
+        }
+        self._store(judged)
+        for batch in self._send_all([(probe, probe not in not_run) for probe in probes if probe not in judged]):
+            for probe in batch.keys() & not_run:
+                batch[probe] = _with_witness(batch[probe], found[probe])
             self._store(batch)
             judged |= batch
         return judged
-
-    def _compile_patiently(self, probe: Probe) -> Judgement:
-        """Judge a probe that timed out, without a run: compiling a recurrent network of 200 steps takes a minute."""
-        request = prepare(probe, run=False)
-        (judgement,) = self._send([request], alone=True, patience=_PATIENCE)
-        return judgement
 
     def _judge_witnesses(self, witnesses: Sequence[Probe]) -> dict[str, Judgement]:
         """The judgement of each witness by its signature."""
@@ -222,17 +219,20 @@ class ProbedRuntime:
             judgement = second if second.verdict.status is Status.OK else judgement
         return judgement
 
-    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, patience: float = 1.0) -> list[Judgement]:
+    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool) -> list[Judgement]:
         """Judge probes, each in a fork of its own, or all in one, which may end before all are answered."""
         if not requests:
             return []
         tensors: dict[str, Tensor] = {}
         for index, request in enumerate(requests):
             tensors |= request.tensors(str(index))
-        runs = [run_seconds(request.probe, self.runtime) for request in requests if request.samples]
+        seconds = [
+            run_seconds(request.probe, self.runtime) if request.samples else compile_seconds(request.probe)
+            for request in requests
+        ]
         message: dict[str, Any] = {
             "do": "probe",
-            "timeout": patience * self._timeout + _SLOWER * max(runs, default=0.0),
+            "timeout": self._timeout + _SLOWER * max(seconds),
             "alone": alone,
             "probes": [request.to_json() for request in requests],
         }

@@ -228,6 +228,18 @@ class TestBudget:
         proofs = [judged(ProbedRuntime(runtime, budget=each), self.conv(8)).proof for each in (0.0, 9.0, 0.0)]
         assert proofs == [Proof.WITNESS, Proof.RUN, Proof.RUN]
 
+    def test_a_long_recurrence_is_not_compiled(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        """MIGraphX unrolls it: 500 steps take about a minute, which is no hang."""
+        asked: list[Probe] = []
+        monkeypatch.setattr(probed_runtime, "prepare", lambda probe, *rest, run: self.prepare(asked, probe, rest, True))
+        draw = np.random.default_rng(0)
+        weights = {"w": draw.standard_normal((1, 12, 3)), "r": draw.standard_normal((1, 12, 4))}
+        text = "(float[500,1,3] x) => (float[500,1,1,4] y) { y = GRU<hidden_size=4>(x, w, r) }"
+        probe = last_node(text, **{name: array.astype(np.float32) for name, array in weights.items()})
+        verdict = judged(ProbedRuntime(runtime, cache=False), probe)
+        assert (verdict.status, verdict.proof, verdict.unproven) == (Status.OK, Proof.WITNESS, Unproven(Obstacle.SIZE))
+        assert probe not in asked and len(asked) == 1
+
     def test_too_much_memory_is_never_run(self, runtime: Runtime) -> None:
         huge = last_node("(float[300,1000,1000] x) => (y) { y = Abs(x) }")
         verdict = judged(ProbedRuntime(runtime, cache=False, budget=1e9), huge)
