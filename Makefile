@@ -15,7 +15,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize differential witness-study lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize differential witness-study docs package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,8 @@ help:
 	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
 	@echo "make witness-study  compare the verdicts by witnesses with those at real size"
+	@echo "make docs    build the documentation into build/site, strictly"
+	@echo "make package  build the wheel and the sdist into dist/, check them, and try the wheel in a fresh environment"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
@@ -75,6 +77,7 @@ fuzz: setup
 
 conformance: setup
 	@$(BIN)/python -m tests.conformance.run
+	@$(BIN)/python -m tests.conformance.by_operator
 
 rules: setup
 	@$(BIN)/python -m tests.conformance.rules
@@ -113,6 +116,19 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The hook imports the code whose reference it writes; no command is run.
+docs: $(INSTALLED)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+package: $(INSTALLED)
+	rm -rf dist build/package
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/package
+	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge passes list >/dev/null
 
 bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench

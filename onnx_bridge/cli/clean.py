@@ -21,7 +21,7 @@ from onnx_bridge.cli.options import (
     shapes,
     values,
 )
-from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.cli.terminal import Json, progress, show, volume
 from onnx_bridge.conversion import clean as cleaning
 from onnx_bridge.core.console import console
 from passes.core.errors import InputError
@@ -68,7 +68,7 @@ def clean(
             memory=memory,
             progress=tell,
         )
-    if trace and not as_json:
+    if trace and not as_json and not volume.quiet:
         console().print(cleaned.trace(), soft_wrap=True)
     show(cleaned, as_json)
     if not cleaned.passed:

@@ -39,7 +39,7 @@ from onnx_bridge.cli.options import (
     ties,
     values,
 )
-from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.cli.terminal import Json, progress, show, volume
 from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.core.locations import parse_location
@@ -120,7 +120,6 @@ def convert(
         bool, typer.Option("--verify", help="Read kept bundles whole, also where their files seem unchanged.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, write nothing.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every job, not the failures alone.")] = False,
     as_json: Json = False,
 ) -> None:
     """Clean a model, compile it with MIGraphX, and write the bundle; many models, a bundle for each.
@@ -158,7 +157,7 @@ def convert(
     if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
         files = tuple(context.find_root().params.get("files") or ())
         batch = BatchRequest(tuple(places), target_place, request, jobs, resume, retry, verify, dry_run, files)
-        _convert_many(batch, address, engine == "ray", verbose, as_json)
+        _convert_many(batch, address, engine == "ray", as_json)
     else:
         _convert_one(Path(sources[0]), target_place, request, as_json)
 
@@ -185,12 +184,12 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
             raise typer.Exit(report.exit_code)
 
 
-def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, verbose: bool, as_json: bool) -> None:
+def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_json: bool) -> None:
     if batch.out.suffix == ".mxr" and not batch.dry_run:
         raise InputError("many models need a folder", where=str(batch.out), hint="give -o a folder")
     engine = Ray(address, batch.jobs) if on_ray else None
-    with observer(quiet=as_json or batch.dry_run) as watching:
+    with observer(quiet=as_json or volume.quiet or batch.dry_run) as watching:
         outcome = convert_all.run(batch, engine, watching)
-    show(outcome, as_json, verbose=verbose)
+    show(outcome, as_json)
     if not outcome.passed:
         raise typer.Exit(1)

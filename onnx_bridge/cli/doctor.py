@@ -38,7 +38,6 @@ def doctor(
         Path | None,
         OutputFile("-o", "--output", metavar="OUT.onnx", help="The rewritten model."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Every node, not every kind of operator.")] = False,
     html: HtmlReport = None,
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -75,6 +74,6 @@ def doctor(
         )
     if html is not None:
         write_diagnosis(html, found)
-    show(found, as_json, verbose=verbose)
+    show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)

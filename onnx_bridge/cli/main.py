@@ -23,6 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 import passes
+from onnx_bridge.cli import terminal
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
@@ -90,7 +91,7 @@ def _loaded(verb: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
-        app.command(verb)(getattr(module, _function(verb)))
+        app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
     command = typer.main.get_command(app)
     command.name = verb
     return command
@@ -111,6 +112,9 @@ def _listed(verb: str) -> Any:
     return typer.main.get_command(app)
 
 
+_ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet", "--verbose": "verbose", "-v": "verbose"}
+"""Options of every verb, which may stand before it and after it."""
+_EPILOG = "Every verb also takes --quiet, --verbose and --debug."
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
@@ -134,6 +138,12 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No progress and no result: the exit code says it. Errors remain.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Results in full: every node, job and pass, not only what matters.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
     files: Annotated[
         list[Path] | None, typer.Option("--passes", metavar="FILE.py", help="Passes of your own; repeatable.")
@@ -146,8 +156,10 @@ def _main(
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
     defer_sympy()
-    arguments = [each for each in sys.argv[1:] if each != "--debug"]  # which may stand anywhere
-    debug, as_json = len(arguments) < len(sys.argv) - 1, "--json" in arguments
+    arguments = [each for each in sys.argv[1:] if each not in _ANYWHERE]
+    said = {_ANYWHERE[each] for each in sys.argv[1:] if each in _ANYWHERE}
+    terminal.volume.quiet, terminal.volume.verbose = "quiet" in said, "verbose" in said
+    debug, as_json = "debug" in said, "--json" in arguments
     _prepare_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):  # or what is half written would stay
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it

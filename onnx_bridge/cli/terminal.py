@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -16,22 +18,44 @@ from onnx_bridge.core.console import console
 from onnx_bridge.core.progress import TimedProgress
 from passes.core.text import printable
 
+
+@dataclass
+class Volume:
+    """How much is said: what ``--quiet`` and ``--verbose`` set, which may stand anywhere on the command line.
+
+    Attributes:
+        quiet: no progress and no result; errors and exit codes say what there is to say.
+        verbose: results in full, where they have a shorter form.
+    """
+
+    quiet: bool = False
+    verbose: bool = False
+
+
+volume = Volume()
+"""That of this process."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
-def show(result: Any, as_json: bool, **options: Any) -> None:
-    """Print a result of the API: all that commands print has ``to_json`` and ``render``, which takes ``options``."""
+def show(result: Any, as_json: bool) -> None:
+    """Print a result of the API: all that commands print has ``to_json`` and ``render``.
+
+    A ``render`` that has a longer form takes ``verbose``. A JSON document is printed in any case.
+    """
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return
+    if volume.quiet:
+        return
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
-    console(width=width).print(result.render(**options))
+    longer = {"verbose": True} if volume.verbose and "verbose" in inspect.signature(result.render).parameters else {}
+    console(width=width).print(result.render(**longer))
 
 
 @contextlib.contextmanager
 def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
     """A spinner with the present stage, on a terminal; silence elsewhere."""
-    if as_json or not sys.stderr.isatty():
+    if as_json or volume.quiet or not sys.stderr.isatty():
         yield None
         return
     # the stream as it is now: what silences a stage by another one must not silence this

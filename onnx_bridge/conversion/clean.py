@@ -85,8 +85,8 @@ class Cleaned:
             values["verified"] = {"passed": checked.passed, "outputs": [each.to_json() for each in checked.outputs]}
         return values
 
-    def render(self) -> RenderableType:
-        """As a table with one row per pass."""
+    def render(self, *, verbose: bool = False) -> RenderableType:
+        """As a table of the passes that did something, or of all if ``verbose``."""
         from rich.console import Group
         from rich.table import Table
 
@@ -95,11 +95,15 @@ class Cleaned:
         for heading in ("nodes", "rewrites", "skips", "seconds", *(["numbers"] if self.checked else [])):
             table.add_column(heading, justify="right")
         for index, step in enumerate(self.steps):
+            if not (verbose or step.result.rewrites or step.result.skips):
+                continue
             nodes = f"{step.nodes_before} → {step.nodes_after}"
             rewrites, skips = len(step.result.rewrites), len(step.result.skips)
             checked = [_checked(self.checked[index])] if self.checked else []
             table.add_row(step.name, nodes, str(rewrites or "–"), str(skips or "–"), f"{step.seconds:.3f}", *checked)
-        notes = [f"note: {note}" for note in self.notes]
+        idle = len(self.steps) - table.row_count
+        notes = [f"{idle} of {len(self.steps)} passes had nothing to do"] if idle else []
+        notes += [f"note: {note}" for note in self.notes]
         where = f"written to {self.path}" if self.path else "dry run: nothing was written"
         return Group(table, *notes, where)
 

@@ -13,7 +13,7 @@ from typing import Any
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 
-EXTRA = "pip install 'onnx-bridge[quark]'"
+EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
 
 
 def load(module: str) -> Any:

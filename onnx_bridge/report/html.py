@@ -25,6 +25,9 @@ from onnx_bridge.report.neighbourhood import Drawing
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_MOST_ROWS = 1000
+"""How many rows of a table are shown before the reader asks for more: laying out tens of thousands takes long."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -143,7 +146,8 @@ class Page:
         error_profile: the error of each node, in graph order.
         tensors: the tensors that can be plotted, by key: a title and an error histogram.
         graphs: around the node in question.
-        shares: the nodes by planned action.
+        shares: the nodes by planned action, or by where they run.
+        shares_title: what the shares are by.
         partitions: of the bundle, in order.
         charts: static plots, above the tables.
     """
@@ -160,13 +164,14 @@ class Page:
     tensors: Mapping[str, tuple[str, Sketch]] = field(default_factory=dict)
     graphs: Graphs | None = None
     shares: Sequence[Share] = ()
+    shares_title: str = "Planned actions"
     partitions: Sequence[Share] = ()
     charts: Sequence[Chart] = ()
 
     @property
     def sections(self) -> list[tuple[str, str]]:
         """The anchor and title of each section, in order."""
-        found = [("shares", "Nodes at a glance")] if self.shares else []
+        found = [("shares", self.shares_title)] if self.shares else []
         found += [(each.id, each.title) for each in self.charts]
         found += [(each.id, each.title) for each in self.tables if each.place == "first"]
         found += [("plots", "Plots")] if self.error_profile or self.tensors else []
@@ -200,6 +205,7 @@ class Page:
                 data=Markup(self.data()),
                 style=Markup(_text("style.css")),
                 script=Markup(_text("script.js")),
+                most_rows=_MOST_ROWS,
                 box_width=neighbourhood.WIDTH,
                 box_height=neighbourhood.HEIGHT,
             )

@@ -556,3 +556,33 @@ class TestRuntimeVerbs:
             [PROGRAM], env={**environment, "COMP_CWORD": "1"}, capture_output=True, text=True, check=False
         )
         assert "convert" in done.stdout
+
+
+class TestHowMuchIsSaid:
+    """``--quiet`` and ``--verbose``, before the verb or after it."""
+
+    MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }'
+
+    def clean(self, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        onnx.save(parser.parse_model(self.MODEL), tmp_path / "model.onnx")
+        command = [sys.executable, "-m", "onnx_bridge", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    def test_quiet(self, tmp_path: Path) -> None:
+        for arguments in (["clean", "model.onnx", "--dry-run", "--quiet"], ["-q", "clean", "model.onnx", "--dry-run"]):
+            done = self.clean(tmp_path, *arguments)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    def test_errors_and_documents_remain(self, tmp_path: Path) -> None:
+        failed = self.clean(tmp_path, "clean", "nothing.onnx", "--dry-run", "--quiet")
+        assert failed.returncode == 2
+        assert failed.stderr
+        document = self.clean(tmp_path, "clean", "model.onnx", "--dry-run", "--quiet", "--json")
+        assert json.loads(document.stdout)["nodes_after"] == 1
+
+    def test_verbose_has_every_pass(self, tmp_path: Path) -> None:
+        short = self.clean(tmp_path, "clean", "model.onnx", "--dry-run").stdout
+        long = self.clean(tmp_path, "clean", "model.onnx", "--dry-run", "-v").stdout
+        assert "remove-identity" in short
+        assert "fuse-gelu" not in short
+        assert "fuse-gelu" in long

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 import onnx_bridge
-from fixtures.readme import detector
+from fixtures.documentation.folder import detector
 from onnx_bridge.conversion.diagnosis import Diagnosis
 from onnx_bridge.conversion.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import InputError

@@ -13,15 +13,16 @@ import onnx
 import pytest
 from onnx import parser
 
-from fixtures import readme
+from fixtures.documentation import blocks, execute
 
-TEXT = (readme.README.parent / "CONTRIBUTING.md").read_text()
+TEXT = (blocks.ROOT / "CONTRIBUTING.md").read_text()
+COMMANDS = [command for block in blocks.blocks(TEXT) for command, _ in block.commands]
 MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { a = Neg(x) b = Neg(a) y = Relu(b) }'
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (source,) = readme.snippets(TEXT)
+    (source,) = (block.text for block in blocks.blocks(TEXT) if block.language == "python")
     (tmp_path / "my_pass.py").write_text(source)
     onnx.save(parser.parse_model(MODEL), tmp_path / "double.onnx")
     return tmp_path
@@ -32,7 +33,7 @@ def operators(path: Path) -> list[str]:
 
 
 def test_the_commands(folder: Path) -> None:
-    explain, clean = (readme.run(command, folder) for command in readme.commands(TEXT))
+    explain, clean = (execute.run(command, folder) for command in COMMANDS)
     assert explain.code == 0, explain.output
     assert "would rewrite Neg_1, Neg_0" in explain.output
     assert clean.code == 0, clean.output
@@ -51,8 +52,8 @@ def test_an_operator_of_the_same_name_in_another_domain(folder: Path, graph: str
     imports = 'opset_import: ["": 17, "local": 1]'
     function = '<domain: "local", opset_import: ["": 17]> Neg (p) => (q) { q = Exp(p) }'
     onnx.save(parser.parse_model(f"<ir_version: 8, {imports}> g {graph} {function}"), folder / "double.onnx")
-    command = next(each for each in readme.commands(TEXT) if " clean " in each)
-    done = readme.run(command.replace("default,", ""), folder)
+    command = next(each for each in COMMANDS if " clean " in each)
+    done = execute.run(command.replace("default,", ""), folder)
     assert done.code == 0, done.output
     assert operators(folder / "clean.onnx") == [node.op_type for node in onnx.load(folder / "double.onnx").graph.node]
 
@@ -95,7 +96,7 @@ def test_the_entry_point(folder: Path) -> None:
 def test_a_file_that_does_not_do(tmp_path: Path, source: str | None, words: list[str]) -> None:
     if source is not None:
         (tmp_path / "my_pass.py").write_text(source)
-    done = readme.run("onnx-bridge --passes my_pass.py passes list", tmp_path)
+    done = execute.run("onnx-bridge --passes my_pass.py passes list", tmp_path)
     assert done.code == 2
     assert len(done.output.strip().splitlines()) == 1
     for word in ("my_pass.py", *words):

@@ -21,7 +21,8 @@ const tables = $$("table[id$=-table]").map((element) => {
   const id = element.id.replace(/-table$/, "");
   const rows = $$("tbody > tr", element);
   const texts = rows.map((row) => row.textContent.toLowerCase());
-  return { id, element, rows, texts, body: $("tbody", element), heads: $$("th", element) };
+  const more = $(`button.more[data-table="${id}"]`);
+  return { id, element, rows, texts, more, most: Number(more.dataset.most), body: $("tbody", element), heads: $$("th", element) };
 });
 
 function value(row, column) {
@@ -55,18 +56,22 @@ function show(table) {
   }
   const words = (state.get(`${table.id}.filter`) || "").toLowerCase().split(/\s+/).filter(Boolean);
   const only = state.get(`${table.id}.only`) || "";
-  let shown = 0;
-  for (const [index, row] of table.rows.entries()) {
+  let fitting = 0;
+  for (const index of order) {
+    const row = table.rows[index];
     const text = table.texts[index];
     const fits = words.every((word) => (word.length > 1 && word[0] === "-" ? !text.includes(word.slice(1)) : text.includes(word)));
-    row.hidden = !fits || (only !== "" && row.dataset.choice !== only);
-    shown += !row.hidden;
+    const chosen = fits && (only === "" || row.dataset.choice === only);
+    fitting += chosen;
+    row.hidden = !chosen || fitting > table.most; // a browser takes long to lay out tens of thousands of rows
   }
+  table.more.hidden = fitting <= table.most;
   if (column !== "" || table.moved) table.body.append(...order.map((index) => table.rows[index]));
   table.moved = column !== "";
   const first = visible(table)[0];
   for (const row of table.rows) row.tabIndex = row === first ? 0 : -1;
-  $(`output[data-table="${table.id}"]`).textContent = shown === table.rows.length ? `${shown} rows` : `${shown} of ${table.rows.length} rows`;
+  const count = fitting === table.rows.length ? `${fitting} rows` : `${fitting} of ${table.rows.length} rows`;
+  $(`output[data-table="${table.id}"]`).textContent = table.more.hidden ? count : `${count}, the first ${table.most} are shown`;
 }
 
 const visible = (table) => $$("tr:not([hidden])", table.body);
@@ -75,6 +80,7 @@ for (const table of tables) {
   const input = $(`input[data-table="${table.id}"]`);
   const only = $(`select[data-table="${table.id}"]:not(.order)`);
   const order = $(`select.order[data-table="${table.id}"]`);
+  table.more.addEventListener("click", () => ((table.most = Infinity), show(table)));
   input.value = state.get(`${table.id}.filter`) || "";
   input.addEventListener("input", () => (set(`${table.id}.filter`, input.value), show(table)));
   if (only) {
