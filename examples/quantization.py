@@ -30,7 +30,7 @@ np.savez(held_out, input=images[1400:1500, None].numpy(), label=labels[1400:1500
 
 quantized = onnx_bridge.quantize("digits.onnx", "int8.onnx", with_="ort", scheme="int8", calibration=calibration)
 print(f"{quantized.deviations[0].sqnr_db:.1f} dB between int8 and float")
-print("on a GPU:", onnx_bridge.forecast("int8.onnx").summary)
+print("on a GPU:", onnx_bridge.forecast("int8.onnx").summary())
 
 report = onnx_bridge.check_data(
     "int8.onnx", held_out, reference="digits.onnx", metrics=["top1", "cosine"], least={"top1": 0.9}

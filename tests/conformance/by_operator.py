@@ -44,6 +44,8 @@ def main() -> None:
         "onnx_bridge": VERSION,
         "onnx": suite.VERSION,
         "tests": len(rows),
+        "outcomes": collections.Counter(row["ours"]["outcome"] for row in rows.values()),
+        "stock": sum(row["stock"]["outcome"] == "wholly" for row in rows.values()),
         "operators": {name: {"stock": 0, **counts[name]} for name in sorted(counts, key=str.lower)},
     }
     DATA.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.documentation import blocks, execute
+from fixtures.documentation import blocks, coverage, execute
 from fixtures.documentation.folder import prepare
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -52,6 +53,17 @@ def test_words() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((blocks.ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_figures_of_the_readme() -> None:
+    """They are those of the last whole run of `make conformance`."""
+    found = json.loads(coverage.DATA.read_text())
+    outcomes = found["outcomes"]
+    text = " ".join((blocks.ROOT / "README.md").read_text().split())
+    wholly = outcomes["wholly"] + outcomes["frozen"]
+    assert f"Of the {found['tests']:,} backend tests" in text
+    assert f"by itself gets {found['stock']:,} right. Here {wholly:,} are right wholly" in text
+    assert f"{outcomes['host']} more with a part on ONNX Runtime" in text
 
 
 def test_every_verb_is_in_the_readme() -> None:
