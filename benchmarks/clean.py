@@ -1,32 +1,36 @@
 """Cleaning compared with other tools: ``make bench``.
 
 Every run is one process. The tools take turns, so that other load on the machine affects all of them. Printed are
-medians, and their ratios to ONNX Runtime's basic optimizations. Memory is the peak of anonymous memory (RssAnon), since
-the system can reclaim the pages of a file mapping. Our tool runs as the command ``onnx-bridge clean``.
+medians, their ratios to ONNX Runtime's basic optimizations, and which bounds are kept: those of time and of memory, and
+that of nodes, which are at most OnnxSlim's. Our tool runs as the command ``onnx-bridge clean``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx
 
+from benchmarks import processes
+from benchmarks.bounds import Bound, report
 from benchmarks.models import MODELS, make
 from benchmarks.tools import OURS, TOOLS, program
 
-_LIMIT_SECONDS = 600
 _LARGE = 1 << 31
+_BEYOND_ORT, _BEYOND_COPY, _COPIES = 0.25, 1.0, 1.2
+_MEMORY = 100.0
+_SAME_GROWTH = 1.1
+_GROWTH = ("swin-tiny-torchscript", "swin-deep-torchscript")
+"""Models whose nodes should take the same time each."""
+_START = "one node"
 
 
 @dataclass(frozen=True)
@@ -39,48 +43,28 @@ class Run:
     domains: tuple[str, ...]
 
 
+Runs = dict[str, list[Run | str]]
+"""By tool; a text says how it failed."""
+
+
 def measure(tool: str, source: Path) -> Run | str:
     """Run a tool once on a model; a text says how it failed."""
     size = sum(each.stat().st_size for each in source.parent.iterdir())
     with tempfile.TemporaryDirectory(prefix="bench-", dir=source.parent.parent) as folder:
         out = Path(folder) / source.name
-        code = program(tool, str(source), str(out), size > _LARGE)
-        os.sync()  # or this run would wait for the disk to take what another wrote
-        started = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, _anonymous(process.pid))
-            if time.perf_counter() - started > _LIMIT_SECONDS:
-                process.kill()
-                process.wait()
-                return f"over {_LIMIT_SECONDS} s"
-            time.sleep(0.005)
-        seconds = time.perf_counter() - started
-        assert process.stderr is not None
-        errors = process.stderr.read().decode(errors="replace").strip().splitlines()
-        process.stderr.close()
-        if process.returncode != 0 or not out.exists():
-            return (errors or [f"exit code {process.returncode}"])[-1][:100]
+        used = processes.measure([sys.executable, "-c", program(tool, str(source), str(out), size > _LARGE)])
+        if used.error is not None or not out.exists():
+            return used.error or "it wrote nothing"
         graph = onnx.load(out, load_external_data=False).graph
         domains = {node.domain for node in graph.node} - {""}
-        return Run(seconds, peak / 1e6, len(graph.node), tuple(sorted(domains)))
-
-
-def _anonymous(pid: int) -> int:
-    """RssAnon of a process and its children, bytes."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                total += int(line.split()[1]) * 1024
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            total += _anonymous(int(child))
-    return total
+        return Run(used.seconds, used.together, len(graph.node), tuple(sorted(domains)))
 
 
 def main() -> int:
-    """Measure, print one table a model, and write the figures as JSON where asked."""
+    """Measure, print one table a model with its bounds, and write the figures as JSON where asked.
+
+    Exit code 1 if a bound is missed.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=list(TOOLS))
@@ -88,18 +72,21 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where the models are kept")
     parser.add_argument("--json", type=Path, help="also write every run to this file")
     options = parser.parse_args()
-    results: dict[str, dict[str, list[Run | str]]] = {}
+    results: dict[str, Runs] = {}
+    before: dict[str, int] = {}
+    missed = 0
     for name in options.models:
         source = make(name, options.folder)
-        before = len(onnx.load(source, load_external_data=False).graph.node)
-        runs: dict[str, list[Run | str]] = defaultdict(list)
+        before[name] = len(onnx.load(source, load_external_data=False).graph.node)
+        runs: Runs = defaultdict(list)
         measure("cp", source)  # brings the file into the page cache, for everyone
         for _ in range(options.rounds):
             for tool in options.tools:
                 if not any(isinstance(each, str) for each in runs[tool]):  # a failure would only repeat
                     runs[tool].append(measure(tool, source))
         results[name] = dict(runs)
-        _print(name, before, results[name])
+        _print(name, before[name], results[name])
+        missed += report(_bounds(results[name], source))
         if options.json:
             values = {
                 model: {
@@ -109,24 +96,59 @@ def main() -> int:
                 for model, by in results.items()
             }
             options.json.write_text(json.dumps(values, indent=1))
-    return 0
+    missed += report(_growth(results, before, options.folder, options.rounds))
+    return 1 if missed else 0
 
 
-def _print(name: str, before: int, runs: dict[str, list[Run | str]]) -> None:
+def _print(name: str, before: int, runs: Runs) -> None:
     print(f"\n{name} ({before} nodes)")
     base = _median(runs.get("ort-basic", []), "seconds")
     for tool, all_ in runs.items():
-        if isinstance(all_[-1], str):
-            print(f"  {tool:14} failed: {all_[-1]}")
+        last = all_[-1]
+        if isinstance(last, str):
+            print(f"  {tool:14} failed: {last}")
             continue
         seconds, memory = _median(all_, "seconds"), _median(all_, "anonymous_mb")
         ratio = f"{seconds / base:5.2f} × ort-basic" if base and seconds else ""
-        foreign = f" with {', '.join(all_[-1].domains)}" if all_[-1].domains else ""
+        foreign = f" with {', '.join(last.domains)}" if last.domains else ""
         mark = "→" if tool == OURS else " "
         print(
-            f"{mark} {tool:14} {seconds:7.2f} s {ratio:18} {memory:7.0f} MB  {all_[-1].nodes:5} nodes{foreign}",
+            f"{mark} {tool:14} {seconds:7.2f} s {ratio:18} {memory:7.0f} MB  {last.nodes:5} nodes{foreign}",
             flush=True,
         )
+
+
+def _bounds(runs: Runs, source: Path) -> Iterator[Bound]:
+    """The bounds of one model that can be told from what was measured."""
+    ours = runs.get(OURS, [])
+    seconds = _median(ours, "seconds")
+    if not seconds:
+        return
+    large = sum(each.stat().st_size for each in source.parent.iterdir()) > _LARGE
+    copied, base = _median(runs.get("cp", []), "seconds"), _median(runs.get("ort-basic", []), "seconds")
+    if large and copied:
+        yield Bound("time", seconds, _COPIES * copied + _BEYOND_COPY, "s", f"{_COPIES} × cp + {_BEYOND_COPY:g} s")
+    elif base and not large:
+        yield Bound("time", seconds, base + _BEYOND_ORT, "s", f"ort-basic + {_BEYOND_ORT} s")
+    yield Bound("memory", _median(ours, "anonymous_mb"), _MEMORY, "MB", "whatever the size of the model")
+    slim = [each for each in runs.get("onnxslim", []) if isinstance(each, Run)]
+    if slim:
+        yield Bound("nodes", _median(ours, "nodes"), slim[-1].nodes, "nodes", "OnnxSlim's")
+
+
+def _growth(results: dict[str, Runs], before: dict[str, int], folder: Path, rounds: int) -> Iterator[Bound]:
+    """The time a node, without that of starting, of a model of 8,100 nodes and one of 20,000."""
+    if not all(OURS in results.get(name, {}) for name in _GROWTH):
+        return
+    path = folder / _START / "one.onnx"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = '<ir_version: 9, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    start = _median([measure(OURS, path) for _ in range(rounds)], "seconds")
+    small, large = ((_median(results[name][OURS], "seconds") - start) / before[name] * 1e6 for name in _GROWTH)
+    yield Bound(
+        f"time a node, of {before[_GROWTH[1]]:,} nodes", large, small * _SAME_GROWTH, "µs", "1.1 × that of 8,100"
+    )
 
 
 def _median(runs: list[Run | str], field: str) -> float:

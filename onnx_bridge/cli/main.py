@@ -27,7 +27,7 @@ from onnx_bridge.cli import terminal
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
-from passes.core.isolation.deferred import defer_sympy
+from passes.core.isolation.deferred import quick_start
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
@@ -155,7 +155,7 @@ def _main(
 
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
-    defer_sympy()
+    quick_start()
     arguments = [each for each in sys.argv[1:] if each not in _ANYWHERE]
     said = {_ANYWHERE[each] for each in sys.argv[1:] if each in _ANYWHERE}
     terminal.volume.quiet, terminal.volume.verbose = "quiet" in said, "verbose" in said

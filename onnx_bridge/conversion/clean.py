@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.explain import rewrite_line
 from onnx_bridge.conversion.observed_shapes import observe_shapes
 from onnx_bridge.conversion.open_sizes import ChosenSizes, freezing
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
@@ -73,7 +72,7 @@ class Cleaned:
 
         lines = []
         for step in self.steps:
-            lines += [f"{step.name}: {rewrite_line(each)}" for each in step.result.rewrites]
+            lines += [f"{step.name}: {each.line}" for each in step.result.rewrites]
             lines += [f"{step.name} skips {each.node or 'the model'}: {each.reason}" for each in step.result.skips]
         return Group(*lines)
 
@@ -200,7 +199,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
         request = sizes.applied
     before = freezing(request)
     verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
-    steps = before.run(model, context, between=verifier)
+    steps = before.run(model, context, between=verifier) if before.passes else []
     notes: list[str] = []
     if sizes is not None:
         notes += [*sizes.notes, *sizes.check(model)]

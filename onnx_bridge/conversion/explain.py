@@ -82,17 +82,9 @@ class Explanation:
         """One line for each rewrite or skip."""
         from rich.console import Group
 
-        lines = [f"would rewrite {rewrite_line(each)}" for each in self.rewrites]
+        lines = [f"would rewrite {each.line}" for each in self.rewrites]
         lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
         return Group(*lines or [f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"])
-
-
-def rewrite_line(rewrite: Rewrite) -> str:
-    """A rewrite in one line: the nodes before and after it, and its note."""
-    if not rewrite.before and not rewrite.after:
-        return rewrite.note
-    before, after = (", ".join(names) or "(nothing)" for names in (rewrite.before, rewrite.after))
-    return f"{before} → {after}" + (f" ({rewrite.note})" if rewrite.note else "")
 
 
 def catalogue() -> Catalogue:

@@ -53,7 +53,7 @@ def settle_foreign(model: ir.Model, context: Context) -> int:
     Returns:
         How many values were declared otherwise.
     """
-    count = settle(model, context)
+    count = settle(model, context) if context.settled is not model else 0
     foreign = [value for node in model.graph if node.domain not in _ONNX for value in node.outputs if value.name]
     wrong = 0
     for value, (kind, shape) in _ask(model, foreign, declared=False).items():

@@ -84,6 +84,7 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
     infers = scope.function is None
     if infers:
         settle_foreign(scope.model, context)
+        context.settled = None  # folding changes the model
         infer(scope.model, propagate=False)
     while True:
         while constants := folder.fold():

@@ -50,6 +50,14 @@ class Rewrite:
     note: str = ""
     rules: tuple[str, ...] = ()
 
+    @property
+    def line(self) -> str:
+        """The nodes before and after it, and its note."""
+        if not self.before and not self.after:
+            return self.note
+        before, after = (", ".join(names) or "(nothing)" for names in (self.before, self.after))
+        return f"{before} → {after}" + (f" ({self.note})" if self.note else "")
+
 
 @dataclass
 class Result:
@@ -162,12 +170,15 @@ class Context:
         budget: every pass takes from it before it commits a rewrite.
         progress: is notified of the steps of long work.
         contradictions: what the model declares of its values and is not so, a sentence by the name of each value.
+        settled: the model whose declarations `passes.core.declarations.settle` has corrected, as long as it has not
+            been changed since; kept by pipelines.
     """
 
     target: Target | None = None
     budget: Budget = field(default_factory=Budget)
     progress: Callable[[str], None] | None = None
     contradictions: dict[str, str] = field(default_factory=dict)
+    settled: ir.Model | None = None
 
 
 @dataclass(frozen=True)

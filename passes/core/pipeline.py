@@ -124,7 +124,9 @@ class Pipeline:
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed
         nodes = _count(model)
-        settle(model, context)
+        if context.settled is not model:
+            settle(model, context)
+            context.settled = model
         for each in self.passes:
             if context.progress is not None:
                 context.progress(each.name)
@@ -142,6 +144,7 @@ class Pipeline:
             seconds = time.perf_counter() - begin
             changed = result.modified or result.model is not model
             model, before = result.model, nodes
+            context.settled = None if changed else context.settled
             unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)

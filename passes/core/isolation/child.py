@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from passes.core.isolation import messages
-from passes.core.isolation.deferred import defer_sympy
+from passes.core.isolation.deferred import quick_start
 from passes.core.isolation.messages import Array, Message
 
 
@@ -23,7 +23,7 @@ def run(connection: int, lifeline: int, parent: int, module: str, *arguments: ob
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in (connection, lifeline):
         os.set_inheritable(descriptor, False)
-    defer_sympy()
+    quick_start()
     importlib.import_module(module).main(socket.socket(fileno=connection), *arguments)
 
 

@@ -1,13 +1,14 @@
-"""Let onnx_ir load SymPy on first use, in the project's own processes.
+"""How the project's own processes start: what they need not load is left for later, and garbage is collected rarely.
 
-onnx_ir imports SymPy (0.37 s) for arithmetic on symbolic dimensions, which nothing here uses. The command line and the
-job processes call `defer_sympy` before they import onnx_ir; ``import onnx_bridge`` in a user's process never does.
+onnx_ir imports SymPy (0.37 s) for arithmetic on symbolic dimensions, which nothing here uses. The command line and all
+child processes call `quick_start` before they import onnx_ir; ``import onnx_bridge`` in a user's process never does.
 `importlib.util.LazyLoader` cannot do this: before Python 3.12, an import statement itself reads an attribute of the
 lazy module, and so loads it.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from importlib.machinery import ModuleSpec
@@ -28,6 +29,17 @@ class _DeferredModule(ModuleType):
         module = importlib.import_module(self.__name__)
         self.__dict__.update(module.__dict__)
         return getattr(module, name)
+
+
+_COLLECT = 50_000
+"""The number of new objects after which garbage is collected. By default it is 700, which takes a tenth of the time of
+cleaning: a model is made of many objects, few of which are garbage."""
+
+
+def quick_start() -> None:
+    """Prepare a process of the project's own."""
+    gc.set_threshold(_COLLECT)
+    defer_sympy()
 
 
 def defer_sympy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import passes.analysis.foreign_inference
+from passes.cleanup.infer_shapes import InferShapes
 from passes.core import graphs
-from passes.core.base import Context
+from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.declarations import forget_impossible_sizes, settle
 from passes.core.inference import infer
 from passes.core.pipeline import Pipeline
@@ -416,3 +419,47 @@ def test_a_value_that_hides_another_has_a_type_of_its_own() -> None:
     hidden = [value.dtype for value in graphs.values(body) if value.name == "h"]
     assert hidden == [ir.DataType.UINT8, ir.DataType.FLOAT]
     assert found["r"] == ir.DataType.FLOAT
+
+
+@dataclass(frozen=True)
+class Misdeclare(Pass):
+    """Declare a wrong shape."""
+
+    name = "misdeclare"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        model.graph[0].outputs[0].shape = ir.Shape([9])
+        return Result(model, [Rewrite((str(model.graph[0].name),))])
+
+
+class TestPipelinesSettleOnce:
+    TEXT = "(float[2] x) => (float[n] z) { y = Neg(x) z = Abs(y) }"
+
+    def counted(self, monkeypatch: pytest.MonkeyPatch) -> list[ir.Model]:
+        calls: list[ir.Model] = []
+
+        def count(model: ir.Model, context: Context) -> int:
+            calls.append(model)
+            return settle(model, context)
+
+        monkeypatch.setattr(passes.analysis.foreign_inference, "settle", count)
+        return calls
+
+    def test_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, calls = text_model(self.TEXT), self.counted(monkeypatch)
+        Pipeline([InferShapes()]).run(model)
+        assert calls == []
+        InferShapes().run(model, Context())
+        assert calls == [model]
+
+    def test_a_pass_that_changes_the_model_is_settled_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, calls = text_model(self.TEXT), self.counted(monkeypatch)
+        Pipeline([Misdeclare(), InferShapes()]).run(model)
+        assert calls == [model]
+        assert model.graph[0].outputs[0].shape == ir.Shape([2])
+
+    def test_another_model_is_settled_by_itself(self) -> None:
+        context, false = Context(), text_model("(float[2] x) => (float[n] z) <float[9] y> { y = Neg(x) z = Abs(y) }")
+        for model in (text_model(self.TEXT), false):
+            Pipeline().run(model, context)
+        assert false.graph[0].outputs[0].shape == ir.Shape([2])
