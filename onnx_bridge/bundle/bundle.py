@@ -9,6 +9,7 @@ their weights.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +94,7 @@ class Bundle:
         """How far its numbers are known."""
         return self.manifest.proof
 
-    @property
+    @functools.cached_property
     def specs(self) -> list[samplers.TensorSpec]:
         """The inputs, for `onnx_bridge.samples.inputs`."""
         return [samplers.TensorSpec(each.name, each.numpy, each.shape, kind=Kind(each.kind)) for each in self.inputs]

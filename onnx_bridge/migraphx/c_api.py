@@ -114,6 +114,7 @@ class CProgram:
     def __init__(self, library: CLibrary, handle: Handle) -> None:
         self._library = library
         self._handle = handle
+        self._parameters: dict[str, Shape] = {}
 
     def get_parameter_names(self) -> list[str]:
         """The names of the inputs."""
@@ -121,6 +122,10 @@ class CProgram:
 
     def get_parameter_shapes(self) -> dict[str, Shape]:
         """The inputs' shapes by name."""
+        self._parameters = self._parameters or self._read_parameter_shapes()
+        return dict(self._parameters)
+
+    def _read_parameter_shapes(self) -> dict[str, Shape]:
         library = self._library
         shapes = library.create("program_parameter_shapes", "program_get_parameter_shapes", self._handle)
         names = (c_char_p * library.read(c_size_t, "program_parameter_shapes_size", shapes))()
@@ -153,6 +158,7 @@ class CProgram:
         library.call("compile_options_set_offload_copy", options, c_bool(offload_copy))
         library.call("compile_options_set_fast_math", options, c_bool(fast_math))
         library.call("compile_options_set_exhaustive_tune_flag", options, c_bool(exhaustive_tune))
+        self._parameters = {}
         library.call("program_compile", self._handle, _target(library, target), options)
 
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
@@ -173,10 +179,12 @@ class CProgram:
 
     def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
         """Convert the named operators to float16."""
+        self._parameters = {}
         self._library.call("quantize_fp16_with_op_names", self._handle, self._operator_names(ins_names))
 
     def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
         """Convert the named operators to bfloat16."""
+        self._parameters = {}
         self._library.call("quantize_bf16_with_op_names", self._handle, self._operator_names(ins_names))
 
     def quantize_int8(
@@ -199,6 +207,7 @@ class CProgram:
         self, kind: str, target: str, calibration: Sequence[Mapping[str, Tensor]], names: Sequence[str]
     ) -> None:
         library = self._library
+        self._parameters = {}
         options = library.create(f"quantize_{kind}_options", f"quantize_{kind}_options_create")
         for name in names:
             library.call(f"quantize_{kind}_options_add_op_name", options, name.encode())

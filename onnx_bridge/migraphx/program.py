@@ -6,6 +6,7 @@ loads one of them (`worker`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,7 @@ def dtype_of(type_name: str) -> np.dtype[Any]:
     return np.dtype(STORAGE[type_name])
 
 
+@functools.cache
 def type_of(dtype: np.dtype[Any]) -> str | None:
     """The MIGraphX type of a numpy dtype (ml_dtypes included); None where it has none (strings, complex)."""
     for name in TYPES[2:]:
