@@ -134,9 +134,11 @@ bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	.venv-bench/bin/python -m benchmarks.traps
-	.venv-bench/bin/python -m benchmarks.clean
+	-.venv-bench/bin/python -m benchmarks.clean
 	.venv-bench/bin/python -m benchmarks.equality
-	.venv-bench/bin/python -m benchmarks.convert
+	-.venv-bench/bin/python -m benchmarks.convert
+	-.venv-bench/bin/python -m benchmarks.start
+	-.venv-bench/bin/python -m benchmarks.calls
 
 clean:
 	rm -rf .venv .venv-bench bench-models demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,6 +37,13 @@ def _swin_tiny() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return Outputs(model, "logits"), {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
+def _swin_of(blocks: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A narrow Swin of many nodes: about 300 for each block."""
+    config = transformers.SwinConfig(embed_dim=24, depths=[2, 2, blocks - 6, 2], num_heads=[1, 2, 4, 8], num_labels=10)
+    model = transformers.SwinForImageClassification(config)
+    return Outputs(model, "logits"), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
 def _llama_3gb() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     config = transformers.LlamaConfig(
         hidden_size=2048,
@@ -57,6 +64,8 @@ _ARCHITECTURES: dict[str, Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]
     "swin-tiny": _swin_tiny,
     "vit-base": _vit_base,
     "llama-3gb": _llama_3gb,
+    "swin-deep": lambda: _swin_of(27),
+    "swin-deeper": lambda: _swin_of(66),
 }
 
 MODELS: dict[str, tuple[str, Exporter]] = {
@@ -65,6 +74,8 @@ MODELS: dict[str, tuple[str, Exporter]] = {
         for name in ("resnet50", "bert-base", "swin-tiny", "vit-base")
         for exporter in ("torchscript", "dynamo")
     },
+    "swin-deep-torchscript": ("swin-deep", "torchscript"),
+    "swin-deeper-torchscript": ("swin-deeper", "torchscript"),
     "llama-3gb-dynamo": ("llama-3gb", "dynamo"),
 }
 """What to export: architecture and exporter by name. TorchScript writes single files, dynamo external data."""

@@ -1,6 +1,7 @@
 """Whole processes, measured: their duration, and the peak of anonymous memory (RssAnon) of each one that they start.
 
-The system can reclaim the pages of a file mapping, so that these do not count.
+The system can reclaim the pages of a file mapping, so that these do not count. Python may write bytecode, whatever the
+environment says: an installed package has it, too.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ def measure(command: Sequence[str], environment: Mapping[str, str] | None = None
     peaks: defaultdict[str, int] = defaultdict(int)
     together = 0
     started = time.perf_counter()
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **(environment or {})}
-    )
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(environment or {})}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=variables)
     while process.poll() is None:
         found = _anonymous(process.pid, "main", b"")
         together = max(together, sum(found.values()))
