@@ -161,6 +161,13 @@ def _recurrent(node: Operands) -> Iterator[Relation]:
         yield _same(node.dim(state, 2), node.dim(2, 2))
 
 
+def _dynamic_quantize_lstm(node: Operands) -> Iterator[Relation]:
+    yield _same(node.dim(0, 2), node.dim(1, 1))
+    for state in filter(node.dims, (5, 6)):
+        sizes = node.dim(1, 0), node.dim(0, 1), node.dim(2, 1)
+        yield from (_same(node.dim(state, axis), size) for axis, size in enumerate(sizes))
+
+
 def _dequantize(node: Operands) -> Iterator[Relation]:
     if len(node.dims(1)) == 1:
         yield _same(node.dim(0, node.number("axis", 1)), node.dim(1, 0))
@@ -269,6 +276,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _scaled(1)),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "DequantizeLinear": _dequantize,
     "Split": _split,
     "Squeeze": _squeeze,

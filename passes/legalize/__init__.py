@@ -67,6 +67,7 @@ _BY_SUBPACKAGE = (
     "contrib.attention",
     "contrib.block_weights",
     "contrib.channels_last",
+    "contrib.dynamic_quantize_lstm",
     "contrib.elementary",
     "contrib.fused",
     "contrib.group_norm",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
@@ -27,7 +28,7 @@ from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
-_MAX_STEPS = 256
+MAX_STEPS = 256
 """The most steps over all directions; each becomes ten to thirty nodes."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -59,10 +60,14 @@ _OPERATORS = {
 """Activations that are ONNX operators."""
 
 Activation = Callable[[ir.Value], ir.Value]
+Weights = Callable[[int], ir.Value | None]
+"""An input of the node, by its index: the slice of one direction."""
 
 
 @dataclass(frozen=True)
-class _RecurrentMatch(Match):
+class RecurrentMatch(Match):
+    """The sizes, the dtype, and the activations of all directions, each with its parameters."""
+
     steps: int
     batch: int
     hidden: int
@@ -70,9 +75,18 @@ class _RecurrentMatch(Match):
     dtype: ir.DataType
     activations: Sequence[tuple[str, Mapping[str, float]]]
 
+    @property
+    def kind(self) -> str:
+        """RNN, GRU or LSTM."""
+        return _kind(self.node)
+
+
+def _kind(node: ir.Node) -> str:
+    return node.op_type.removeprefix("DynamicQuantize")
+
 
 @dataclass(frozen=True)
-class UnrollRecurrent(NodeRewrite[_RecurrentMatch]):
+class UnrollRecurrent(NodeRewrite[RecurrentMatch]):
     """Unroll RNN, GRU and LSTM."""
 
     name = "unroll-recurrent"
@@ -82,23 +96,27 @@ class UnrollRecurrent(NodeRewrite[_RecurrentMatch]):
     needs_shape = (0, 2)
     needs_dtype = (0,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _RecurrentMatch | Skip | None:
+    def match(self, node: ir.Node, context: NodeContext) -> RecurrentMatch | Skip | None:
         """Match known sizes and few steps."""
         x, weights, dtype = context.shape(node, 0), context.shape(node, 2), context.dtype(node)
         steps, batch = x[1::-1] if node.attributes.get_int("layout", 0) else x[:2]
         directions, _, hidden = weights
-        if steps * directions > _MAX_STEPS:
-            return Skip(f"it has {steps * directions} steps; the limit is {_MAX_STEPS}")
-        activations = _activations(node, directions)
+        if steps * directions > MAX_STEPS:
+            return Skip(f"it has {steps * directions} steps; the limit is {MAX_STEPS}")
+        activations = activations_of(node, directions)
         if isinstance(activations, Skip):
             return activations
-        return _RecurrentMatch(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
+        return RecurrentMatch(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
 
-    def rewrite(self, match: _RecurrentMatch, edit: Edit) -> Sequence[ir.Value | None]:
+    def layer(self) -> type[Layer]:
+        """What a direction is computed by."""
+        return Layer
+
+    def rewrite(self, match: RecurrentMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """Unroll each direction, and concatenate the outputs."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
         batch_first = bool(node.attributes.get_int("layout", 0))
-        layers = [_Layer.of(match, a, index) for index in range(match.directions)]
+        layers = [self.layer().of(match, a, index) for index in range(match.directions)]
         made = [layer.run() for layer in layers]
         ends = [(hidden, cell) for _, hidden, cell in made]
 
@@ -116,9 +134,9 @@ class UnrollRecurrent(NodeRewrite[_RecurrentMatch]):
         return outputs[: len(node.outputs)]
 
 
-def _activations(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]] | Skip:
+def activations_of(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]] | Skip:
     """The name and the parameters of each activation; parameter lists are consumed in order."""
-    names = node.attributes.get_strings("activations", []) or _DEFAULTS[node.op_type] * directions
+    names = node.attributes.get_strings("activations", []) or _DEFAULTS[_kind(node)] * directions
     queues = {name: list(node.attributes.get_floats(f"activation_{name}", [])) for name in ("alpha", "beta")}
     found: list[tuple[str, Mapping[str, float]]] = []
     for name in (each.lower() for each in names):
@@ -147,11 +165,11 @@ def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Ac
 
 
 @dataclass
-class _Layer:
+class Layer:
     """One direction: weights as (inputs, gates · hidden), biases and peepholes as rows, and the states."""
 
     a: Arithmetic
-    found: _RecurrentMatch
+    found: RecurrentMatch
     activations: Sequence[Activation]
     order: Sequence[int]
     inputs: ir.Value
@@ -164,9 +182,9 @@ class _Layer:
     peepholes: Sequence[ir.Value | None] = field(default=(None, None, None))
 
     @classmethod
-    def of(cls, found: _RecurrentMatch, a: Arithmetic, index: int) -> _Layer:
+    def of(cls, found: RecurrentMatch, a: Arithmetic, index: int) -> Self:
         """The layer of one direction of the node."""
-        node, size, gates = found.node, found.hidden, _GATES[found.node.op_type]
+        node, size, gates = found.node, found.hidden, _GATES[found.kind]
         batch_first = bool(node.attributes.get_int("layout", 0))
 
         def own(position: int, *, state: bool = False) -> ir.Value | None:
@@ -179,12 +197,11 @@ class _Layer:
             part = a.slice(value, axis, index, index + 1) if found.directions > 1 else value
             return a.squeeze(part, [axis])
 
-        x, weights, recurrent = node.inputs[0], own(1), own(2)
-        assert x is not None and weights is not None and recurrent is not None
-        x = a.cast(x, found.dtype)
+        assert node.inputs[0] is not None
+        x = a.cast(node.inputs[0], found.dtype)
         x = a("Transpose", x, perm=[1, 0, 2]) if batch_first else x
         bias, zero = own(3), a.value(np.zeros((found.batch, size)))
-        lstm = node.op_type == "LSTM"
+        lstm = found.kind == "LSTM"
         peepholes = own(7) if lstm else None
         backward = node.attributes.get_string("direction", "forward") == "reverse" or index == 1
         functions = [_activation(a, *each) for each in found.activations]
@@ -195,8 +212,7 @@ class _Layer:
             found,
             functions[index * each : (index + 1) * each],
             list(range(found.steps))[:: -1 if backward else 1],
-            a("MatMul", x, a("Transpose", weights, perm=[1, 0])),
-            a("Transpose", recurrent, perm=[1, 0]),
+            *cls.weigh(found, a, x, own),
             None if bias is None else a.slice(bias, 0, 0, gates * size),
             None if bias is None else a.slice(bias, 0, gates * size, 2 * gates * size),
             given(node, 4),
@@ -204,6 +220,11 @@ class _Layer:
             zero if cell is None else cell,
             [None if peepholes is None else a.slice(peepholes, 0, k * size, (k + 1) * size) for k in range(3)],
         )
+
+    @classmethod
+    def weigh(cls, found: RecurrentMatch, a: Arithmetic, x: ir.Value, own: Weights) -> tuple[ir.Value, ir.Value]:
+        """The products of inputs and weights, and the recurrent weights, as (hidden, gates · hidden)."""
+        return a("MatMul", x, a("Transpose", own(1), perm=[1, 0])), a("Transpose", own(2), perm=[1, 0])
 
     def run(self) -> tuple[list[ir.Value], ir.Value, ir.Value]:
         """The outputs of all steps in temporal order, and the final states."""
@@ -214,7 +235,7 @@ class _Layer:
             self.inputs = a("Add", self.inputs, a("Add", self.input_bias, self.recurrent_bias))
         elif self.input_bias is not None:
             self.inputs = a("Add", self.inputs, self.input_bias)
-        step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.found.node.op_type]
+        step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.found.kind]
         for time in self.order:
             x = a.squeeze(a.slice(self.inputs, 0, time, time + 1), [0])
             hidden, cell = step(x)
@@ -232,7 +253,11 @@ class _Layer:
 
     @property
     def _resets_after_product(self) -> bool:
-        return self.found.node.op_type == "GRU" and bool(self.found.node.attributes.get_int("linear_before_reset", 0))
+        return self.found.kind == "GRU" and bool(self.found.node.attributes.get_int("linear_before_reset", 0))
+
+    def _gates(self, x: ir.Value) -> ir.Value:
+        """The inputs of the gates of a step: ``x``, its slice of the products of inputs, plus those of the state."""
+        return self.a("Add", x, self.a("MatMul", self.hidden, self.recurrent))
 
     def _gate(self, x: ir.Value, index: int) -> ir.Value:
         """The columns of a gate."""
@@ -244,8 +269,8 @@ class _Layer:
         return self.a("Min", self.a("Max", x, -clip), clip) if clip > 0 else x
 
     def _rnn(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        a, (f,) = self.a, self.activations
-        return f(self._clipped(a("Add", x, a("MatMul", self.hidden, self.recurrent)))), self.cell
+        (f,) = self.activations
+        return f(self._clipped(self._gates(x))), self.cell
 
     def _gru(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         a, (f, g), size, h = self.a, self.activations, self.found.hidden, self.hidden
@@ -265,7 +290,7 @@ class _Layer:
 
     def _lstm(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
         a, (f, g, h) = self.a, self.activations
-        gates = a("Add", x, a("MatMul", self.hidden, self.recurrent))
+        gates = self._gates(x)
 
         def gate(index: int, peephole: int, cell: ir.Value) -> ir.Value:
             inner, weights = self._gate(gates, index), self.peepholes[peephole]
@@ -279,4 +304,4 @@ class _Layer:
         return a("Mul", gate(1, 1, cell), h(cell)), cell
 
 
-RULES: tuple[NodeRewrite[_RecurrentMatch], ...] = (UnrollRecurrent(),)
+RULES: tuple[NodeRewrite[RecurrentMatch], ...] = (UnrollRecurrent(),)

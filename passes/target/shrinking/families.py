@@ -184,6 +184,9 @@ FAMILIES: Mapping[str, Family | tuple[Family, ...]] = {
     "LSTM": (_recurrent(4), _batch_first(4)),
     "GRU": (_recurrent(3), _batch_first(3)),
     "RNN": (_recurrent(1), _batch_first(1)),
+    "DynamicQuantizeLSTM": Family(
+        ("T N I", "D I 4*H", "D H 4*H", *_recurrent(4).axes[3:], *["D | D 4*H"] * 4), attributes={"hidden_size": "H"}
+    ),
     "MatMulNBits": (
         Family(
             (
