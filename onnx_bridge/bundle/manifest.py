@@ -107,12 +107,14 @@ class TensorInfo:
         dtype: the numpy or ml_dtypes name; ``string``, or ``unknown`` (on the host only).
         shape: sizes, None for one that depends on the data; None if the rank is unknown.
         kind: a `Kind`; of a sequence, dtype and shape are those of its arrays.
+        classes: those whose scores the columns of an output are, in order; none for other values.
     """
 
     name: str
     dtype: str
     shape: tuple[Size | None, ...] | None
     kind: str = Kind.TENSOR.value
+    classes: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
         Kind(self.kind)
@@ -138,10 +140,12 @@ class TensorInfo:
         return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``kind`` only if it is not a tensor."""
+        """As JSON values; ``kind`` only if it is not a tensor, ``classes`` only if there are any."""
         values = dataclasses.asdict(self)
         if self.kind == Kind.TENSOR.value:
             del values["kind"]
+        if not self.classes:
+            del values["classes"]
         return values
 
 

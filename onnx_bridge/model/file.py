@@ -17,6 +17,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.model.classes import keep_scores
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
 from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
@@ -124,6 +125,7 @@ class ModelFile:
             raise self._error(f"this is not an ONNX model: it has no {missing}", "is it a complete ONNX file?")
         if problem := versions_problem(proto) or interface_problem(proto.graph):
             raise self._error(problem)
+        keep_scores(proto)
         self._functions = {(each.domain, each.name) for each in proto.functions}
         self._opsets = _normalize(proto.opset_import)
         self._graph(proto.graph, [])
@@ -267,8 +269,7 @@ class ModelFile:
         while True:
             which = kind.WhichOneof("value")
             if which in ("map_type", "opaque_type"):
-                hint = "remove the node that makes it (mostly ZipMap) first" if which == "map_type" else None
-                raise self._error(f"{what} is of {which.replace('_', ' ')}, which is not supported", hint)
+                raise self._error(f"{what} is of {which.replace('_', ' ')}, which is not supported")
             if which in ("sequence_type", "optional_type"):
                 kind = getattr(kind, which).elem_type
                 continue

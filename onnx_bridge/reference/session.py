@@ -73,6 +73,9 @@ class Session:
             self._emulate(_in_memory(model), custom_op_libraries)
             return
         self._session = self._open(model, custom_op_libraries)
+        if isinstance(model, Path) and any("map(" in value.type for value in self._session.get_outputs()):
+            model = models.load(model)  # with the scores of classes as tensors
+            self._session = self._open(model, custom_op_libraries)
         self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         outputs = self._session.get_outputs()
         self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
@@ -88,7 +91,7 @@ class Session:
         for value in outputs:
             if "map(" in value.type or "sparse" in value.type:
                 what = f"the output {value.name!r} is no tensor but {value.type}"
-                raise InputError(what, where=self._where, hint="remove the node that makes it (ZipMap) first")
+                raise InputError(what, where=self._where)
 
     def output_types(self) -> dict[str, tuple[int, tuple[int | None, ...]]]:
         """The element types and shapes of outputs that are tensors, as ONNX Runtime infers them."""

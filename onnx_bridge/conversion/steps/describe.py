@@ -30,10 +30,14 @@ from onnx_bridge.migraphx.compile_options import recorded
 from onnx_bridge.migraphx.program import Shape
 from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
 from passes.analysis.cost import has_known_work
 from passes.analysis.quantization import is_quantized
 from passes.target.partition import Side
+
+_LISTED = 10
+"""The number of classes that a note lists."""
 
 
 def describe(compiled: Compiled) -> Manifest:
@@ -60,7 +64,7 @@ def describe(compiled: Compiled) -> Manifest:
         versions=_versions(plan.worker),
         passes=cleaned.results.passes,
         inputs=tuple(map(TensorInfo.of, required_inputs(model))),
-        outputs=_outputs(model.graph.outputs, partitioned),
+        outputs=_with_classes(_outputs(model.graph.outputs, partitioned), model),
         timings=plan.stopwatch.seconds,
         notes=_notes(compiled),
         partitions=() if whole else tuple(_partitions(partitioned, compiled.programs)),
@@ -76,6 +80,9 @@ def describe(compiled: Compiled) -> Manifest:
 def _notes(compiled: Compiled) -> list[str]:
     plan = compiled.cleaned.plan
     notes = [*compiled.cleaned.notes, *compiled.notes]
+    for name, classes in classes_of(compiled.cleaned.model.metadata_props).items():
+        listed = ", ".join(map(str, classes[:_LISTED])) + (", …" if len(classes) > _LISTED else "")
+        notes.append(f"{name}: the scores of the classes {listed}, as columns of an array instead of maps")
     if compiled.partitioned.environment and not plan.program_only:
         model = plan.out / f"{plan.source.name}.onnx"
         command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
@@ -98,6 +105,11 @@ def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[Tens
             info = replace(info, shape=shape.lens)
         infos.append(info)
     return tuple(infos)
+
+
+def _with_classes(outputs: Iterable[TensorInfo], model: ir.Model) -> tuple[TensorInfo, ...]:
+    classes = classes_of(model.metadata_props)
+    return tuple(replace(each, classes=tuple(classes.get(each.name, ()))) for each in outputs)
 
 
 def _partitions(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Iterator[PartitionInfo]:
