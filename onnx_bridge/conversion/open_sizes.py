@@ -197,11 +197,22 @@ def refusal(model: ir.Model) -> OnnxRuntimeError | None:
     required = [value for value in model.graph.inputs if not value.is_initializer()]
     if not all(map(can_cross, required)) or not is_quick(model):
         return None
+    error = _error(model, model)
+    if error is not None and error.reason is Reason.OTHER:  # its own inference of fixed sizes may be to blame
+        loose = model.clone()
+        for value in loose.graph.inputs:
+            value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+        error = _error(loose, model)
+    return error if error is not None and error.reason in (Reason.RUN_FAILED, Reason.OTHER) else None
+
+
+def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
+    """Why ONNX Runtime does not run a model on values for the same one with sizes; None if there is no reference."""
     try:
-        Reference(model).run(*samplers.generate(model))
+        Reference(model).run(*samplers.generate(sized))
     except OnnxRuntimeError as error:
-        return error if error.reason in (Reason.RUN_FAILED, Reason.OTHER) else None
-    except BridgeError:  # there is no reference
+        return error
+    except BridgeError:
         return None
     return None
 

@@ -133,7 +133,6 @@ class _Legalizer:
                 return
         found = self._find_replacement(node, ())
         if isinstance(found, Skip):
-            node.metadata_props[UNSOLVED] = found.reason
             yield Skip("; ".join(filter(None, (_describe(verdict), found.reason))), node.name or "")
         elif self.context.budget.take():
             self._commit(found, verdict)
@@ -184,6 +183,8 @@ class _Legalizer:
                 return replacement
             proposal.discard()
             reasons.append(f"{rule.name}: {failure}")
+        if reasons:
+            node.metadata_props[UNSOLVED] = "; ".join(reasons)
         return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
 
     def _verify(self, replacement: _Replacement, rule: NodeRewrite[Any], chain: RuleChain) -> str | None:

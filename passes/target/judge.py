@@ -26,7 +26,7 @@ RULE = "legalize/"
 PROVEN = "onnx_bridge.proven"
 """The key of the verdict on a rewrite in the ``meta`` of the nodes that it made."""
 UNSOLVED = "onnx_bridge.not_legalized"
-"""The key in the metadata of a node that fails: why no rule legalizes it."""
+"""The key in the metadata of a node that fails: why the rules for its operator do not legalize it."""
 _CACHED = "onnx_bridge.probe"
 """The key of a node's probe in its ``meta``, together with the state that it was made of."""
 

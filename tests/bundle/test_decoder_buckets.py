@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnx_bridge
 from fixtures.decoder import decoder, step
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.cli import main
@@ -22,6 +23,7 @@ from onnx_bridge.parity.bucket_check import check_buckets
 from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.reference import Reference
+from passes.core.base import Proof
 
 PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "total_sequence_length"
 
@@ -120,3 +122,18 @@ def test_nothing_stays_of_a_conversion_that_fails(
         convert(3, 5, 7)
     assert sorted(out.rglob("*")) == before
     assert agrees(Buckets(out), path, step(2))
+
+
+@pytest.mark.parametrize("how", [{}, {"grouped": True, "total": TOTAL, "present": TOTAL}], ids=["optimum", "genai"])
+def test_an_empty_cache(runtime: Runtime, tmp_path: Path, how: dict[str, Any]) -> None:
+    """The first call has no cache yet: as a bundle of its own, and as a bucket beside others."""
+    path = write(tmp_path / "m.onnx", **how)
+    first = onnx_bridge.convert(path, tmp_path / "first", target="ref", dims={PAST: 0, NEW: 3})
+    assert first.proof.level is Proof.RUN
+    assert not [note for note in first.manifest.notes if "ONNX Runtime" in note]
+    given = step(0, 3)
+    assert compare(first(given), Reference(path).run(given)).passed
+    before = () if how else (PAST,)
+    bundle = convert_buckets(path, tmp_path / "out", {PAST: [0, 4]}, pad_before=before, target="ref")
+    assert all(agrees(bundle, path, step(past)) for past in (0, 1, 4))
+    assert bundle.manifest.buckets[0].dims == {PAST: 0}

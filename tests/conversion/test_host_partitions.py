@@ -30,6 +30,7 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.base import Status, Verdict
 from passes.target.probe import Probe
 from tests.passes.helpers import mentioned
+from tests.passes.legalize.contrib_nodes import node_model, random
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
@@ -454,6 +455,15 @@ def test_a_note_names_causes_first(runtime: Runtime) -> None:
     (note,) = [each for each in found.notes if "run on ONNX Runtime" in each]
     listed = note.partition("run on ONNX Runtime: ")[2]
     assert [each.split()[0] for each in listed.split("; ")[:2]] == ["NonZero", "NonZero"]
+
+
+def test_a_note_gives_the_reason_of_the_rule(runtime: Runtime) -> None:
+    """Not only that MIGraphX does not know the operator, but why nothing else is written for it."""
+    weights = {"w1": random(4, 8, 8), "b1": None, "w2": random(4, 8, 8)}
+    inputs = {"x": random(3, 8), "router": random(3, 4), **weights}
+    proto = node_model("MoE", inputs, ("y",), {"k": 2, "use_sparse_mixer": 1}, constants=("w1", "w2"))
+    (note,) = [each for each in onnx_bridge.doctor(ir.from_proto(proto)).notes if "ONNX Runtime" in each]
+    assert "it is a sparse mixer" in note
 
 
 def test_products_on_the_host_are_no_kernels_of_a_gpu(runtime: Runtime, tmp_path: Path) -> None:
