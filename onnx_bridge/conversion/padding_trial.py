@@ -100,6 +100,7 @@ class _Run:
 class _Trial:
     def __init__(self, source: Source, model: ir.Model, sizes: BucketSizes, request: ConvertRequest) -> None:
         self._model, self._sizes, self._request = model, sizes, request
+        self._where = source.to_json()["path"] or source.name
         self._reference = Reference(source.given if isinstance(source.given, ir.Model) else Path(source.given))
         self._frozen = frozen_values(model, request.freeze)
         self._tolerances = computed_precision(model, model, "fp32").tolerances
@@ -131,11 +132,11 @@ class _Trial:
             return
         at = f"at {label(run.small)}" if run.large == run.bucket else f"at {label(run.small)} of {label(run.large)}"
         raise ParityError(
-            f"padding changes the output {wrong.name} in the bucket {label(run.bucket)}: {at} {wrong.reason}",
+            f"padding changes the output {wrong.name} in the bucket {label(run.bucket)}: {at}, {wrong.reason}",
             output=wrong.name,
             error=wrong.max_abs,
             tolerance=None,
-            where=self._model.graph.name or None,
+            where=self._where,
             hint=f"{self._advice(run, runs)}; --prove never converts all the same",
         )
 
