@@ -12,7 +12,7 @@ export ONNX_BRIDGE_SECOND_RUNTIME := $(abspath $(SECOND_RUNTIME))
 endif
 # What concerns MIGraphX, for each further one: its ways in, verdicts, conversion, parity, a part of the zoo and of the suite.
 ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_convert.py tests/conversion/test_numbers.py \
-	tests/conversion/test_traps.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
+	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
 .PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize differential witness-study docs package lint format bench clean

@@ -24,12 +24,12 @@ from pathlib import Path
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
-from onnx_bridge.batch.transfer import MANIFEST, bundle_files
+from onnx_bridge.batch.transfer import bundle_files
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest, is_manifest, manifest_path, sealed
+from onnx_bridge.bundle.manifest import MANIFEST, Manifest, is_manifest, manifest_path, sealed
 from onnx_bridge.bundle.verify import is_intact
-from onnx_bridge.conversion.staging import adopt, move_into_place, refuse_to_overwrite, staging_folder
+from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
@@ -175,16 +175,13 @@ class LocalOutput(Output):
         if not isinstance(staged, Path) or not (staged / MANIFEST).exists():
             hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
             raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
-        files = _manifests_last(each.relative_to(staged).as_posix() for each in staged.rglob("*") if each.is_file())
+        files = [bundle / each.relative_to(staged) for each in staged.rglob("*") if each.is_file()]
         with staging_folder(bundle) as folder:
             original = staged if isinstance(source, RemotePath) else source
-            refuse_to_overwrite([bundle / each for each in files], original, bundle)
-            if has_buckets(staged) or has_buckets(bundle):
-                _move_files(bundle, staged, files)
-            else:
-                for each in files[:-1]:
-                    (staged / each).replace(folder / each)
-                move_into_place(bundle, folder, Manifest.read(staged / MANIFEST))
+            refuse_to_overwrite(files, original, bundle)
+            for each in staged.iterdir():
+                each.replace(folder / each.name)
+            move_folder(bundle, folder)
             synchronize(bundle)
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -330,15 +327,6 @@ class RemoteOutput(Output):
                     file.write(manifests.get(each, b""))
                     file.truncate(int(size))
             yield Path(folder)
-
-
-def _move_files(bundle: Path, staged: Path, files: Sequence[str]) -> None:
-    """Replace the files of an earlier bundle one by one: first the manifest, which claims the folder for a bundle."""
-    for each in _earlier_files(bundle) - {MANIFEST}:
-        (bundle / each).unlink(missing_ok=True)
-    for each in (MANIFEST, *files[:-1]):
-        (bundle / each).parent.mkdir(parents=True, exist_ok=True)
-        (staged / each).replace(bundle / each)
 
 
 def _earlier_files(bundle: Path) -> set[str]:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest, manifest_path, resealed
+from onnx_bridge.bundle.manifest import MANIFEST, Manifest, manifest_path, resealed
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
@@ -31,7 +31,6 @@ from onnx_bridge.core.schema import parse_json
 from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
-MANIFEST = "manifest.json"
 _SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
 
 

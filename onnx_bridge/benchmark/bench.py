@@ -30,6 +30,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.export import factories
+from passes.core.isolation.limits import Limits, limited
 
 Model = str | os.PathLike[str] | ir.Model | Bundle
 _KEEPS_FP32 = ("fp16", "bf16", "int8")
@@ -125,7 +126,11 @@ def bench(  # noqa: PLR0913
 
 def run(model: Model, request: BenchRequest, progress: Progress | None = None) -> BenchResult:
     """Measure a model as a request says; errors are those of `bench`."""
-    tell = progress or silent
+    with limited(Limits.of(request.conversion.timeout, request.conversion.memory)):
+        return _run(model, request, progress or silent)
+
+
+def _run(model: Model, request: BenchRequest, tell: Progress) -> BenchResult:
     baseline = None if request.against is None else Baseline.read(request.against)
     factory = str(model) if factories.is_factory(model) else None
     request = replace(request, module=request.module or factory)

@@ -1,7 +1,7 @@
 """The engines that run a model in a benchmark.
 
 migraphx       a bundle, in MIGraphX's worker process, on ``ref`` or ``gpu``; has a precision
-ort            ONNX Runtime's CPU provider, with all its optimizations, as it is deployed
+ort            ONNX Runtime's CPU provider, with all its optimizations, as it is deployed; in a process, like MIGraphX
 ort-migraphx   ONNX Runtime with its MIGraphX provider, if that is installed
 ort-rocm       likewise its ROCm provider
 torch          the PyTorch module that a factory returns, eager, on the CPU
@@ -14,7 +14,6 @@ remains.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import inspect
 import time
@@ -28,11 +27,16 @@ import onnxruntime
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import describe
-from onnx_bridge.core.values import Value
+from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.reference.reference import SECONDS
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.export import factories
+from passes.core.isolation import limits, value_messages
+from passes.core.isolation.messages import Message
+from passes.core.isolation.process import Child
+from passes.core.isolation.worker import Worker
 
 Call = Callable[[Mapping[str, Value]], object]
 
@@ -43,6 +47,7 @@ PROVIDERS = {
 }
 TORCH = ("torch", "torch-compile")
 ENGINES = ("migraphx", *PROVIDERS, *TORCH)
+_SERVER = "onnx_bridge.benchmark.session_server"
 
 
 @dataclass(frozen=True)
@@ -121,14 +126,21 @@ def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | No
         Unavailable: the engine cannot run here.
         InputError: the engine does not take the model, or the module fails.
     """
-    pid = None
+    pid, session = None, None
     if bundle is not None:
         bundle.close()
         pid = _worker_pid(bundle)
+    elif engine in PROVIDERS:
+        session = _Session(path, engine)
+        pid = session.pid
     reset_peak_memory(pid)
     before = resident_memory(pid)
     started = time.perf_counter()
-    loaded = _load(engine, bundle, path, module, sample)
+    if bundle is not None:
+        bundle.open()
+        loaded = _Loaded(bundle, bundle.worker.pid if bundle.worker else None, bundle.close)
+    else:
+        loaded = _load_module(engine, str(module), list(sample)) if session is None else session.load()
     ready = time.perf_counter()
     if engine in TORCH:
         _call_module(engine, loaded, sample, str(module))
@@ -137,15 +149,6 @@ def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | No
     done = time.perf_counter()
     peak = max(0, resident_memory(loaded.pid, peak=True) - before)
     return Engine(loaded.call, loaded.close, Start(ready - started, done - ready, peak))
-
-
-def _load(engine: str, bundle: Bundle | None, path: Path, module: str | None, sample: Sample) -> _Loaded:
-    if bundle is not None:
-        bundle.open()
-        return _Loaded(bundle, bundle.worker.pid if bundle.worker else None, bundle.close)
-    if engine in TORCH:
-        return _load_module(engine, str(module), list(sample))
-    return _load_session(path, engine)
 
 
 def _worker_pid(bundle: Bundle) -> int | None:
@@ -174,18 +177,37 @@ def _call_module(engine: str, loaded: _Loaded, sample: Sample, factory: str) -> 
         raise InputError(f"the module fails: {what}", where=factory, hint=f"{hint}: {', '.join(sample)}") from error
 
 
-def _load_session(path: Path, engine: str) -> _Loaded:
-    """A model on ONNX Runtime."""
-    if PROVIDERS[engine] not in onnxruntime.get_available_providers():
-        what = f"ONNX Runtime has no {PROVIDERS[engine]} here"
-        raise Unavailable(what, where=f"engine {engine!r}", hint="install a build of onnxruntime that has it")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[engine]])
-    except Exception as error:  # of its own types
-        raise InputError(f"ONNX Runtime: {error}", where=str(path), hint=f"omit {engine}") from error
-    return _Loaded(functools.partial(session.run, None))
+class _Session:
+    """A model on ONNX Runtime, in a process of its own, which is started.
+
+    Raises:
+        Unavailable: ONNX Runtime lacks the provider.
+    """
+
+    def __init__(self, path: Path, engine: str) -> None:
+        if PROVIDERS[engine] not in onnxruntime.get_available_providers():
+            what = f"ONNX Runtime has no {PROVIDERS[engine]} here"
+            raise Unavailable(what, where=f"engine {engine!r}", hint="install a build of onnxruntime that has it")
+        self._path, self._engine, self._worker = path, engine, Worker()
+        self.pid = self._ask({"do": "start"})[1].pid
+
+    def load(self) -> _Loaded:
+        """Let the process make the session; raises InputError."""
+        self._ask({"do": "open", "path": str(self._path.absolute()), "provider": PROVIDERS[self._engine]})
+        return _Loaded(self._call, self.pid, self._worker.close)
+
+    def _call(self, sample: Mapping[str, Value]) -> Mapping[str, Value]:
+        (entries,), arrays = value_messages.pack([sample])
+        (answer, found), _ = self._ask({"do": "run", "sample": entries}, arrays)
+        return value_messages.unpack([answer["outputs"]], found)[0]
+
+    def _ask(self, request: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> tuple[Message, Child]:
+        bounds = limits.current(SECONDS)
+        answer, process = self._worker.call(_SERVER, request, arrays, limits=bounds)
+        if "error" in answer[0]:
+            hint = f"omit {self._engine}"
+            raise InputError(f"ONNX Runtime: {answer[0]['error']}", where=str(self._path), hint=hint)
+        return answer, process
 
 
 def _load_module(engine: str, factory: str, names: list[str]) -> _Loaded:

@@ -10,8 +10,9 @@ for that): `convert` tries it with the reference, and `check` compares each buck
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,19 @@ class Buckets:
         notes = [f"note: {note}" for note in self.manifest.notes]
         proven = f"proven: {self.proof.line}"
         return Group(f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proven, *notes)
+
+    @property
+    def most_rows(self) -> int | None:
+        """The largest size of the first axis of all inputs; None if they have none in common, or it is not open."""
+        first = {each.axes[0] if each.axes else None for each in self.manifest.inputs}
+        sizes = [each.dims.get(str(axis)) for axis in first for each in self.manifest.buckets]
+        return max(filter(None, sizes)) if len(first) == 1 and all(sizes) else None
+
+    def with_each(self, wrap: Callable[[Bundle], Bundle]) -> Buckets:
+        """The same with the bundle of each bucket wrapped, as by `onnx_bridge.as_gpu`."""
+        other = copy.copy(self)
+        other.bundles = list(map(wrap, self.bundles))
+        return other
 
     def open(self) -> None:
         """Load all programs; raises like `onnx_bridge.load`."""

@@ -25,6 +25,7 @@ from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.unfolded import unfolded
 from passes.core.inference import infer
 from passes.target.partition import extract
 
@@ -51,9 +52,9 @@ class InsideBundle:
 
     @cached_property
     def model(self) -> ir.Model:
-        """The cleaned model, with inferred types."""
+        """The cleaned model, with inferred types; loops and branches are in its main graph where that is possible."""
         assert self.bundle.model_path is not None
-        model = models.load(self.bundle.model_path)
+        model = unfolded(models.load(self.bundle.model_path))
         infer(model)
         return model
 

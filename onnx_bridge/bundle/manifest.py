@@ -27,6 +27,8 @@ from passes.core.limits import MAX_ELEMENTS
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
 (`onnx_bridge.bundle.buckets_manifest`)."""
+MANIFEST = "manifest.json"
+"""The manifest of a bundle in a folder."""
 SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
 _CHECKSUM = "checksum"
@@ -37,7 +39,7 @@ _PREVIOUS = "previous"
 
 def manifest_path(bundle: Path) -> Path:
     """The manifest of a bundle, given its folder or its program (``.mxr``)."""
-    return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / "manifest.json"
+    return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / MANIFEST
 
 
 def sealed(values: Mapping[str, Any]) -> str:

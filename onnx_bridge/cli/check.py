@@ -117,8 +117,18 @@ def check(
     if data is None and (metric is not None or least):
         raise InputError("metrics are measured on a dataset", where="--metric", hint="name one with --data")
     if data is not None:
-        if inputs is not None or layers or save_results is not None:
-            raise InputError("it goes without --inputs, --layers and --save-results", where="--data")
+        others = {
+            "--inputs": inputs,
+            "--layers": layers,
+            "--save-results": save_results,
+            "--seed": seed,
+            "--strict": strict,
+            "--tol": tol,
+            "--tolerance": tolerance,
+        }
+        if given := [name for name, value in {**others, "--rtol": rtol, "--atol": atol}.items() if value]:
+            what = f"it measures metrics, for which {' and '.join(given)} mean nothing"
+            raise InputError(what, where="--data", hint="--min says what a metric must reach")
         with progress(as_json) as tell:
             measured = check_data(
                 model,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import shutil
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
+from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.buckets_manifest import (
     EDGE,
     BucketInfo,
@@ -23,10 +20,11 @@ from onnx_bridge.bundle.buckets_manifest import (
     manifest_digest,
 )
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import FileInfo, Manifest, TensorInfo, manifest_path, sealed
+from onnx_bridge.bundle.manifest import MANIFEST, FileInfo, Manifest, TensorInfo, manifest_path, sealed
 from onnx_bridge.bundle.proof import Prove, together
 from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required
+from onnx_bridge.conversion.bucket_staging import bucket_staging
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
@@ -161,21 +159,20 @@ def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: P
     source.hash()
     original, name = source.model(), source.name
     _check(original, request)
-    earlier = _bucket_folders(out)
     progress(Stage.LOAD)
     sizes = BucketSizes.of(original, request, lambda shapes: _refused(original, shapes, request))
     labels = [label(each) for each in sizes.buckets]
-    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in labels), "manifest.json"]
+    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in labels), MANIFEST]
     refuse_to_overwrite([out / each for each in written], source.given, out)
+    for each in labels:
+        files = [*(f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")), MANIFEST]
+        refuse_to_overwrite([out / each / file for file in files], source.given, out / each)
     tried = Tried()
     if request.prove != "never":
         progress("trying with the reference whether padding changes outputs")
         tried = try_padding(source, sizes, request)
-    with _without_debris(out, {*written, *labels}):
-        _convert(_Conversion(source, original, request, sizes, tried), out, progress)
-    for stale in earlier - {*labels}:
-        shutil.rmtree(out / stale, ignore_errors=True)
-        (out / f"{stale}.onnx").unlink(missing_ok=True)
+    with bucket_staging(out, labels, f"{name}.onnx.data") as folder:
+        _convert(_Conversion(source, original, request, sizes, tried), folder, progress)
     return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
 
@@ -212,7 +209,7 @@ def _convert(conversion: _Conversion, out: Path, progress: Progress) -> None:
         if not buckets:
             weights.gather([cleaned, of_bucket])
         weights.share(folder, of_bucket)
-        buckets.append(BucketInfo(each, folder.name, manifest_digest(folder / "manifest.json")))
+        buckets.append(BucketInfo(each, folder.name, manifest_digest(folder / MANIFEST)))
     progress(Stage.FINISH)
     if not weights.save(cleaned, out / f"{source.name}.onnx"):
         models.save(cleaned, out / f"{source.name}.onnx")
@@ -225,23 +222,6 @@ def _cleaning(conversion: _Conversion) -> CleanRequest:
     names = {dim for value in required(conversion.model) for dim in dims_of(value) or () if isinstance(dim, str)}
     fixed = {name: size for name, size in conversion.sizes.fixed.items() if name in names}
     return CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)
-
-
-@contextlib.contextmanager
-def _without_debris(out: Path, names: Collection[str]) -> Iterator[None]:
-    """Remove what a conversion that fails has written and was not there before."""
-    existed = {name for name in names if (out / name).exists()}
-    there = out.exists()
-    try:
-        yield
-    except BaseException:
-        for name in {*names} - existed:
-            path = out / name
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        if not there:
-            with contextlib.suppress(OSError):
-                out.rmdir()
-        raise
 
 
 def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: ConvertRequest) -> str | None:
@@ -301,17 +281,14 @@ def _output(
     return BucketTensor(all_[0].name, all_[0].dtype, axes)
 
 
-def _write(manifest: BucketsManifest, out: Path) -> None:
-    """Write the manifest atomically, with the files beside it."""
-    files = [out / manifest.model, out / f"{manifest.model}.data"]
+def _write(manifest: BucketsManifest, folder: Path) -> None:
+    """Write the manifest, with the files beside it."""
+    files = [folder / manifest.model, folder / f"{manifest.model}.data"]
     try:
         complete = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
-        with tempfile.TemporaryDirectory(prefix=".converting-", dir=out) as staging:
-            written = Path(staging) / "manifest.json"
-            written.write_text(sealed(complete.to_json()))
-            written.replace(out / "manifest.json")
+        (folder / MANIFEST).write_text(sealed(complete.to_json()))
     except OSError as error:
-        raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(out)) from error
+        raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(folder)) from error
 
 
 def _key(source: Source, request: ConvertRequest) -> str | None:
@@ -338,12 +315,6 @@ def _model_path(bundle: Path) -> Path:
     return bundle / Manifest.read(manifest_path(bundle)).model[0].file
 
 
-def _bucket_folders(out: Path) -> set[str]:
-    """The folders of the buckets that are there already."""
-    try:
-        return {each.folder for each in BucketsManifest.read(manifest_path(out)).buckets} if has_buckets(out) else set()
-    except BridgeError:
-        return set()
 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import SHARED, Manifest, is_manifest, manifest_path, with_previous
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest import MANIFEST, SHARED, Manifest, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.atomic_write import exchange
 from onnx_bridge.core.errors import BridgeError, InputError
 
+UNFINISHED = ".unfinished"
+"""The folder in which buckets are converted (`onnx_bridge.conversion.bucket_staging`)."""
 _STAGING = ".converting-"
 """The prefix of the names of staging folders."""
 
@@ -83,8 +86,8 @@ def move_into_place(out: Path, folder: Path, manifest: Manifest) -> None:
     """Replace an earlier bundle by the files in a staging folder, which is gone then.
 
     At every instant there is the whole of the earlier bundle or of the new one, also if the process is killed: folders
-    are exchanged by one rename; the manifest of a single program describes both programs while it is replaced. Where
-    folders cannot be exchanged, files are moved one by one, so that a bundle moved in part is found to be damaged.
+    are exchanged by one rename (`move_folder`); the manifest of a single program describes both programs while it is
+    replaced.
     """
     place = manifest_path(out)
     manifest.write(folder / place.name)
@@ -92,36 +95,49 @@ def move_into_place(out: Path, folder: Path, manifest: Manifest) -> None:
         if is_manifest(place):
             (folder / "both").write_bytes(with_previous(folder / place.name, place))
             (folder / "both").replace(place)
-        _move_files(place.parent, folder, [*(each.file for each in manifest.files), place.name])
-    elif not _exchange(out, folder):
-        for each in _own_files(out) - {place.name}:
-            (out / each).unlink(missing_ok=True)
-        files = [each.file for each in manifest.files if not each.file.startswith(SHARED)]
-        _move_files(out, folder, [place.name, *files])
+        for name in (*(each.file for each in manifest.files), place.name):
+            (folder / name).replace(place.parent / name)
+    else:
+        move_folder(out, folder)
 
 
-def _move_files(out: Path, folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        (folder / name).replace(out / name)
+def move_folder(out: Path, folder: Path) -> None:
+    """Replace an earlier bundle by a folder inside of it that holds the new one, and is gone then.
+
+    They are exchanged by one rename. Where that is impossible, files and folders are moved one by one, the manifest
+    first, so that a bundle moved in part is found to be damaged.
+    """
+    if _exchange(out, folder):
+        return
+    for name in _own_entries(out) - {MANIFEST, folder.name}:
+        if (out / name).is_dir():
+            shutil.rmtree(out / name)
+        else:
+            (out / name).unlink(missing_ok=True)
+    for each in sorted(folder.iterdir(), key=lambda each: each.name != MANIFEST):
+        each.replace(out / each.name)
 
 
-def _own_files(out: Path) -> set[str]:
-    """The files of a bundle in its folder, with its manifest; without those that buckets share."""
-    place = manifest_path(out)
+def _own_entries(out: Path) -> set[str]:
+    """The files and folders of a bundle in its folder, with its manifest, and with what an earlier one left."""
+    own = {MANIFEST, UNFINISHED}
     with contextlib.suppress(BridgeError):
-        if place.exists():
-            return {place.name, *(each.file for each in Manifest.read(place).files if not each.file.startswith(SHARED))}
-    return {place.name}
+        return own | {each.file for each in Manifest.read(out / MANIFEST).files if not each.file.startswith(SHARED)}
+    with contextlib.suppress(BridgeError):
+        buckets = BucketsManifest.read(out / MANIFEST)
+        folders = [each.folder for each in buckets.buckets]
+        return own | {each.file for each in buckets.files} | {*folders, *(f"{each}.onnx" for each in folders)}
+    return own
 
 
 def _exchange(out: Path, folder: Path) -> bool:
-    """Exchange a bundle with the staging folder inside of it, which takes the user's files in it along as links.
+    """Exchange a bundle with a folder inside of it, which takes the user's files in the bundle along as links.
 
     Returns:
         Whether that was possible: the user has no folders in it, this process does not work there, the parent is
         writable, and the file system can exchange folders.
     """
-    own, place = _own_files(out), out.resolve()
+    own, place = _own_entries(out), out.resolve()
     others = [each for each in place.iterdir() if each.name not in own and not each.name.startswith(_STAGING)]
     if Path.cwd().is_relative_to(place) or any(each.is_dir() and not each.is_symlink() for each in others):
         return False

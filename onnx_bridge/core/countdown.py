@@ -19,9 +19,10 @@ class Countdown:
     Attributes:
         tell: is called with a line before each step.
         what: is done in each, in words.
-        total: the number of steps; None if it is unknown.
+        total: the number of steps; None if it is unknown. A search may take more.
         estimate: seconds for all of them, as estimated before; None if there is none.
         clock: in seconds.
+        step_name: what a step is, in words.
     """
 
     tell: Progress
@@ -29,6 +30,7 @@ class Countdown:
     total: int | None
     estimate: float | None = None
     clock: Callable[[], float] = time.monotonic
+    step_name: str = "sample"
     done: int = 0
     _started: float = field(init=False)
 
@@ -43,8 +45,8 @@ class Countdown:
             self.tell(self._line())
 
     def _line(self) -> str:
-        of = "" if self.total is None else f" of {self.total}"
-        counted = self.what if self.total == 1 else f"{self.what}: sample {self.done + 1}{of}"
+        of = "" if self.total is None or self.done >= self.total else f" of {self.total}"
+        counted = self.what if self.total == 1 else f"{self.what}: {self.step_name} {self.done + 1}{of}"
         left = self._left()
         return counted if left is None else TimedProgress(counted, left)
 
@@ -53,6 +55,6 @@ class Countdown:
         passed = self.clock() - self._started
         if not self.done:
             return self.estimate if self.estimate is not None and self.estimate > _QUIET else None
-        if self.total is None or passed < _QUIET:
+        if self.total is None or self.done >= self.total or passed < _QUIET:
             return None
         return passed / self.done * (self.total - self.done)

@@ -32,6 +32,7 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.isolation.limits import Limits
 from passes.core.isolation.process import Child, ChildFailure, Reason
+from passes.core.isolation.respawning import RespawningChild
 
 _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
 """Which step a request of the protocol is."""
@@ -67,16 +68,19 @@ class Worker:
         self._limits = limits
         self._on_output = on_output
         self._limited = threading.local()
-        self.generation = 0
-        self._process: Child | None = None
-        self._hello: dict[str, Any] = {}
+        self._child = RespawningChild(self._spawn)
+        self._hello: tuple[int, dict[str, Any]] = 0, {}
         self._dropped: list[tuple[int, int]] = []
-        self._lock = threading.RLock()
 
     @property
     def pid(self) -> int | None:
         """The process's id while it lives."""
-        return self._process.pid if self._process else None
+        return self._child.process.pid if self._child.process else None
+
+    @property
+    def generation(self) -> int:
+        """How many processes were started."""
+        return self._child.generation
 
     @property
     def limits(self) -> Limits:
@@ -94,12 +98,7 @@ class Worker:
 
     def launch(self) -> None:
         """Start the process unless it runs, without waiting until MIGraphX is loaded."""
-        with self._lock:
-            self._discard_ended()
-            if self._process is None:
-                self._process = self._spawn()
-                self._hello = {}
-                self.generation += 1
+        self._child.launch()
 
     def _spawn(self) -> Child:
         runtime = self.runtime
@@ -116,11 +115,12 @@ class Worker:
         Raises:
             RuntimeFailure: the runtime cannot be loaded.
         """
-        with self._lock:
+        with self._child.lock:
             self.launch()
-            if not self._hello:
+            if self._hello[0] != self.generation:
                 try:
-                    self._hello = self._exchange("loading MIGraphX", {"do": "hello"}, {}, Limits(_START_SECONDS))[0]
+                    hello, _ = self._exchange("loading MIGraphX", {"do": "hello"}, {}, Limits(_START_SECONDS))
+                    self._hello = self.generation, hello
                 except RuntimeFailure as error:
                     self.close()
                     raise RuntimeFailure(
@@ -129,7 +129,7 @@ class Worker:
                         hint="`onnx-bridge runtime status` shows details",
                         output=error.output,
                     ) from error
-            return self._hello
+            return self._hello[1]
 
     @contextlib.contextmanager
     def limited(self, limits: Limits) -> Iterator[Worker]:
@@ -180,8 +180,8 @@ class Worker:
             MigraphxError: MIGraphX rejected the request; the process is still usable.
             OutOfMemory, WorkerTimeout, WorkerCrashed: the process has ended, or was ended for exceeding a limit.
         """
-        with self._lock:
-            self._discard_ended()
+        with self._child.lock:
+            self._child.discard_ended()
             # under the lock: in a process that another thread starts meanwhile, the number means another program
             if generation is not None and (self.pid is None or generation != self.generation):
                 raise ProgramLost("the program was lost when MIGraphX's process ended", hint="parse or load it again")
@@ -196,20 +196,12 @@ class Worker:
                 error.step = _STEPS.get(message["do"])
                 raise
 
-    def _discard_ended(self) -> None:
-        """Forget a process that ended between requests: the next request gets a new one."""
-        if self._process is not None and self._process.ended:
-            self.close()
-
     def close(self) -> None:
         """End the process; the next request starts another."""
-        with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process = None
+        self._child.close()
 
     def _program(self, request: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> RemoteProgram:
-        with self._lock:  # so that the process is still the one that has it
+        with self._child.lock:  # so that the process is still the one that has it
             description, _ = self.request(request["do"], request, tensors)
             send = functools.partial(self.request, generation=self.generation)
             return RemoteProgram(send, functools.partial(self._forget, self.generation), description)
@@ -221,17 +213,12 @@ class Worker:
     def _exchange(
         self, doing: str, message: Mapping[str, Any], tensors: Mapping[str, Tensor], limits: Limits
     ) -> TensorMessage:
-        assert self._process is not None
-        process = self._process
+        process = self._child.process
+        assert process is not None
         try:
-            received = process.exchange(*pack(message, tensors), timeout=limits.timeout, memory=limits.memory)
+            answer, outputs = unpack(*self._child.exchange(*pack(message, tensors), limits))
         except ChildFailure as failure:
-            self.close()
             raise _failure(doing, limits, failure) from None
-        except BaseException:  # also Ctrl-C: nobody would receive the answer to this request
-            self.close()
-            raise
-        answer, outputs = unpack(*received)
         if "error" not in answer:
             if self._on_output is not None:
                 self._on_output(process.printed(None))

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.intermediate_values import InsideBundle
 from onnx_bridge.conversion.precision import BY_PASS, TOLERANCES
@@ -229,7 +230,7 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     return device, device if lowered_by_pass else cleaning
 
 
-def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
+def original_of(bundle: Bundle | Buckets, reference: Path | None) -> tuple[Path, list[str]]:
     """The file of the reference model, and notes for the user."""
     if reference is not None:
         return Path(reference), []
@@ -246,8 +247,10 @@ def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
 
 
-def device_name(bundle: Bundle) -> str:
+def device_name(bundle: Bundle | Buckets) -> str:
     """The name of a bundle's leg: what it runs on."""
+    if isinstance(bundle, Buckets):
+        bundle = bundle.bundles[0]
     if not bundle.manifest.programs:
         return "bundle, on ONNX Runtime alone"
     return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.buckets_manifest import inside, label
+from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
+from onnx_bridge.parity.baseline import original_of
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.report import CheckReport, Leg
 from onnx_bridge.parity.request import CheckRequest
@@ -19,6 +21,7 @@ from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
+from passes.analysis.quantization import is_quantized
 
 
 def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:
@@ -26,17 +29,17 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
 
     Args:
         bundle: what `onnx_bridge.convert_buckets` made.
-        request: the reference, seed, number of samples for each size, and tolerances.
+        request: the reference, seed, number of samples for each size, tolerances, and ``as_target``.
         tell: is called with each bucket.
 
     Raises:
-        InputError: the request has inputs or layers, or the original is gone or was changed.
+        InputError: the request has inputs or layers, or the original was changed.
         RuntimeNotFound: no MIGraphX here runs it.
     """
     if request.inputs is not None or request.layers:
         what = "buckets are compared on generated samples of their sizes, and without their layers"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
-    original = request.reference or _original(bundle)
+    original, notes = original_of(bundle, request.reference)
     axes = {each.name: each.axes for each in bundle.manifest.inputs}
     model = models.load(original)
     frozen = frozen_values(model, bundle.manifest.freeze)
@@ -48,37 +51,37 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
     tolerances = request.error_tolerances
     if precision != "fp32":
         tolerances = tolerances.at_least(TOLERANCES[precision])
+    sides = [("", bundle, tolerances)]
+    if request.as_target is not None:
+        quantized = is_quantized(models.load(bundle.model_path))
+        rounded = tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances
+        sides.append((", as a GPU computes quantization", bundle.with_each(AsGpu), rounded))
     legs = []
-    for info in bundle.manifest.buckets:
-        tell(f"bucket {label(info.dims)}")
+    for info, (how, side, allowed) in itertools.product(bundle.manifest.buckets, sides):
+        name = f"bucket {label(info.dims)}{how}"
+        tell(name)
         found: list[Comparison] = []
         failure = None
         for dims in {tuple(each.items()): each for each in (info.dims, inside(info.dims, buckets))}.values():
             try:
                 for sample in samplers.generate(specs, seed=request.seed, samples=request.samples or 1, dims=dims):
-                    found.append(compare(bundle(sample), reference.run({**sample, **frozen}), tolerances))
+                    found.append(compare(side(sample), reference.run({**sample, **frozen}), allowed))
             except RuntimeNotFound:
                 raise
             except RuntimeFailure as error:
                 failure = Failure(Step.RUN, error, len(found))
                 break
-        legs.append(Leg(f"bucket {label(info.dims)}", tuple(found), failure))
+        legs.append(Leg(name, tuple(found), failure))
     return CheckReport(
         model=bundle.manifest.name,
         legs=tuple(legs),
         seed=request.seed,
         versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
-        notes=(*bundle.manifest.notes, "each bucket is compared at its edge, and inside, where inputs are padded"),
+        notes=(
+            *bundle.manifest.notes,
+            *notes,
+            "each bucket is compared at its edge, and inside, where inputs are padded",
+        ),
     )
 
 
-def _original(bundle: Buckets) -> Path:
-    source = bundle.manifest.source
-    path = Path(source["path"] or "")
-    if not path.is_file():
-        what = "the model that it was converted from is gone"
-        raise InputError(what, where=str(path), hint="name the original with --reference")
-    if models.digest(path) != source["sha256"]:
-        what = "the model was changed since it was converted"
-        raise InputError(what, where=str(path), hint="convert again, or name the original with --reference")
-    return path

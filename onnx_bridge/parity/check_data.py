@@ -12,6 +12,7 @@ from typing import Literal
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
@@ -65,7 +66,7 @@ class _Sides:
 
 
 def check_data(  # noqa: PLR0913
-    model: str | os.PathLike[str] | ir.Model | Bundle,
+    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
     data: DataSource,
     *,
     metrics: Sequence[str] = (),
@@ -90,8 +91,9 @@ def check_data(  # noqa: PLR0913
     against the labels; without, they are those of each side against the reference. The samples are read one at a time.
 
     Args:
-        model: a model, which is converted first (into a temporary folder), or a bundle. With a reference, it may be a
-            quantized model: then the table is that of what quantization costs.
+        model: a model, which is converted first (into a temporary folder), or a bundle, also one with buckets, whose
+            samples have any size up to the largest. With a reference, it may be a quantized model: then the table is
+            that of what quantization costs.
         data: where to read samples from, with or without labels (`onnx_bridge.samples.dataset`).
         metrics: by name (`onnx_bridge.reference.dataset_metrics.METRICS`).
         least: by metric, what the cleaned model and the bundle must reach; these metrics are measured as well.
@@ -129,8 +131,10 @@ def check_data(  # noqa: PLR0913
     request = CheckRequest(samples=samples, conversion=settings, reference=given, as_target=as_target)
     tell = progress or silent
     scores = Scores(metrics, least or {}, REFERENCE)
-    if isinstance(model, Bundle):
+    if isinstance(model, (Bundle, Buckets)):
         return _measure(model, data, scores, request, tell)
+    if not isinstance(model, ir.Model) and has_buckets(model):
+        return _measure(Buckets(model, timeout=timeout, memory=memory), data, scores, request, tell)
     if not isinstance(model, ir.Model) and is_bundle(model):
         return _measure(Bundle(model, timeout=timeout, memory=memory), data, scores, request, tell)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
@@ -142,15 +146,18 @@ def check_data(  # noqa: PLR0913
         return _measure(bundle, data, scores, request, tell)
 
 
-def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckRequest, tell: Progress) -> AccuracyReport:
+def _measure(
+    bundle: Bundle | Buckets, data: DataSource, scores: Scores, request: CheckRequest, tell: Progress
+) -> AccuracyReport:
     original, notes = original_of(bundle, request.reference)
     reference = Reference(original)
     frozen = frozen_values(models.load(original), bundle.manifest.request["freeze"])
-    dataset = Dataset(data, bundle.specs, request.samples)
+    rows = bundle.most_rows if isinstance(bundle, Buckets) else None
+    dataset = Dataset(data, bundle.specs, request.samples, rows)
     cleaned = {} if bundle.model_path is None else {CLEANED: Reference(bundle.model_path).run}
     device: dict[str, Side] = {device_name(bundle): bundle}
     if request.as_target is not None:
-        device[AS_GPU] = AsGpu(bundle)
+        device[AS_GPU] = bundle.with_each(AsGpu) if isinstance(bundle, Buckets) else AsGpu(bundle)
     sides = _Sides(cleaned, device)
     countdown = Countdown(tell, "dataset", dataset.count)
     for sample, label in dataset:

@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
+from onnx_bridge.reference.quark_build import bounded_waits
 
 EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
 
@@ -25,12 +26,14 @@ def load(module: str) -> Any:
         module: its name, such as ``quark.onnx``.
 
     Raises:
-        InputError: Quark, or a package that it needs, is not installed or broken.
+        InputError: Quark, or a package that it needs, is not installed or broken, or its build is locked.
     """
     for attempt in (1, 2):
         try:
-            with suppressed_output(), _without_collector():
+            with suppressed_output(), _without_collector(), bounded_waits():
                 return importlib.import_module(module)
+        except InputError:
+            raise
         except ImportError as error:
             missing = error.name is not None and module.startswith(error.name)
             what = "AMD Quark is not installed" if missing else f"AMD Quark cannot be imported: {describe(error)}"

@@ -55,7 +55,8 @@ def _moved(array: Array, draw: np.random.Generator, epsilon: float) -> Array:
     step = max(float(limits.eps), epsilon)
     signs = draw.integers(0, 2, array.shape) * 2 - 1
     with np.errstate(all="ignore"):
-        return np.asarray(array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
+        moved = np.asarray(array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
+        return np.where(np.isfinite(moved), moved, array)  # the largest numbers have none above them
 
 
 def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> bool:

@@ -14,6 +14,7 @@ Both of the latter look at every place where a fault could be. A fault behind a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +40,7 @@ from onnx_bridge.reference.conditioning import SEEDS, explains, nudged
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.rounding import floors
 from onnx_bridge.reference.tolerances import Tolerances, is_float
+from onnx_bridge.reference.unfolded import unfolded
 from passes.target.dependencies import fixed_values
 from passes.target.partition import needed
 
@@ -79,6 +81,7 @@ class Judge:
     session: Reference | None = None
     unexamined: str | None = field(default=None, init=False)
     _moved: list[tuple[Values, Sequence[Values]]] = field(default_factory=list)
+    _rows: list[tuple[Values, Values]] = field(default_factory=list)
 
     def judge(self, found: Values, expected: Values, sample: Values, tested: Tested | None) -> Comparison:
         """Compare outputs with the reference's, and judge those that differ.
@@ -102,16 +105,16 @@ class Judge:
             given = self._given_choices(found, sample, tested, tolerances)
             if given.problem is None:
                 return self._tied(compared, found, expected, given)
-            why = self._chaos(compared, sample, expected, tested)
+            why = self._chaos(compared, found, sample, expected, tested)
         except BridgeError as error:  # the reference need not take the inputs that it is given here
             self.unexamined, why = str(error), None
         return compared if why is None else _not_determined(compared, why)
 
     def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
         """The outputs with inputs moved by one unit in the last place, against those without; none if it fails, or if
-        no input is a float.
+        no input is a float and none is a place in a table of floats.
         """
-        if not any(is_float(each.dtype) for each in flat(sample).values()):
+        if not _has_floats(sample) and not self._looked_up:
             return {}
         try:
             moved = self._run_moved(sample, 1)[0]
@@ -122,17 +125,17 @@ class Judge:
     def _with_floors(self, compared: Comparison, sample: Values) -> Tolerances:
         names = [each.name for each in compared.outputs if not each.passed and each.dtype == "float32"]
         try:
-            found = floors(self.model, names, lambda wanted: self._values(sample, wanted)) if names else {}
+            found = floors(self._inside, names, lambda wanted: self._values(sample, wanted)) if names else {}
         except BridgeError:
             return self.tolerances
         return replace(self.tolerances, floors={**self.tolerances.floors, **found})
 
     def _given_choices(self, found: Values, sample: Values, tested: Tested, tolerances: Tolerances) -> GivenChoices:
         """The reference's outputs given the other side's choices."""
-        nodes = choices(self.model, tested.names)
+        nodes = choices(self._inside, tested.names)
         if not nodes:
             return GivenChoices(problem="nothing in the model chooses")
-        looked = Examination(self.model, nodes)
+        looked = Examination(self._inside, nodes)
         try:
             theirs = {**sample, **tested.values(sample, looked.names)}
             instrumented = compare({name: theirs[name] for name in found}, found, tolerances)
@@ -164,8 +167,10 @@ class Judge:
         wanted = [each.name for each in differing]
         right = {name: ours[name] for name in wanted}
         moved = [
-            compare(self._cut(given, wanted, {**theirs, **nudged(sample, seed, self.epsilon)}), right, Tolerances())
-            for seed in SEEDS
+            compare(
+                self._cut([*given, *moved.keys() - sample.keys()], wanted, {**theirs, **moved}), right, Tolerances()
+            )
+            for moved in map(functools.partial(self._nudged, sample), SEEDS)
         ]
         for each in differing:
             if not explains(each, [one for run in moved for one in run.outputs if one.name == each.name]):
@@ -193,7 +198,9 @@ class Judge:
             outputs.append(each)
         return Comparison(tuple(outputs))
 
-    def _chaos(self, compared: Comparison, sample: Values, expected: Values, tested: Tested) -> str | None:
+    def _chaos(
+        self, compared: Comparison, found: Values, sample: Values, expected: Values, tested: Tested
+    ) -> str | None:
         """Why outputs are not determined, where the reference moves as far by itself; None if it does not."""
         differing = [each for each in compared.outputs if not each.passed]
         moved = [compare(outputs, expected, Tolerances()) for outputs in self._run_moved(sample, len(SEEDS))]
@@ -201,16 +208,19 @@ class Judge:
             own = [each for comparison in moved for each in comparison.outputs if each.name == output.name]
             if not explains(output, own):
                 return None
-        if self._wrong_node(sample, tested) is not None:
+        if self._wrong_node(found, sample, tested) is not None:
             return None
         most = max((each.max_abs or 0.0 for comparison in moved for each in comparison.outputs), default=0.0)
         by = f"by {most:.2g}" if most else "to another shape"
         itself = f"the reference itself moves {by} when its inputs move by one unit in the last place"
         return f"{itself}, and every node is right by itself"
 
-    def _wrong_node(self, sample: Values, tested: Tested) -> str | None:
-        """The first node that is wrong for the other side's own values; None if there is none."""
-        graph = self.model.graph
+    def _wrong_node(self, found: Values, sample: Values, tested: Tested) -> str | None:
+        """The first node that is wrong for the other side's own values; None if there is none.
+
+        The other side must have the outputs that it was compared with, or the fault has disappeared with fetching.
+        """
+        graph = self._inside.graph
         fixed, alive = fixed_values(graph), needed(graph)
         nodes = [node for node in graph if node in alive and not fixed.issuperset(node.outputs)]
         names = [
@@ -224,6 +234,9 @@ class Judge:
             return self.unexamined
         try:
             theirs = {**sample, **tested.values(sample, names)}
+            if not compare({name: theirs[name] for name in found}, found, self.tolerances).passed:
+                self.unexamined = "its outputs change when its values are fetched"
+                return self.unexamined
             made = self._cut(names, [name + COMPUTED for name in names], theirs)
         except (BridgeError, KeyError) as error:
             self.unexamined = str(error)
@@ -244,26 +257,64 @@ class Judge:
         known = next((outputs for one, outputs in self._moved if one is sample), ())
         if len(known) < count:
             seeds = SEEDS[len(known) : count]
-            known = [*known, *(self._session.run(nudged(sample, seed, self.epsilon)) for seed in seeds)]
+            known = [*known, *(self._run_nudged(self._nudged(sample, seed), sample) for seed in seeds)]
             self._moved = [(sample, known)]
         return known[:count]
+
+    def _run_nudged(self, moved: Values, sample: Values) -> Values:
+        if moved.keys() <= sample.keys():
+            return self._session.run(moved)
+        return self._cut(list(moved), self._outputs, {**sample, **moved})
+
+    def _nudged(self, sample: Values, seed: int) -> Values:
+        """Inputs moved by one unit in the last place; if none is a float, the rows of tables that they look up."""
+        if _has_floats(sample) or not self._looked_up:
+            return nudged(sample, seed, self.epsilon)
+        if not any(one is sample for one, _ in self._rows):
+            self._rows = [(sample, self._values(sample, self._looked_up))]
+        return nudged(self._rows[0][1], seed, self.epsilon)
 
     def _values(self, sample: Values, names: Sequence[str]) -> Values:
         return self._cut([], names, sample)
 
     def _cut(self, given: Sequence[str], outputs: Sequence[str], values: Values) -> Values:
-        part = cut(self.model, {name: values[name] for name in given}, outputs)
+        part = cut(self._inside, {name: values[name] for name in given}, outputs)
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         names = [str(value.name) for value in part.graph.outputs]
         return dict(zip(names, Reference(part).run({name: values[name] for name in inputs}).values(), strict=True))
+
+    @cached_property
+    def _inside(self) -> ir.Model:
+        return unfolded(self.model)
 
     @cached_property
     def _session(self) -> Reference:
         return self.session or Reference(self.model)
 
     @cached_property
+    def _looked_up(self) -> list[str]:
+        """The floats that a model of tokens begins with: what it looks up in tables, by its inputs."""
+        graph = self._inside.graph
+        fixed, alive = fixed_values(graph), needed(graph)
+        return [
+            str(node.outputs[0].name)
+            for node in graph
+            if node.op_type == "Gather" and node in alive and node.inputs[0] in fixed and node.inputs[1] not in fixed
+            if node.inputs[0] is not None and _is_table(node.inputs[0])
+        ]
+
+    @cached_property
     def _outputs(self) -> list[str]:
         return [str(value.name) for value in self.model.graph.outputs]
+
+
+def _has_floats(sample: Values) -> bool:
+    return any(is_float(each.dtype) for each in flat(sample).values())
+
+
+def _is_table(value: ir.Value) -> bool:
+    dtype = value.const_value.dtype if value.const_value is not None else value.dtype
+    return dtype is not None and dtype.is_floating_point()
 
 
 def _are_of_another_kind(found: Values, expected: Values) -> bool:

@@ -21,6 +21,7 @@ from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.judgement import Judge, Tested
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.reference.unfolded import unfolded
 from passes.core import graphs
 
 Values = Mapping[str, Value]
@@ -39,15 +40,19 @@ class InsideModel:
     sample: Values | None = None
 
     @cached_property
+    def _unfolded(self) -> ir.Model:
+        return unfolded(self.model)
+
+    @cached_property
     def names(self) -> Collection[str]:
         """The tensors of its main graph."""
-        made = (value for node in self.model.graph for value in node.outputs if value.name)
+        made = (value for node in self._unfolded.graph for value in node.outputs if value.name)
         return frozenset(str(each.name) for each in made if each.type is None or isinstance(each.type, ir.TensorType))
 
     def values(self, sample: Values, names: Sequence[str]) -> Values:
         """Some of its values, and its outputs; raises InputError."""
-        outputs = [str(value.name) for value in self.model.graph.outputs]
-        part = cut(self.model, {}, [*outputs, *names])
+        outputs = [str(value.name) for value in self._unfolded.graph.outputs]
+        part = cut(self._unfolded, {}, [*outputs, *names])
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         given = sample if self.sample is None else self.sample
         found = Reference(part).run({name: given[name] for name in inputs})

@@ -17,15 +17,29 @@ from importlib import metadata
 from pathlib import Path
 
 from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.reference.quark_build import left_lock
 
-_FIND = "from quark.onnx import get_library_path; print(); print('found', get_library_path())"
+_FIND = """
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference.quark_build import bounded_waits
+try:
+    with bounded_waits():
+        from quark.onnx import get_library_path
+    print(); print('found', get_library_path())
+except InputError as error:
+    print(); print('locked', error.where)
+"""
 _TIMEOUT = 600.0
 _NEEDED = ("libc10.so", "libtorch_cpu.so")
 
 
 @functools.cache
 def library() -> Path | None:
-    """The library's file; None where Quark is not installed or cannot compile it."""
+    """The library's file; None where Quark is not installed or cannot compile it.
+
+    Raises:
+        InputError: a process that was killed while it compiled has left its lock.
+    """
     try:
         version = metadata.version("amd-quark")
     except metadata.PackageNotFoundError:
@@ -53,9 +67,11 @@ def _locate() -> Path | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    words = [line.removeprefix("found ") for line in done.stdout.splitlines() if line.startswith("found ")]
-    path = Path(words[-1]) if words else None
-    return path if path is not None and path.is_file() else None
+    words = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    if "locked" in words:
+        raise left_lock(Path(words["locked"]))
+    path = Path(words.get("found", ""))
+    return path if path.is_file() else None
 
 
 def load_torch() -> bool:

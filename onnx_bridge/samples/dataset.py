@@ -40,11 +40,13 @@ class Dataset:
         source: where they come from.
         specs: the inputs of the model.
         limit: the most that are read; None is all.
+        most_rows: the largest batch, where the model takes smaller ones as well; None where it takes its own alone.
     """
 
     source: DataSource
     specs: Sequence[TensorSpec]
     limit: int | None = None
+    most_rows: int | None = None
 
     @property
     def count(self) -> int | None:
@@ -77,11 +79,11 @@ class Dataset:
             if isinstance(sample, Mapping) and LABEL in sample and all(spec.name != LABEL for spec in self.specs):
                 sample, given = {name: sample[name] for name in sample if name != LABEL}, sample[LABEL]
             label = _labels(given, origin)
-            rows, batch = self._rows(sample), self._batch
+            rows, batch = self._rows(sample), self.most_rows or self._batch
             if rows is None or batch is None or rows <= batch:
                 yield origin, sample, label
                 continue
-            if rows % batch:
+            if rows % batch and self.most_rows is None:
                 what = f"it has {rows} rows, which is no multiple of the model's batch of {batch}"
                 raise InputError(what, where=origin, hint=f"give {rows - rows % batch} of them")
             apart = label is not None and label.ndim > 0 and len(label) == rows

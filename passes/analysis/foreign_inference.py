@@ -7,8 +7,10 @@ ONNX's inference stops at operators of other domains. ONNX Runtime infers throug
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -110,6 +112,8 @@ def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) 
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
     skeleton(model.graph, proto.graph, declared=True)
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        _hide_sizes(nodes)
     made = {name for node in proto.graph.node for name in node.output}
     proto.graph.input.extend(each for each in proto.graph.value_info if each.name not in made)  # the weights
     names = {str(value.name): value for value in values}
@@ -121,6 +125,28 @@ def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) 
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     found = {names[name]: known for name, known in _inferred(proto).items()}
     return found | _scalars(proto, [value for value, (_, shape) in found.items() if shape is None])
+
+
+def _hide_sizes(nodes: Any) -> None:
+    """Replace each Size by the product of a Shape: of the Size of a shape, ONNX Runtime infers that of the tensor.
+
+    Args:
+        nodes: of a protobuf message, with their subgraphs.
+    """
+    given = list(nodes)
+    if any(node.op_type == "Size" and node.domain == "" for node in given):
+        given = [copy.deepcopy(node) for node in given]
+        del nodes[:]
+        for node in given:
+            if node.op_type == "Size" and node.domain == "":
+                (result,) = node.output
+                nodes.append(onnx.helper.make_node("Shape", node.input, [f"{result}/shape"]))
+                nodes.append(onnx.helper.make_node("ReduceProd", [f"{result}/shape"], [result], keepdims=0))
+            else:
+                nodes.append(node)
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        for graph in (attribute.g, *attribute.graphs):
+            _hide_sizes(graph.node)
 
 
 def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Value, _Known]:

@@ -16,9 +16,17 @@ import onnx_ir as ir
 
 from passes.core import graphs, loops, onnx_inference
 from passes.core.graphs import Scope
+from passes.core.isolation import limits, value_messages, worker
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.process import Reason
+from passes.core.limits import inlined_nodes
 
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
+_MOST_HERE = 2**12
+"""The most nodes that inference processes in the caller, where it has no limits."""
+_SECONDS = 300.0
+"""The time limit beyond, where the user gives none."""
 FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
 """What `run` raises for a model that ONNX's inference rejects."""
 
@@ -135,9 +143,34 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
         ir.serde.serialize_function_into(proto.functions.add(), function)
     with _distinct_names(model):
         skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
-        inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
+        if inlined_nodes(model) > _MOST_HERE:
+            inferred = _infer_isolated(proto, data_prop=propagate)
+        else:
+            inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
         pairs = list(_pairs(model.graph, inferred.graph))
     yield from pairs
+
+
+def _infer_isolated(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+    """`passes.core.onnx_inference.infer_shapes` in a process with limits.
+
+    Raises:
+        InferenceError: the model is not valid, or inference crashes.
+        NativeFailure: a limit of time or memory was exceeded.
+    """
+    arrays = {"model": value_messages.from_bytes(model.SerializeToString())}
+    bounds = limits.current(_SECONDS)
+    try:
+        (answer, found), _ = worker.shared().call(
+            "passes.core.inference_server", {"options": options}, arrays, limits=bounds, library="ONNX's inference"
+        )
+    except NativeFailure as failure:
+        if failure.reason is not Reason.DIED:
+            raise
+        raise onnx.shape_inference.InferenceError(failure.what) from None
+    if "error" in answer:
+        raise onnx.shape_inference.InferenceError(answer["error"])
+    return onnx.ModelProto.FromString(found["model"].tobytes())
 
 
 @contextmanager

@@ -52,17 +52,17 @@ def check_limits(model: ir.Model, where: str | None = None) -> None:
         InputError: a function calls itself, there are more than `MAX_NODES` nodes after inlining all functions, or
             subgraphs are nested deeper than `MAX_DEPTH`.
     """
-    bodies = {identifier: _body(function, model) for identifier, function in model.functions.items()}
-    main = _body(model.graph, model)
-    sizes: dict[ir.OperatorIdentifier, tuple[int, int]] = {}
-    for identifier in _callees_first(bodies, where):
-        sizes[identifier] = _size(bodies[identifier], sizes)
-    nodes, depth = _size(main, sizes)
+    nodes, depth = _inlined(model, where)
     if depth > MAX_DEPTH:
         raise InputError(f"its subgraphs are nested {depth} deep, and ONNX files hold {MAX_DEPTH}", where=where)
-    if sizes and nodes > MAX_NODES:
+    if model.functions and nodes > MAX_NODES:
         count = f"{nodes:,}" if nodes < 10**12 else f"about 2^{nodes.bit_length() - 1}"
         raise InputError(f"its functions stand for {count} nodes, and at most {MAX_NODES:,} are inlined", where=where)
+
+
+def inlined_nodes(model: ir.Model) -> int:
+    """How many nodes a model has after its functions are inlined, with those of subgraphs."""
+    return _inlined(model, None)[0]
 
 
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.OperatorIdentifier, ir.Function]:
@@ -76,6 +76,15 @@ def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.Opera
                 found[identifier] = model.functions[identifier]
                 pending.append(found[identifier])
     return found
+
+
+def _inlined(model: ir.Model, where: str | None) -> tuple[int, int]:
+    """The number of nodes, and the depth of subgraphs, after all functions are inlined."""
+    bodies = {identifier: _body(function, model) for identifier, function in model.functions.items()}
+    sizes: dict[ir.OperatorIdentifier, tuple[int, int]] = {}
+    for identifier in _callees_first(bodies, where):
+        sizes[identifier] = _size(bodies[identifier], sizes)
+    return _size(_body(model.graph, model), sizes)
 
 
 def _body(graph: Iterable[ir.Node], model: ir.Model) -> _Body:

@@ -1,5 +1,7 @@
 """ONNX's shape inference, which nothing else calls: models that it never returns from are refused before.
 
+It runs where it is called: `passes.core.inference` gives models of many nodes to a process with limits.
+
 Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
 and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
 equation may be an attribute of their callers. What ONNX infers wrongly of old Ifs is corrected

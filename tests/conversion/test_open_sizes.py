@@ -20,7 +20,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io
 from onnx_bridge.samples import inputs as samplers
 from passes.core.base import Proof
-from tests.passes.helpers import tiny
+from tests.passes.helpers import DECODER, DECODER_WEIGHTS, tiny
 from tests.passes.rewriting import run
 
 RNG = np.random.default_rng(0)
@@ -138,25 +138,10 @@ def test_the_command_names_them(tmp_path: Path, runtime: Runtime) -> None:
     assert isinstance(found.exception, OpenSizesError)
 
 
-DECODER = """(float[batch, new, 8] x, float[batch, total] mask, float[batch, heads, past, head] keys)
-    => (float[a, b, c, d] y)
-{
-    q = MatMul(x, w)
-    s = Reshape(q, shape)
-    k = Transpose<perm = [0, 2, 1, 3]>(s)
-    all = Concat<axis = 2>(keys, k)
-    t = Transpose<perm = [0, 1, 3, 2]>(all)
-    scores = MatMul(k, t)
-    wide = Unsqueeze(mask, axes)
-    y = Add(scores, wide)
-}"""
-CACHE = {"w": np.ones((8, 8), np.float32), "shape": np.array([0, 0, 2, 4]), "axes": np.array([1, 2])}
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_sizes_that_follow_from_the_model(runtime: Runtime, tmp_path: Path, named: bool) -> None:
     """Heads of a cache follow from weights, and the length of a mask from those of old and new keys."""
-    model = tiny(DECODER, **CACHE)
+    model = tiny(DECODER, **DECODER_WEIGHTS)
     if not named:
         for value in model.graph.inputs:
             value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape or ()])

@@ -18,7 +18,11 @@ from onnx import numpy_helper, parser
 import onnx_bridge
 from onnx_bridge.batch.output import LocalOutput
 from onnx_bridge.bundle.manifest import FileInfo, Manifest, manifest_path
+from onnx_bridge.conversion import buckets as converting
 from onnx_bridge.conversion import staging
+from onnx_bridge.conversion.bucket_staging import bucket_staging
+from onnx_bridge.conversion.convert import run as convert_one
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
 
@@ -26,12 +30,13 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def model(path: Path, seed: int) -> Path:
+def model(path: Path, seed: int, rows: int | str = 4, columns: int = 8) -> Path:
     path.parent.mkdir(exist_ok=True)
     made = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[4, 16] x) => (float[4, 8] y) { y = MatMul(x, w) }'
+        '<ir_version: 8, opset_import: ["": 17]> '
+        f"g (float[{rows}, 16] x) => (float[{rows}, {columns}] y) {{ y = MatMul(x, w) }}"
     )
-    weights = np.random.default_rng(seed).standard_normal((16, 8), np.float32)
+    weights = np.random.default_rng(seed).standard_normal((16, columns), np.float32)
     made.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     onnx.save(made, path)
     return path
@@ -134,6 +139,68 @@ def test_a_kill_while_a_batch_publishes(bundles: Path, tmp_path: Path, monkeypat
     assert states == sorted(states, reverse=True)
     assert (states[0], states[-1]) == ("old", "new")
     assert len(states) > 3
+
+
+@pytest.fixture(scope="module")
+def buckets(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models of an open size, each converted for two sizes."""
+    home = tmp_path_factory.mktemp("buckets")
+    for seed, name in enumerate(("old", "new")):
+        source = model(home / f"{name}/m.onnx", seed, rows="n", columns=2000)
+        onnx_bridge.convert_buckets(source, home / name / "out", {"n": [1, 2]}, target="ref")
+    return home
+
+
+def test_a_kill_while_buckets_are_replaced(buckets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = [(buckets / each / "out/manifest.json").read_bytes() for each in ("old", "new")]
+    states = []
+    for step in range(50):
+        out = Path(shutil.copytree(buckets / "old/out", tmp_path / str(step)))
+        (out / "notes.txt").write_text("mine")
+        (out / "n=1/notes.txt").write_text("mine")
+        killed = True
+        with monkeypatch.context() as inner, contextlib.suppress(Killed):
+            with bucket_staging(out, ["n=1", "n=2"], "m.onnx.data") as folder:
+                shutil.copytree(buckets / "new/out", folder, dirs_exist_ok=True)
+                killed_at(step, inner)
+            killed = False
+        assert not onnx_bridge.verify(out, here=False).problems
+        assert (out / "notes.txt").read_text() == (out / "n=1/notes.txt").read_text() == "mine"
+        states.append(manifests.index((out / "manifest.json").read_bytes()))
+        if not killed:
+            break
+    assert states == sorted(states)
+    assert (states[0], states[-1]) == (0, 1)
+    assert len(states) > 3
+    assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["n=1", "n=2"]
+
+
+@pytest.mark.parametrize("end", [Killed, InputError])
+def test_buckets_that_are_finished_when_a_conversion_ends(
+    end: type[BaseException], buckets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are there for the next one, unless it failed; and the earlier bundle is whole until then."""
+    out = Path(shutil.copytree(buckets / "old/out", tmp_path / "out"))
+    before = (out / "manifest.json").read_bytes()
+    converted: list[str] = []
+
+    def run(source: Any, folder: Path, *rest: Any) -> Any:
+        if converted == ["n=1"]:
+            converted.append("ended")
+            raise end("a bucket fails")
+        converted.append(folder.name)
+        return convert_one(source, folder, *rest)
+
+    monkeypatch.setattr(converting, "run", run)
+    with pytest.raises(end, match="a bucket fails"):
+        onnx_bridge.convert_buckets(buckets / "new/m.onnx", out, {"n": [1, 2]}, target="ref")
+    assert (out / "manifest.json").read_bytes() == before
+    assert not onnx_bridge.verify(out, here=False).problems
+    assert (out / ".unfinished").exists() == (end is Killed)
+    onnx_bridge.convert_buckets(buckets / "new/m.onnx", out, {"n": [1, 2]}, target="ref")
+    assert converted == ["n=1", "ended", *(["n=1"] if end is InputError else []), "n=2"]
+    assert not onnx_bridge.verify(out, here=False).problems
+    assert not (out / ".unfinished").exists()
 
 
 @pytest.mark.parametrize("folders", [True, False])

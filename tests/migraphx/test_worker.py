@@ -333,9 +333,10 @@ class TestFailures:
     def test_died_between_requests(self, worker: Worker) -> None:
         """The next request gets a fresh process; programs of the old one are lost."""
         program = worker.parse_onnx_buffer(matmul_model(4))
-        assert worker._process is not None
-        os.kill(worker._process.pid, signal.SIGSEGV)
-        worker._process._popen.wait()
+        process = worker._child.process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSEGV)
+        process._popen.wait()
         with pytest.raises(ProgramLost):
             program.compile("ref")
         assert worker.parse_onnx_buffer(matmul_model(4)).get_parameter_names() == ["y0"]
@@ -383,8 +384,9 @@ class TestFailures:
         traced = Worker(runtime, {"MIGRAPHX_TRACE_COMPILE": "1"})
         program = traced.parse_onnx_buffer(matmul_model(4, 300))
         program.compile("ref")
-        assert traced._process is not None
-        assert os.fstat(traced._process._output).st_size > 1 << 16
+        process = traced._child.process
+        assert process is not None
+        assert os.fstat(process._output).st_size > 1 << 16
         traced.close()
 
 

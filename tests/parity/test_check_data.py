@@ -107,6 +107,29 @@ def test_a_minimum_that_is_reached(runtime: Runtime, models: tuple[Path, Path, P
     assert found.exit_code == 0, found.output
 
 
+def test_buckets(runtime: Runtime, models: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Batches of any size up to the largest bucket, on ref and as on a GPU."""
+    text = TEXT.replace("float[4,", "float[n,")
+    ir.save(tiny(text, w=WEIGHT), tmp_path / "m.onnx")
+    made = onnx_bridge.convert_buckets(tmp_path / "m.onnx", tmp_path / "out", {"n": [2, 16]}, target="ref")
+    found = onnx_bridge.check_data(made, models[2], metrics=["top1", "cosine"], as_target="gpu")
+    assert found.samples == 3  # 16, 16 and 8 rows
+    assert values(found, "top1") == dict.fromkeys((REFERENCE, CLEANED, REF, AS_GPU), 0.9)
+    command = ["check", made.path, "--data", models[2], "--min", "top1=0.9"]
+    assert CliRunner().invoke(app, list(map(str, command))).exit_code == 0
+    legs = onnx_bridge.check(made, as_target="gpu").legs
+    assert len(legs) == 4
+    assert all(leg.passed for leg in legs)
+
+
+@pytest.mark.parametrize("options", [("--seed", "1"), ("--strict",), ("--rtol", "0.1"), ("--tol", "y:atol=1")])
+def test_options_that_say_nothing_about_metrics(models: tuple[Path, Path, Path], options: tuple[str, ...]) -> None:
+    command = ["check", models[0], "--data", models[2], "--metric", "top1", *options]
+    found = CliRunner().invoke(app, list(map(str, command)))
+    assert isinstance(found.exception, InputError)
+    assert options[0] in str(found.exception)
+
+
 def test_a_bundle_that_runs_out_of_memory(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs is measured on all samples, what fails is not run again, and nothing passes."""
     monkeypatch.setattr(workers, "shared", lambda *_: worker)  # whose memory is that of this test alone

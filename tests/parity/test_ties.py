@@ -24,7 +24,9 @@ pytestmark = pytest.mark.usefixtures("runtime")
 CHOSEN = {each.name: each for each in ties.planted()}
 
 
-@pytest.mark.parametrize("name", ["detector-0", "suppression-0", "classifier-0", "rounding-0", "gate-0", "chaos-0"])
+@pytest.mark.parametrize(
+    "name", ["detector-0", "suppression-0", "classifier-0", "rounding-0", "gate-0", "chaos-0", "iterated-0"]
+)
 def test_a_tie_is_not_determined_and_a_fault_behind_it_differs(name: str) -> None:
     subject = CHOSEN[name]
     found = run.check(subject)
@@ -32,6 +34,15 @@ def test_a_tie_is_not_determined_and_a_fault_behind_it_differs(name: str) -> Non
     broken = run.fault(subject, 0)
     assert broken.behind or not subject.chooses
     found = run.check(subject, broken)
+    assert (found.verdict, found.exit_code) == ("differs", 1), found.summary
+
+
+@pytest.mark.parametrize("name", ["detector-0", "gate-0", "chaos-0"])
+def test_a_fault_of_the_program_alone_differs(name: str) -> None:
+    """The model in the bundle is right: where its values are fetched, the fault has disappeared."""
+    subject = CHOSEN[name]
+    found = run.check_program(subject, run.fault(subject, 0))
+    assert found is not None
     assert (found.verdict, found.exit_code) == ("differs", 1), found.summary
 
 

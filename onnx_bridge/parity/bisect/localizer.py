@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.compiler import Compiler
 from onnx_bridge.conversion.partition import judge, partition, with_inferred_types
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
 from onnx_bridge.core.progress import Progress, silent
@@ -129,10 +130,11 @@ class FaultLocalizer:
         if whole is None or not count:
             return None
         symptoms = {count: whole}
+        countdown = Countdown(self.tell, f"{count} applications of passes", (count - 1).bit_length(), step_name="run")
 
         def fails(prefix: int) -> bool:
-            self.tell(f"passes: the first {prefix} of {count} applications")
             found = self._run_on_reference(self.applications.model(prefix), runs)
+            countdown.step()
             if found is not None:
                 symptoms[prefix] = found
             return found is not None
@@ -167,8 +169,7 @@ class FaultLocalizer:
             if failure is None:
                 return None
             return Fault(component, SymptomKind.REJECTED, str(failure), Step.PARSE, precision, isolated=False)
-        self.tell(f"{component.value}: which nodes")
-        nodes, found = localizer.localize()
+        nodes, found = localizer.localize(self.tell)
         if found is None:
             nodes = list(dict.fromkeys((*nodes[:1], *nodes[-1:])))
         shown = found or localizer.symptom

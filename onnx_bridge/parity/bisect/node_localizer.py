@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import minimal_interval
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.parity.submodels import Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptom_detector import SymptomDetector
@@ -39,6 +41,7 @@ class NodeLocalizer:
     symptom: Symptom
     whole: Sequence[Submodel]
     _known: dict[tuple[ir.Node, ...], Symptom | bool | None] = field(default_factory=dict, init=False)
+    _countdown: Countdown | None = field(default=None, init=False)
 
     def shows(self, nodes: Sequence[ir.Node]) -> Symptom | bool | None:
         """The symptom of the submodel of these nodes.
@@ -54,14 +57,21 @@ class NodeLocalizer:
                 self._known[key] = found
             else:
                 self._known[key] = False if submodels and found is None else None
+            if self._countdown is not None:
+                self._countdown.step()
         return self._known[key]
 
-    def localize(self) -> tuple[list[ir.Node], Symptom | None]:
+    def localize(self, tell: Progress) -> tuple[list[ir.Node], Symptom | None]:
         """The shortest run of nodes that shows the symptom, without those that nothing in it depends on.
+
+        Args:
+            tell: is called before each submodel, with the time that is left if a single node is at fault.
 
         Returns:
             The nodes, in order, and their symptom; all nodes, and None, where no submodel shows it.
         """
+        steps = (len(self.extractor.groups) - 1).bit_length() + 1
+        self._countdown = Countdown(tell, "which nodes", steps, step_name="submodel")
         nodes, found = first = self._search(frozenset())
         excluded: set[ir.Node] = set()
         for _ in range(_MAX_EXCLUDED):

@@ -25,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from onnx_bridge.core.countdown import Countdown
+from onnx_bridge.core.progress import silent
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.layers.report import Layer, LayerReport
@@ -74,13 +76,13 @@ def compare_layers(
     segments = list(segmented.segments(memory_limit))
     last = segmented.last_uses()
     rows: list[Layer] = []
-    for index, segment in enumerate(segments):
-        if progress is not None:
-            progress(f"layers: segment {index + 1} of {len(segments)}")
+    countdown = Countdown(progress or silent, "layers", len(segments), step_name="segment")
+    for segment in segments:
         rows += walk.visit(segment)
         ended = set(segment.nodes)
         walk.drop(name for name, node in last.items() if node in ended)
         walk.drop([name for name in walk.right if name not in last])
+        countdown.step()
     notes = list(walk.notes)
     if walk.peak > memory_limit:
         notes.append(f"a node needs {walk.peak >> 20} MiB of values, more than the limit of {memory_limit >> 20} MiB")

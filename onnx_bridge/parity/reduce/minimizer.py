@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.parity.submodels import RunCounts, Submodel
@@ -86,12 +87,15 @@ class Minimizer:
 
     def _outputs(self, found: Reproduction) -> Reproduction:
         names = [str(value.name) for value in found.model.graph.outputs]
-        for name in names if len(names) > 1 else ():
-            self.tell(f"only output {name}")
+        if len(names) == 1:
+            return found
+        countdown = Countdown(self.tell, "one output alone", len(names), step_name="output")
+        for name in names:
             inputs = list(found.sample)
             try:
                 model = extract(found.model, inputs, [name])
             except PassError:
+                countdown.step()
                 continue
             used = {value.name for value in model.graph.inputs if value.uses()}
             for value in [each for each in model.graph.inputs if each.name not in used]:
@@ -100,28 +104,28 @@ class Minimizer:
             smaller = self.attempt(model, sample, found.symptom)
             if smaller is not None:
                 return smaller
+            countdown.step()
         return found
 
     def _sizes(self, found: Reproduction) -> Reproduction:
         arrays = [*found.sample.values(), *_constants(found.model).values()]
         sizes = sorted({size for array in arrays for size in array.shape if size > 1}, reverse=True)
+        countdown = Countdown(self.tell, "smaller sizes", len(sizes), step_name="size")
         for size in sizes:
             for smaller in sorted({1, 2, size // 2} - {size}):
-                self.tell(f"size {size} as {smaller}")
                 attempts = (self.attempt(*each, found.symptom) for each in _resized(found, size, smaller))
                 resized = next(filter(None, attempts), None)
                 if resized is not None:
                     found = resized
                     break
+            countdown.step()
         return found
 
     def _elements(self, found: Reproduction) -> Reproduction:
-        names = [*found.sample, *_constants(found.model)]
-        for name in names[:_MAX_SIMPLIFIED]:
-            array = found.sample[name] if name in found.sample else _constants(found.model)[name]
-            if not is_float(array.dtype) or array.size < 2:
-                continue
-            self.tell(f"simpler elements of {name}")
+        candidates = [*found.sample.items(), *_constants(found.model).items()][:_MAX_SIMPLIFIED]
+        arrays = {name: array for name, array in candidates if is_float(array.dtype) and array.size > 1}
+        countdown = Countdown(self.tell, "simpler elements", len(arrays), step_name="tensor")
+        for name, array in arrays.items():
             for simple in _simpler(array):
                 if np.array_equal(simple, array):
                     break
@@ -134,6 +138,7 @@ class Minimizer:
                 if simpler is not None:
                     found = simpler
                     break
+            countdown.step()
         return found
 
 

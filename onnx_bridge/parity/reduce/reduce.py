@@ -195,8 +195,7 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
 
 def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
     """The fewest nodes that show the symptom, with the first sample that does; the whole where no submodel shows it."""
-    tell("which nodes")
-    nodes, symptom = localizer.localize()
+    nodes, symptom = localizer.localize(tell)
     if symptom is None:
         return _reproduction(localizer.whole, localizer.symptom)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits
 from passes.core.isolation.messages import Array, FileRange, Message
 from passes.core.isolation.process import Child, ChildFailure, Reason
+from passes.core.isolation.respawning import RespawningChild
 
 _START_SECONDS = 120.0
 
@@ -28,14 +28,15 @@ class Worker:
     """One process at a time; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._process: Child | None = None
-        self._imported: set[str] = set()
-        self._lock = threading.Lock()
+        self._child = RespawningChild(self._spawn)
+        self._first = ""
+        self._imported: set[tuple[int, str]] = set()
 
     def launch(self, module: str) -> None:
         """Start the process unless it runs, and let it import a module, without waiting for it."""
-        with self._lock:
-            self._launch(module)
+        with self._child.lock:
+            self._first = module
+            self._child.launch()
 
     def call(
         self,
@@ -64,44 +65,31 @@ class Worker:
             NativeFailure: the process has ended, or was ended for exceeding a limit. The next request gets another.
             Lost: ``process`` has ended before.
         """
-        with self._lock:
-            child = self._launch(module)
+        with self._child.lock:
+            self._first = module
+            child = self._child.launch()
             if process is not None and child is not process:
                 raise Lost
+            imported = self._child.generation, module
             try:
-                if module not in self._imported:
-                    child.exchange({"module": module}, {}, timeout=_START_SECONDS)
-                    self._imported.add(module)
+                if imported not in self._imported:
+                    self._child.exchange({"module": module}, {}, Limits(_START_SECONDS))
+                    self._imported.add(imported)
                 message = {"module": module, "request": request}
-                answer, found = child.exchange(message, arrays or {}, timeout=limits.timeout, memory=limits.memory)
+                answer, found = self._child.exchange(message, arrays or {}, limits)
             except ChildFailure as failure:
-                self._close()
                 raise NativeFailure(library, limits, failure) from None
-            except BaseException:  # also Ctrl-C: nobody would receive the answer to this request
-                self._close()
-                raise
             if answer.get("out of memory"):
-                self._close()  # what it still holds is unknown
+                self._child.close()  # what it still holds is unknown
                 raise NativeFailure(library, limits, ChildFailure(Reason.MEMORY, ""))
             return (answer, found), child
 
     def close(self) -> None:
         """End the process; the next request starts another."""
-        with self._lock:
-            self._close()
+        self._child.close()
 
-    def _launch(self, module: str) -> Child:
-        if self._process is not None and self._process.ended:
-            self._close()
-        if self._process is None:
-            self._process = Child("passes.core.isolation.server", [module])
-            self._imported = set()
-        return self._process
-
-    def _close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+    def _spawn(self) -> Child:
+        return Child("passes.core.isolation.server", [self._first])
 
 
 @functools.cache

@@ -1,0 +1,34 @@
+"""A session of ONNX Runtime as it is deployed, with all its optimizations, for `passes.core.isolation.worker`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxruntime
+
+from passes.core.isolation import value_messages
+from passes.core.isolation.messages import Array, Message
+
+_sessions: list[Any] = []
+"""The session of this process, once there is one."""
+
+
+def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
+    """Start, make the session of a file, or run a sample."""
+    try:
+        if request["do"] == "start":
+            return {}, {}
+        if request["do"] == "open":
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 4
+            _sessions[:] = [onnxruntime.InferenceSession(request["path"], options, providers=[request["provider"]])]
+            return {}, {}
+        (sample,) = value_messages.unpack([request["sample"]], arrays)
+        (session,) = _sessions
+        outputs = dict(zip((each.name for each in session.get_outputs()), session.run(None, sample), strict=True))
+        (entries,), found = value_messages.pack([outputs])
+        return {"outputs": entries}, found
+    except MemoryError:
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        return {"error": str(error)}, {}

@@ -1,0 +1,34 @@
+"""Loops, scans and branches in the main graph, as far as that is possible: what chooses in a body can be looked at."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from passes.cleanup.infer_shapes import InferShapes
+from passes.core import graphs
+from passes.core.errors import BridgeError
+from passes.core.pipeline import Pipeline
+from passes.legalize.control_flow.conditionals import JoinBranches
+from passes.legalize.control_flow.loops import MaskLoop, UnrollLoop
+from passes.legalize.control_flow.scans import UnrollScan
+
+_UNFOLD = Pipeline([InferShapes(), UnrollLoop(), MaskLoop(), UnrollScan(), JoinBranches()])
+
+
+def unfolded(model: ir.Model) -> ir.Model:
+    """A model without those subgraphs that the rules of legalization can put into the main graph.
+
+    Values of the same body have the same names in whatever model it is unfolded.
+
+    Args:
+        model: it is not changed; returned itself where there is nothing to do.
+    """
+    if not any(True for node in model.graph for _ in graphs.subgraphs(node)):
+        return model
+    other = model.clone()
+    try:
+        other = _UNFOLD.run(other)[-1].result.model
+    except BridgeError:
+        return model
+    graphs.name_nodes(graphs.Scope(other, other.graph))
+    return other
