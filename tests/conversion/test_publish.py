@@ -151,6 +151,12 @@ def buckets(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def replacing(source: str, target: str) -> None:
+    """Copy a file as conversions write them: what it replaces may be linked elsewhere."""
+    Path(target).unlink(missing_ok=True)
+    shutil.copyfile(source, target)
+
+
 def test_a_kill_while_buckets_are_replaced(buckets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = [(buckets / each / "out/manifest.json").read_bytes() for each in ("old", "new")]
     states = []
@@ -161,7 +167,7 @@ def test_a_kill_while_buckets_are_replaced(buckets: Path, tmp_path: Path, monkey
         killed = True
         with monkeypatch.context() as inner, contextlib.suppress(Killed):
             with bucket_staging(out, ["n=1", "n=2"], "m.onnx.data") as folder:
-                shutil.copytree(buckets / "new/out", folder, dirs_exist_ok=True)
+                shutil.copytree(buckets / "new/out", folder, dirs_exist_ok=True, copy_function=replacing)
                 killed_at(step, inner)
             killed = False
         assert not onnx_bridge.verify(out, here=False).problems
