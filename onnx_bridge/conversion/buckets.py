@@ -315,8 +315,6 @@ def _model_path(bundle: Path) -> Path:
     return bundle / Manifest.read(manifest_path(bundle)).model[0].file
 
 
-
-
 def _check(model: ir.Model, request: ConvertRequest) -> None:
     """Require that buckets and padding rules fit the model; raises InputError."""
     inputs = [value for value in required(model) if value.name not in request.freeze]

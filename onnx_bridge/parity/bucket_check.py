@@ -83,5 +83,3 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
             "each bucket is compared at its edge, and inside, where inputs are padded",
         ),
     )
-
-
