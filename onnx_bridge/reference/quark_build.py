@@ -37,7 +37,7 @@ def bounded_waits() -> Iterator[None]:
                     raise TimeoutError(f"{lock} is not removed")
                 time.sleep(baton.wait_seconds)
 
-    original, FileBaton.wait = FileBaton.wait, wait  # type: ignore[method-assign]
+    original, FileBaton.wait = FileBaton.wait, wait  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

@@ -170,7 +170,9 @@ def _infer_isolated(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         raise onnx.shape_inference.InferenceError(failure.what) from None
     if "error" in answer:
         raise onnx.shape_inference.InferenceError(answer["error"])
-    return onnx.ModelProto.FromString(found["model"].tobytes())
+    inferred = onnx.ModelProto()
+    inferred.ParseFromString(found["model"].tobytes())
+    return inferred
 
 
 @contextmanager
