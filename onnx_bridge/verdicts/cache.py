@@ -23,10 +23,17 @@ _TAIL = 256
 
 @dataclass(frozen=True)
 class CachedVerdict:
-    """A verdict, and the budget of seconds that there was for runs at real size."""
+    """A verdict, and how far it holds.
+
+    Attributes:
+        verdict: of a probe.
+        budget: the seconds that there were for runs at real size.
+        by_constants: whether it holds for the constants of one probe alone.
+    """
 
     verdict: Verdict
     budget: float
+    by_constants: bool = False
 
     def holds(self, budget: float) -> bool:
         """Whether a verdict with that budget would be the same: a larger one may pay for a run at real size."""
@@ -38,11 +45,11 @@ class CachedVerdict:
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
     """The signature and verdict of a line; None if it is damaged."""
     try:
-        signature, status, message, error, proof, obstacle, detail, budget = parse_json(line)
+        signature, status, message, error, proof, obstacle, detail, budget, by_constants = parse_json(line)
         error = None if error is None else float(error)
         unproven = None if obstacle is None else Unproven(Obstacle(obstacle), str(detail))
         verdict = Verdict(Status(status), str(message), error, Proof(proof), unproven)
-        return str(signature), CachedVerdict(verdict, float(budget))
+        return str(signature), CachedVerdict(verdict, float(budget), by_constants is True)
     except (ValueError, TypeError):
         return None
 
@@ -51,7 +58,7 @@ def _line(signature: str, known: CachedVerdict) -> str:
     verdict = known.verdict
     why = (None, "") if verdict.unproven is None else (verdict.unproven.obstacle.value, verdict.unproven.detail)
     fields = verdict.status.value, verdict.message, verdict.error, verdict.proof.value, *why
-    return json.dumps([signature, *fields, known.budget])
+    return json.dumps([signature, *fields, known.budget, known.by_constants])
 
 
 class VerdictCache:
@@ -70,14 +77,14 @@ class VerdictCache:
         self._read_to, self._tail = 0, b""
         self._lock = threading.Lock()
 
-    def get(self, signature: str, budget: float) -> Verdict | None:
+    def get(self, signature: str, budget: float) -> CachedVerdict | None:
         """The verdict of a probe, if it holds with a budget of seconds."""
         with self._lock:
             for line in self._lines.pop(f'["{signature}"'.encode(), ()):
                 if (found := _parse(line)) is not None:
                     self._store(*found)
             known = self._known.get(signature)
-        return known.verdict if known is not None and known.holds(budget) else None
+        return known if known is not None and known.holds(budget) else None
 
     def refresh(self) -> None:
         """Read what has been appended since; if the file has been replaced, all of it."""

@@ -28,10 +28,17 @@ Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, and whether it is due to the state of the machine: then it must not be cached."""
+    """A verdict, and how far it holds.
+
+    Attributes:
+        verdict: of a probe.
+        transient: whether it is due to the state of the machine: then it must not be cached.
+        by_constants: whether it holds for the constants of the probe alone, and not for others of the same types.
+    """
 
     verdict: Verdict
     transient: bool = False
+    by_constants: bool = False
 
 
 def judge(

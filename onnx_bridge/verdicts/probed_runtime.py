@@ -86,6 +86,7 @@ class ProbedRuntime:
         self._timeout = timeout
         self._compile_for = compile_for
         self._cache = shared(_cache_file(runtime, timeout, compile_for)) if cache else VerdictCache(None)
+        self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()
 
     def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
@@ -113,18 +114,25 @@ class ProbedRuntime:
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)
 
-    def _known(self, signatures: Iterable[str]) -> dict[str, Verdict]:
-        """The verdicts in the cache."""
-        found = self._look_up(signatures)
-        missing = [signature for signature in signatures if signature not in found]
+    def _known(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
+        """The verdicts in the cache, of probes by signature."""
+        found = self._look_up(probes)
+        missing = {signature: probe for signature, probe in probes.items() if signature not in found}
         if missing:
             self._cache.refresh()
             found |= self._look_up(missing)
         return found
 
-    def _look_up(self, signatures: Iterable[str]) -> dict[str, Verdict]:
-        found = {signature: self._cache.get(signature, self.budget) for signature in signatures}
-        return {signature: verdict for signature, verdict in found.items() if verdict is not None}
+    def _look_up(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
+        found: dict[str, Verdict] = {}
+        for signature, probe in probes.items():
+            known = self._cache.get(signature, self.budget)
+            if known is not None and known.by_constants:
+                known = self._cache.get(_own_signature(probe), self.budget)
+                self._by_constants.add(signature)
+            if known is not None:
+                found[signature] = known.verdict
+        return found
 
     def _judge(self, probes: Sequence[Probe]) -> dict[Probe, Judgement]:
         """Judge probes that are not in the cache, and add their verdicts to it."""
@@ -169,8 +177,13 @@ class ProbedRuntime:
         return found
 
     def _store(self, judged: Mapping[Probe, Judgement]) -> None:
-        lasting = {probe.signature: each.verdict for probe, each in judged.items() if not each.transient}
-        self._cache.add({signature: CachedVerdict(verdict, self.budget) for signature, verdict in lasting.items()})
+        lasting: dict[str, CachedVerdict] = {}
+        for probe, each in judged.items():
+            if not each.transient:
+                lasting[probe.signature] = CachedVerdict(each.verdict, self.budget, each.by_constants)
+                if each.by_constants or probe.signature in self._by_constants:
+                    lasting[_own_signature(probe)] = CachedVerdict(each.verdict, self.budget)
+        self._cache.add(lasting)
 
     def _seconds(self, probe: Probe) -> float:
         """The estimated seconds of a run; infinite if it would need too much memory."""
@@ -217,7 +230,8 @@ class ProbedRuntime:
             # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
             (second,) = self._send([prepare(probe, run=run, by_onnx=True)], alone=True)
             judgement = second if second.verdict.status is Status.OK else judgement
-        return judgement
+        by_constants = judgement.verdict.status is Status.WRONG and not probe.has_all_data
+        return replace(judgement, by_constants=by_constants)
 
     def _send(self, requests: Sequence[ProbeRequest], *, alone: bool) -> list[Judgement]:
         """Judge probes, each in a fork of its own, or all in one, which may end before all are answered."""
@@ -290,11 +304,17 @@ def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:
     if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
         why = verdict.message or str(verdict.unproven)
         return _unproven(replace(judgement, transient=transient), f"its witness: {why}")
-    return Judgement(replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE)), transient)
+    verdict = replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
+    return Judgement(verdict, transient, small.by_constants)
 
 
 def _unproven(judgement: Judgement, why: str) -> Judgement:
     return replace(judgement, verdict=replace(judgement.verdict, unproven=Unproven(Obstacle.SIZE, why)))
+
+
+def _own_signature(probe: Probe) -> str:
+    """A signature that covers the elements of all constants as well."""
+    return f"{probe.signature}-{probe.constants_digest}"
 
 
 def _cache_file(runtime: Runtime, timeout: float, target: str) -> Path:

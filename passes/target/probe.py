@@ -177,6 +177,14 @@ class Probe:
         """The bytes of all constants in ``to_proto(full=True)``."""
         return sum(tensor.nbytes for tensor in self.full_dependencies.constants.values())
 
+    @cached_property
+    def constants_digest(self) -> str:
+        """Of the elements of all constants, which `signature` leaves out where there are many."""
+        digest = hashlib.blake2b(digest_size=16)
+        for tensor in self.full_dependencies.constants.values():
+            digest.update(tensor.tobytes())
+        return digest.hexdigest()
+
     @property
     def has_all_data(self) -> bool:
         """Whether ``to_proto()`` and ``to_proto(full=True)`` are the same."""

@@ -21,7 +21,7 @@ def test_removed_file(tmp_path: Path) -> None:
     for remove in (file.unlink, lambda: file.write_bytes(b"")):
         cache.add({"one": known, "two": known})
         cache.refresh()
-        assert cache.get("one", 1.0) == Verdict(Status.OK)
+        assert cache.get("one", 1.0) == known
         remove()
         cache.refresh()
         assert cache.get("one", 1.0) is cache.get("two", 1.0) is None
@@ -52,7 +52,7 @@ def test_replaced_file_is_read_from_the_start(tmp_path: Path, replaced: bool) ->
         file.write_bytes(other.read_bytes())
     cache.refresh()
     assert cache.get("one", 1.0) is None
-    assert all(cache.get(name, 1.0) == known.verdict for name in names)
+    assert all(cache.get(name, 1.0) == known for name in names)
 
 
 TOO_LARGE = Verdict(Status.OK, error=1e-6, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE, "why"))
@@ -64,7 +64,7 @@ def test_verdict_of_the_largest_budget_takes_precedence(tmp_path: Path) -> None:
         VerdictCache(file).add({"one": CachedVerdict(replace(TOO_LARGE, message=str(budget)), budget)})
     cache = VerdictCache(file)
     cache.refresh()
-    assert cache.get("one", 1.0) == cache.get("one", 3.0) == replace(TOO_LARGE, message="3.0")
+    assert cache.get("one", 1.0) == cache.get("one", 3.0) == CachedVerdict(replace(TOO_LARGE, message="3.0"), 3.0)
     assert cache.get("one", 4.0) is None
 
 
@@ -82,7 +82,7 @@ def test_verdict_that_no_budget_would_change(tmp_path: Path, verdict: Verdict) -
     cache = VerdictCache(tmp_path / "cache.jsonl")
     cache.add({"one": CachedVerdict(verdict, 0.0)})
     cache.refresh()
-    assert cache.get("one", 1e9) == verdict
+    assert cache.get("one", 1e9) == CachedVerdict(verdict, 0.0)
 
 
 def test_unwritable_folder(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path / "file" / "cache.jsonl")
     cache.add({"s": CachedVerdict(Verdict(Status.OK), 1.0)})
     cache.refresh()
-    assert cache.get("s", 1.0) == Verdict(Status.OK)
+    assert cache.get("s", 1.0) == CachedVerdict(Verdict(Status.OK), 1.0)
 
 
 def test_concurrent_writers(tmp_path: Path) -> None:

@@ -240,6 +240,23 @@ class TestBudget:
         assert (verdict.status, verdict.proof, verdict.unproven) == (Status.OK, Proof.WITNESS, Unproven(Obstacle.SIZE))
         assert probe not in asked and len(asked) == 1
 
+    def test_wrong_numbers_hold_for_the_constants_that_they_were_found_with(
+        self, runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A recurrence with large weights is chaotic, so that no two runtimes agree; with small ones it is not."""
+
+        def probe(scale: float) -> Probe:
+            draw = np.random.default_rng(0)
+            shapes = {"w": (1, 32, 32), "r": (1, 32, 32)}
+            weights = {name: (draw.standard_normal(shape) * scale).astype("f") for name, shape in shapes.items()}
+            return last_node("(float[40,1,32] x) => (y) { y = RNN<hidden_size=32>(x, w, r) }", **weights)
+
+        assert probe(1.0).signature == probe(0.01).signature
+        for _ in range(2):
+            statuses = [judged(ProbedRuntime(runtime), probe(scale)).status for scale in (1.0, 0.01)]
+            assert statuses == [Status.WRONG, Status.OK]
+            monkeypatch.setattr(ProbedRuntime, "_judge", lambda *_: {})  # the second time all is in the cache
+
     def test_too_much_memory_is_never_run(self, runtime: Runtime) -> None:
         huge = last_node("(float[300,1000,1000] x) => (y) { y = Abs(x) }")
         verdict = judged(ProbedRuntime(runtime, cache=False, budget=1e9), huge)
@@ -338,7 +355,8 @@ class TestCache:
         assert judged(ProbedRuntime(runtime), probe) == before
         cache = VerdictCache(file)
         cache.refresh()
-        assert cache.get(probe.signature, 0.0) == before
+        known = cache.get(probe.signature, 0.0)
+        assert known is not None and known.verdict == before
 
 
 class TestManyNodes:
