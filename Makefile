@@ -15,7 +15,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize differential witness-study docs package lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize rehearsal differential witness-study docs package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
 	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
+	@echo "make rehearsal  run the passes of the gpu target on all of these without a GPU, and list those at fault"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
 	@echo "make witness-study  compare the verdicts by witnesses with those at real size"
 	@echo "make docs    build the documentation into build/site, strictly"
@@ -103,6 +104,9 @@ differential: setup
 # SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks that are mostly matrix products.
 realsize: setup
 	@$(BIN)/python -m fixtures.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
+
+rehearsal: setup
+	@$(BIN)/python -m fixtures.rehearsal
 
 witness-study: setup
 	@$(BIN)/python -m fixtures.witness_study

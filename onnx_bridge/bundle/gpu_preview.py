@@ -1,35 +1,42 @@
-"""A bundle run on ``ref`` with a GPU's quantization.
+"""A bundle, rehearsed as on a GPU: run on ``ref`` after the gpu target's passes.
 
     bundle = onnx_bridge.convert("model.onnx", "out", target="ref")
     outputs = onnx_bridge.as_gpu(bundle)({"x": array})
 
-MIGraphX's gpu target rewrites quantization first, and ``ref`` does not: it uses 8-bit kernels where it can, and removes
-every other pair of QuantizeLinear and DequantizeLinear, with its rounding and its saturation. Here these passes of the
-gpu target run on the cleaned model (`onnx_bridge.migraphx.install.gpu_view`), and ``ref`` computes the result. The
-summation order and the precision of a GPU's kernels are not reproduced.
+MIGraphX's gpu target runs many passes that ``ref`` has not. They change quantization most: 8-bit kernels are used where
+they can be, and every other pair of QuantizeLinear and DequantizeLinear is removed, with its rounding and its
+saturation. Here those passes that need no GPU run on the cleaned model (`onnx_bridge.migraphx.rehearsal`), and ``ref``
+computes the result. The summation order and the precision of a GPU's kernels are not reproduced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
+from functools import cached_property
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest import PartitionInfo
+from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
-from onnx_bridge.migraphx.install.gpu_view import Operator, gpu_view
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 
 
 class AsGpu(Bundle):
-    """A bundle, run on ``ref`` as a GPU would compute it; host partitions are unchanged."""
+    """A bundle, run on ``ref`` after passes of the gpu target; host partitions are unchanged."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, groups: int | None = None) -> None:
         """Wrap a bundle.
+
+        Args:
+            bundle: one for ``ref``.
+            groups: how many groups of passes run; default: all.
 
         Raises:
             InputError: it was compiled for a GPU, or keeps no cleaned model.
@@ -42,7 +49,17 @@ class AsGpu(Bundle):
         if self.model_path is None:
             what = "it keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(self.path), hint="convert into a folder")
+        self._groups = groups
         self._views: dict[int, tuple[Operator, ...]] = {}
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal:
+        """The passes.
+
+        Raises:
+            RuntimeNotFound, RuntimeFailure: as for `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`.
+        """
+        return rehearsal(runtimes.find(self.runtime_name))
 
     @property
     def products(self) -> tuple[Operator, ...]:
@@ -60,7 +77,7 @@ class AsGpu(Bundle):
         """A sentence on their kernels; empty if there are no products, or before the first call."""
         counts = Counter(each.kernel for view in self._views.values() for each in view)
         said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
-        return (f"on a GPU, convolutions and matrix products are computed: {said}",) if said else ()
+        return (f"rehearsed as gpu, convolutions and matrix products are computed: {said}",) if said else ()
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.
@@ -76,20 +93,22 @@ class AsGpu(Bundle):
     def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
             return super()._open(index, info, cleaned)
-        assert self._worker is not None
         assert self.model_path is not None
-        whole = contextlib.nullcontext(self.model_path)
-        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-            with cleaned.file(info) if self.manifest.partitions else whole as path:
-                view = gpu_view(path, Path(folder) / "program.mxr", self._worker.runtime)
-            self._views[index] = view.products
-            program = self._worker.load(view.program)
-        program.compile("ref")
-        return DevicePartition(info, program, self._worker, self._limits)
+        passes = self.rehearsal
+        worker = workers.shared(passes.runtime, self.manifest.environment)
+        shapes = {each.name: each.shape for each in info.inputs}
+        with worker.limited(self._limits):
+            with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
+                program = parse(worker, path, shapes)
+            count = len(passes.groups) if self._groups is None else self._groups
+            operators = map(Operator.from_json, program.run_gpu_passes(passes.library, count))
+            self._views[index] = tuple(each for each in operators if each.is_product)
+            program.compile("ref")
+        return DevicePartition(info, program, worker, self._limits)
 
 
 def as_gpu(bundle: Bundle) -> AsGpu:
-    """A bundle, run on ``ref`` as a GPU would compute it.
+    """A bundle, run on ``ref`` rehearsed as on a GPU.
 
     Args:
         bundle: one that was compiled for ``ref``, in a folder.

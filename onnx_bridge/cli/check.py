@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from onnx_bridge.cli.options import (
+    AsTarget,
     Atol,
     Cache,
     Dims,
@@ -41,12 +41,6 @@ from onnx_bridge.reference.tolerances import parse_tolerance
 from onnx_bridge.report.accuracy import accuracy_page, write_accuracy_junit
 from onnx_bridge.report.check import write_report
 from onnx_bridge.report.junit import write_junit
-
-
-class AsTarget(enum.Enum):
-    """Targets whose results `check` can compute on ref."""
-
-    gpu = "gpu"
 
 
 def check(
@@ -90,9 +84,7 @@ def check(
     layers_memory: Annotated[
         float, typer.Option(metavar="GiB", min=0.001, help="Memory limit of the values compared at a time.")
     ] = 1.0,
-    as_: Annotated[
-        AsTarget | None, typer.Option("--as", help="Also run on ref what a GPU would compute of quantization.")
-    ] = None,
+    as_: AsTarget = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where outputs are not determined, too.")
     ] = False,
@@ -137,7 +129,7 @@ def check(
                 least=numbers(least),
                 reference=reference,
                 samples=samples,
-                as_target="gpu" if as_ else None,
+                as_target=as_.value if as_ else None,
                 target=target,
                 pipeline=pipeline,
                 dims=dims(dim),
@@ -172,7 +164,7 @@ def check(
             layers=layers,
             layers_memory=layers_memory,
             evidence=html is not None or save_results is not None,
-            as_target="gpu" if as_ else None,
+            as_target=as_.value if as_ else None,
             target=target,
             pipeline=pipeline,
             dims=dims(dim),

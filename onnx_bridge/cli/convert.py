@@ -83,6 +83,10 @@ def convert(
     calibration: Calibration = None,
     keep_fp32: Keep = None,
     option: Options = None,
+    rehearse: Annotated[
+        str | None,
+        typer.Option(metavar="gpu", help="Rehearse the gpu target's passes, too, and rewrite what they get wrong."),
+    ] = None,
     runtime: Runtime = None,
     timeout: Timeout = None,
     memory: Memory = None,
@@ -148,6 +152,7 @@ def convert(
         options=dict(map(parse_option, option or ())),
         timeout=timeout,
         memory=memory,
+        rehearse=rehearse,
         prove=prove,
         prove_budget=prove_budget,
     )

@@ -20,6 +20,7 @@ from onnx_bridge.cli.options import (
     ProbeBudget,
     Runtime,
     Shapes,
+    Target,
     Timeout,
     dims,
     shapes,
@@ -39,6 +40,7 @@ def doctor(
         OutputFile("-o", "--output", metavar="OUT.onnx", help="The rewritten model."),
     ] = None,
     html: HtmlReport = None,
+    target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
     shape: Shapes = None,
@@ -53,7 +55,8 @@ def doctor(
 ) -> None:
     """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
 
-    Exit code 0 where everything will run, which is said only after MIGraphX has parsed the whole; 1 where not.
+    With --target gpu on a machine without one, the gpu target's passes are rehearsed on ref. Exit code 0 where
+    everything will run, which is said only after MIGraphX has parsed the whole; 1 where not.
     """
     if fix != (out is not None):
         raise InputError("say where the rewritten model goes with --fix -o OUT.onnx")
@@ -61,6 +64,7 @@ def doctor(
         found = diagnosis.doctor(
             model,
             out,
+            target=target,
             pipeline=pipeline,
             dims=dims(dim),
             shapes=shapes(shape),

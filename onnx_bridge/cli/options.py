@@ -88,6 +88,16 @@ class _LowPrecision(enum.Enum):
     fp8 = "fp8"
 
 
+class _AsTarget(enum.Enum):
+    """Targets that can be rehearsed on ref."""
+
+    gpu = "gpu"
+
+
+AsTarget = Annotated[
+    _AsTarget | None,
+    typer.Option("--as", help="Also rehearse the gpu target on ref: its passes that need no GPU, and no kernels."),
+]
 LowPrecision = Annotated[
     _LowPrecision | None,
     typer.Option("--precision", help="What MIGraphX computes in; default: the model's own."),

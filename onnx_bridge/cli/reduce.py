@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.options import (
+    AsTarget,
     Atol,
     Cache,
     Dims,
@@ -42,6 +43,7 @@ def reduce(
     rtol: Rtol = None,
     atol: Atol = None,
     precision: LowPrecision = None,
+    as_: AsTarget = None,
     target: Target = "auto",
     pipeline: Pipeline = "default",
     dim: Dims = None,
@@ -66,6 +68,7 @@ def reduce(
             rtol=rtol,
             atol=atol,
             precision=precision.value if precision else None,
+            as_target=as_.value if as_ else None,
             target=target,
             pipeline=pipeline,
             dims=dims(dim),

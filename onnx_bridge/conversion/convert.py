@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -70,6 +71,7 @@ def convert(  # noqa: PLR0913
     timeout: float | None = None,
     memory: float | None = None,
     runtime: str | None = None,
+    rehearse: Literal["gpu"] | None = None,
     reuse: bool = True,
     prove: Prove = "auto",
     prove_budget: float = PROVE_BUDGET,
@@ -100,6 +102,8 @@ def convert(  # noqa: PLR0913
         timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        rehearse: ``gpu`` also runs the gpu target's passes on the probes of nodes, as far as they need no GPU, and
+            rewrites what is wrong after them; kernels, their precision and their memory are not rehearsed.
         reuse: whether to take the cleaned model of an earlier bundle in ``out`` if nothing that cleaning depends on has
             changed; it is not taken without ``cache`` either.
         prove: whether the bundle is run against the reference (ONNX Runtime on the original model, on a seeded sample):
@@ -131,6 +135,7 @@ def convert(  # noqa: PLR0913
         timeout=timeout,
         memory=memory,
         runtime=runtime,
+        rehearse=rehearse,
         reuse=reuse,
         prove=prove,
         prove_budget=prove_budget,

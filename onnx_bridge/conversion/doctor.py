@@ -15,9 +15,13 @@ from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.request import CleanRequest, DoctorRequest, as_json, as_shapes
+from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
@@ -40,6 +44,7 @@ def doctor(  # noqa: PLR0913
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str] | None = None,
     *,
+    target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -57,6 +62,8 @@ def doctor(  # noqa: PLR0913
     Args:
         model: an ONNX file, or a model in memory, which is not modified.
         out: the file to write the rewritten model to; None writes nothing.
+        target: as for `convert`; ``gpu`` is rehearsed on a machine without one: what ``ref`` computes right must be
+            right after the gpu target's passes, too.
         pipeline: the passes that `convert` would run.
         dims: sizes of symbolic dimensions by name; the others become 1.
         shapes: whole shapes by input name.
@@ -76,6 +83,7 @@ def doctor(  # noqa: PLR0913
         NativeFailure: ONNX Runtime exceeded a limit.
     """
     request = DoctorRequest(
+        target,
         pipeline,
         dict(dims or {}),
         as_shapes(shapes),
@@ -103,7 +111,15 @@ def _run(
 ) -> Diagnosis:
     runtime = runtimes.find(request.runtime)
     seconds = SECONDS if request.timeout is None else min(request.timeout, SECONDS)
-    target = ProbedRuntime(runtime, cache=request.cache, budget=request.probe_budget, timeout=seconds)
+    passes, notes = _rehearsal(request.target, runtime)
+    target = ProbedRuntime(
+        runtime,
+        cache=request.cache,
+        budget=request.probe_budget,
+        timeout=seconds,
+        compile_for="gpu" if request.target == "gpu" else resolve_target(request.target, runtime),
+        rehearsal=passes,
+    )
     progress(Stage.LOAD)
     loaded = models.owned(model)
     facts = _facts(loaded)
@@ -138,9 +154,20 @@ def _run(
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
         problem=partitioned.problem or "",
-        notes=[*after.notes, *partitioned.notes],
+        notes=[*after.notes, *partitioned.notes, *notes],
         path_fixed=None if out is None else str(out),
     )
+
+
+def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[str]]:
+    """The passes of the gpu target, where that is meant and not here; and a sentence on what was rehearsed."""
+    if target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets):
+        return None, []
+    try:
+        passes = rehearsal(runtime)
+    except RuntimeNotFound as error:
+        return None, [f"the gpu target is not rehearsed: {error}"]
+    return passes, [passes.note]
 
 
 _Told = tuple[str, str, Proof, str]

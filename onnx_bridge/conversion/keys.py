@@ -60,6 +60,7 @@ def cleaning_key(
             "freeze": dict(request.freeze),
             "precision": _precision(request) if request.precision in BY_PASS else None,
             "probe budget": request.probe_budget,
+            "rehearse": request.rehearse,
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,

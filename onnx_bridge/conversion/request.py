@@ -47,13 +47,14 @@ class ConvertRequest:
         timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
         memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
+        rehearse: ``gpu`` holds every node to what the gpu target's passes make of it, without a GPU.
         reuse: whether to take the cleaned model of an earlier bundle in the same folder if it is up to date.
         prove: whether the bundle is run against the reference: ``auto`` within `prove_budget`, else by a witness;
             ``always`` whatever it takes; or ``never``.
         prove_budget: the most estimated seconds of a run at real size, and of the search for a witness.
 
     Raises:
-        InputError: a limit is not positive, or there is no such way to prove.
+        InputError: a limit is not positive, or there is no such way to prove, or no such target to rehearse.
     """
 
     target: str = "auto"
@@ -75,6 +76,7 @@ class ConvertRequest:
     timeout: float | None = None
     memory: float | None = None
     runtime: str | None = None
+    rehearse: str | None = None
     reuse: bool = True
     prove: str = "auto"
     prove_budget: float = PROVE_BUDGET
@@ -83,6 +85,8 @@ class ConvertRequest:
         if self.prove not in (known := get_args(Prove)):
             hint = nearest(self.prove, known) or f"there are {', '.join(known)}"
             raise InputError(f"it cannot be {self.prove!r}", where="prove", hint=hint)
+        if self.rehearse not in (None, "gpu"):
+            raise InputError(f"nothing can be rehearsed as on {self.rehearse!r}", hint="there is only gpu")
         for name in ("timeout", "memory", "prove_budget"):
             limit = getattr(self, name)
             if limit is not None and limit <= 0:
@@ -128,7 +132,12 @@ class CleanRequest:
 
 @dataclass(frozen=True)
 class DoctorRequest:
-    """Which conversion to examine without compiling; the attributes are those of `ConvertRequest`."""
+    """Which conversion to examine without compiling; the attributes are those of `ConvertRequest`.
+
+    The target ``gpu`` is rehearsed on a machine without one.
+    """
+
+    target: str = "auto"
 
     pipeline: str = "default"
     dims: Dims = field(default_factory=dict)

@@ -116,6 +116,11 @@ class CProgram:
         self._handle = handle
         self._parameters: dict[str, Shape] = {}
 
+    @property
+    def address(self) -> int:
+        """The address of the C++ object."""
+        return int(self._handle._as_parameter_.value or 0)
+
     def get_parameter_names(self) -> list[str]:
         """The names of the inputs."""
         return list(self.get_parameter_shapes())

@@ -52,6 +52,17 @@ class RemoteProgram:
         options = {"offload_copy": offload_copy, "fast_math": fast_math, "exhaustive_tune": exhaustive_tune}
         self._describe(self._request("compile", target=target, options=options)[0])
 
+    def run_gpu_passes(self, library: Path, count: int, *, fast_math: bool = True) -> list[dict[str, Any]]:
+        """Run the first groups of passes of the gpu target (`onnx_bridge.migraphx.rehearsal`), before compiling.
+
+        Returns:
+            The operators that quantization is about, as `rehearsal.gpu_operators.Operator` reads them.
+        """
+        answer, _ = self._request("gpu_passes", library=str(library), count=count, fast_math=fast_math)
+        self._describe(answer)
+        operators: list[dict[str, Any]] = answer["operators"]
+        return operators
+
     def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
         _, outputs = self._request("run", parameters)
         return [outputs[str(index)] for index in range(len(outputs))]

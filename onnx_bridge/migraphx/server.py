@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx.c_api import CLibrary, StatusError
+from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
 from onnx_bridge.migraphx.forked import run_in_fork
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
+from onnx_bridge.migraphx.rehearsal import pass_library
 from passes.core.isolation.child import serve
 from passes.core.isolation.messages import Array, Message
 
@@ -63,6 +64,14 @@ class Server:
         program.compile(request["target"], **request["options"])
         return _describe(program), {}
 
+    def _do_pass_groups(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
+        return {"groups": pass_library.load(Path(request["library"])).groups}, {}
+
+    def _do_gpu_passes(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
+        program = self._programs[request["program"]]
+        operators = _run_gpu_passes(program, request)
+        return {"operators": operators, **_describe(program)}, {}
+
     def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         outputs = self._programs[request["program"]].run(tensors)
         return {}, {str(index): output for index, output in enumerate(outputs)}
@@ -89,13 +98,16 @@ class Server:
 
     def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         """Probe small models in one fork, or each in its own; those after one that ends a common fork get no answer."""
+        passes = request["passes"]
+        if passes is not None:
+            pass_library.load(Path(passes["library"]))  # once, not in every fork
         tasks = []
         for index, probe in enumerate(request["probes"]):
             samples = [
                 {name: tensors[f"{index}:{number}:{name}"] for name in names}
                 for number, names in enumerate(probe["samples"])
             ]
-            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples))
+            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples, passes))
             self._library.has_target(probe["target"])  # loaded once, not in every fork
         groups = [[task] for task in tasks] if request["alone"] else [tasks]
         answers: list[dict[str, Any]] = []
@@ -106,8 +118,10 @@ class Server:
                 answers.append({"printed": _printed(), **answer} if "died" in answer else answer)
         return {"answers": answers}, outputs
 
-    def _probe(self, model: bytes, probe: Mapping[str, Any], samples: Sequence[Tensors]) -> TensorMessage:
-        """Parse a model, compile it, save and load it if wanted, and run it on samples.
+    def _probe(
+        self, model: bytes, probe: Mapping[str, Any], samples: Sequence[Tensors], passes: Mapping[str, Any] | None
+    ) -> TensorMessage:
+        """Parse a model, run passes of the gpu target if wanted, compile it, save and load it if wanted, and run it.
 
         Returns:
             The outputs' shapes after parsing, and the outputs as ``sample:output``; or the error.
@@ -116,6 +130,8 @@ class Server:
         def work() -> TensorMessage:
             program = self._library.parse_onnx_buffer(model, OnnxOptions(map_input_dims=probe["shapes"]))
             shapes = _describe(program)["outputs"]
+            if passes is not None:
+                _run_gpu_passes(program, passes)
             program.compile(probe["target"])
             if probe["reload"]:
                 program = self._reloaded(program)
@@ -143,6 +159,12 @@ class Server:
         number, self._next = self._next, self._next + 1
         self._programs[number] = program
         return {"program": number, **_describe(program)}, {}
+
+
+def _run_gpu_passes(program: Program, passes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    assert isinstance(program, CProgram)
+    library = pass_library.load(Path(passes["library"]))
+    return library.run(program, passes["count"], fast_math=passes.get("fast_math", True))
 
 
 def _trim_heap() -> None:

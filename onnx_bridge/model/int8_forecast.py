@@ -9,7 +9,7 @@ MIGraphX will delete together with its DequantizeLinear: whether its saturation 
 input.
 
 The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``. The forecast needs neither a GPU nor MIGraphX;
-`onnx_bridge.migraphx.install.gpu_view` runs that pass itself. It applies to the model that MIGraphX parses: clean the
+`onnx_bridge.migraphx.rehearsal.gpu_view` runs that pass itself. It applies to the model that MIGraphX parses: clean the
 model first.
 """
 

@@ -39,7 +39,7 @@ from onnx_bridge.samples.files import SampleSource
 from passes.analysis.quantization import is_quantized
 from passes.core.isolation.limits import limited
 
-AS_GPU = "MIGraphX ref, as a GPU computes quantization"
+AS_GPU = "rehearsed as gpu, on MIGraphX ref"
 """The name of the leg of ``as_target="gpu"``."""
 
 _SHOWN = 0.5
@@ -95,8 +95,8 @@ def check(  # noqa: PLR0913
         layers: also compare every value of the cleaned model, on the first sample that differs, or the first.
         layers_memory: limit in GiB of the values that this holds at a time.
         evidence: whether the report keeps all outputs, the graphs before and after, and a sketch of each layer.
-        as_target: ``gpu`` also runs on ``ref`` what a GPU would compute of quantization (`onnx_bridge.as_gpu`), with
-            the tolerances of int8 where the model is quantized.
+        as_target: ``gpu`` also rehearses the gpu target: the bundle runs on ``ref`` after those of its passes that need
+            no GPU (`onnx_bridge.as_gpu`), with the tolerances of int8 where the model is quantized.
         target: as for `onnx_bridge.convert`, for a model; with ``as_target``, ``auto`` is ``ref``.
         pipeline: likewise.
         dims: likewise.
@@ -259,13 +259,14 @@ def _check_unconverted(
 
 
 def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Sequence[str]:
-    """Compare what a GPU would compute of quantization; returns notes about its kernels."""
+    """Compare what the bundle computes after the gpu target's passes; returns notes on them and their kernels."""
     preview = AsGpu(bundle)
     outputs, failure = run_until_failure(preview, baseline.samples, AS_GPU, tell)
     quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
     tolerances = baseline.device_tolerances
     baseline.compare(AS_GPU, outputs, tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances, failure)
-    return preview.kernel_notes
+    advice = "`onnx-bridge bisect --as gpu` names the group of passes, and the nodes"
+    return preview.rehearsal.note, *preview.kernel_notes, *([] if baseline.legs[-1].passed else [advice])
 
 
 def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> LayerReport:

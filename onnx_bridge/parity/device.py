@@ -15,6 +15,7 @@ from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -33,11 +34,13 @@ class Device:
         worker: the process.
         target: what MIGraphX compiles for.
         limits: of each step.
+        rehearsal: passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
     """
 
     worker: Worker
     target: str = "ref"
     limits: Limits = Limits()
+    rehearsal: Rehearsal | None = None
 
     def parse(self, model: ir.Model, inputs: Mapping[str, Value]) -> RemoteProgram:
         """Parse a model in memory.
@@ -53,6 +56,16 @@ class Device:
             path = Path(folder) / "model.onnx"
             models.save(model, path)
             return parse(self.worker, path, {name: np.shape(each) for name, each in flat(inputs).items()})
+
+    def compile(self, program: RemoteProgram) -> None:
+        """Compile a program, after the passes that are rehearsed.
+
+        Raises:
+            RuntimeFailure: MIGraphX fails.
+        """
+        if self.rehearsal is not None:
+            program.run_gpu_passes(self.rehearsal.library, len(self.rehearsal.groups))
+        program.compile(self.target)
 
     def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
         """Parse, compile and run a model in memory.
@@ -70,7 +83,7 @@ class Device:
             count = len(program.get_output_shapes())
             if count != len(expected):
                 raise MigraphxError(f"it gives {count} outputs where there are {len(expected)}")
-            program.compile(self.target)
+            self.compile(program)
             return run_program(program, inputs, expected)
 
 

@@ -37,6 +37,10 @@ class ParityRequest:
         atol: absolute tolerance of floats; None goes by dtype and the size of the values.
         tolerance: the precision whose tolerances hold (`onnx_bridge.reference.tolerances.PRESETS`); None goes by dtype.
         conversion: how the model is converted, if it is no bundle; and the limits of MIGraphX's steps.
+        as_target: ``gpu`` also rehearses the gpu target on ``ref``.
+
+    Raises:
+        InputError: ``as_target`` is unknown.
     """
 
     inputs: Path | SampleSource | None = None
@@ -46,6 +50,11 @@ class ParityRequest:
     atol: float | None = None
     tolerance: str | None = None
     conversion: ConvertRequest = field(default_factory=ConvertRequest)
+    as_target: Literal["gpu"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.as_target not in (None, "gpu"):
+            raise InputError(f"nothing can be rehearsed as on {self.as_target!r}", hint="there is only gpu")
 
     @property
     def limits(self) -> Limits:
@@ -82,10 +91,9 @@ class CheckRequest(ParityRequest):
         layers: whether to compare every value of the cleaned model.
         layers_memory: limit in GiB of the values that this holds at a time.
         evidence: whether the report keeps outputs, graphs and error sketches.
-        as_target: ``gpu`` also runs on ``ref`` what a GPU would compute of quantization.
 
     Raises:
-        InputError: ``as_target`` is unknown, or a tolerance is invalid.
+        InputError: a tolerance is invalid.
     """
 
     reference: Path | None = None
@@ -93,11 +101,9 @@ class CheckRequest(ParityRequest):
     layers: bool = False
     layers_memory: float = 1.0
     evidence: bool = False
-    as_target: Literal["gpu"] | None = None
 
     def __post_init__(self) -> None:
-        if self.as_target not in (None, "gpu"):
-            raise InputError(f"nothing can be computed as on {self.as_target!r}", hint="there is only gpu")
+        super().__post_init__()
         self.error_tolerances  # noqa: B018 — validates them
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import Step
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.remote_program import RemoteProgram
@@ -57,7 +58,7 @@ class SymptomDetector:
                 step = Step.QUANTIZE
                 self._quantize(program, submodel)
                 step = Step.COMPILE
-                program.compile(self.device.target)
+                self.device.compile(program)
                 step = Step.RUN
                 found: Symptom | None = None
                 for number, inputs, expected in zip(submodel.numbers, submodel.inputs, submodel.expected, strict=True):
@@ -97,3 +98,20 @@ class SymptomDetector:
             calibration = [to_tensors(program, inputs) for inputs in submodel.inputs]
             quantize = program.quantize_int8 if self.precision == "int8" else program.quantize_fp8
             quantize(self.device.target, calibration)
+
+
+def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str:
+    """The first group of passes of the gpu target after which submodels have a symptom.
+
+    Args:
+        detector: its device rehearses the passes.
+        submodels: they have a symptom after all groups.
+    """
+    passes = detector.device.rehearsal
+    assert passes is not None
+
+    def fails(count: int) -> bool:
+        device = replace(detector.device, rehearsal=replace(passes, groups=passes.groups[:count]))
+        return replace(detector, device=device).detect(submodels) is not None
+
+    return passes.groups[bisect_first(range(1, len(passes.groups) + 1), fails) - 1]

@@ -20,9 +20,11 @@ from typing import Any
 
 from onnx_bridge.core.background import Background
 from onnx_bridge.core.code_digest import code_digest
+from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference import evaluations
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
@@ -37,6 +39,8 @@ from passes.target.witness import witness
 
 _BATCH, _BATCH_BYTES = 32, 64 << 20
 """The most probes, and bytes of those that are run, in one request."""
+_REHEARSED = 3.0
+"""How many times longer a probe may take with the gpu target's passes."""
 SECONDS = 10.0
 """The default time limit of a probe."""
 _MEMORY = 4 << 30
@@ -65,6 +69,7 @@ class ProbedRuntime:
         budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`; default:
             `BUDGET`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
+        rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
     """
 
     name = TARGET
@@ -78,6 +83,7 @@ class ProbedRuntime:
         timeout: float = SECONDS,
         budget: float | None = None,
         compile_for: str = TARGET,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         self.runtime = runtime
         self.budget = BUDGET if budget is None else budget
@@ -85,7 +91,8 @@ class ProbedRuntime:
         self._progress = progress
         self._timeout = timeout
         self._compile_for = compile_for
-        self._cache = shared(_cache_file(runtime, timeout, compile_for)) if cache else VerdictCache(None)
+        self._rehearsal = rehearsal
+        self._cache = shared(_cache_file(runtime, timeout, compile_for, rehearsal)) if cache else VerdictCache(None)
         self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()
 
@@ -208,32 +215,58 @@ class ProbedRuntime:
                 sent = [background.submit(self._judge_requests, requests)]
 
     def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:
-        together = self._send(requests, alone=False)
+        found = self._certain(requests)
+        if self._rehearsal is None:
+            return found
+        right = [each for each in requests if found[each.probe].verdict.status is Status.OK]
+        rehearsed = self._certain(right, len(self._rehearsal.groups))
+        for request in right:
+            if rehearsed[request.probe].verdict.status is not Status.OK:
+                found[request.probe] = self._attributed(request, rehearsed[request.probe], self._rehearsal.groups)
+        return found
+
+    def _attributed(self, request: ProbeRequest, after_all: Judgement, groups: Sequence[str]) -> Judgement:
+        """The judgement of a probe that is right on ``ref``, and not after all groups of passes: after the first."""
+        judged = {len(groups): after_all}
+
+        def fails(count: int) -> bool:
+            judged[count] = self._certain([request], count)[request.probe]
+            return judged[count].verdict.status is not Status.OK
+
+        first = bisect_first(range(1, len(groups) + 1), fails)
+        found, group = judged[first], groups[first - 1]
+        message = f"rehearsed as gpu, after {group}: {found.verdict.message}"
+        return replace(found, verdict=replace(found.verdict, message=message, group=group))
+
+    def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Judgement]:
+        """Judge probes, after some groups of passes of the gpu target; failures are judged alone, and confirmed."""
+        together = self._send(requests, alone=False, groups=groups)
         found = dict(zip((request.probe for request in requests), together, strict=False))
         # in a common fork another probe may be the cause; rejections are certain where all probes were answered
         certain = {Status.OK} if _ended_early(together, requests) else {Status.OK, Status.REJECTED}
         doubted = [
             each for each in requests if each.probe not in found or found[each.probe].verdict.status not in certain
         ]
-        found |= zip([request.probe for request in doubted], self._send(doubted, alone=True), strict=True)
+        alone = self._send(doubted, alone=True, groups=groups)
+        found |= zip([request.probe for request in doubted], alone, strict=True)
         for request in requests:
-            found[request.probe] = self._confirmed(request, found[request.probe])
+            found[request.probe] = self._confirmed(request, found[request.probe], groups)
         return found
 
-    def _confirmed(self, request: ProbeRequest, judgement: Judgement) -> Judgement:
+    def _confirmed(self, request: ProbeRequest, judgement: Judgement, groups: int) -> Judgement:
         """A failure, judged again with all constants of the probe, and with another reference."""
         probe = request.probe
         run = request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
         if judgement.verdict.status is not Status.OK and not request.whole and probe.data_bytes <= _WHOLE_BYTES:
-            (judgement,) = self._send([prepare(probe, run=run, full=True)], alone=True)
+            (judgement,) = self._send([prepare(probe, run=run, full=True)], alone=True, groups=groups)
         if judgement.verdict.status is Status.WRONG and probe.replaces is not None and run:
             # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
-            (second,) = self._send([prepare(probe, run=run, by_onnx=True)], alone=True)
+            (second,) = self._send([prepare(probe, run=run, by_onnx=True)], alone=True, groups=groups)
             judgement = second if second.verdict.status is Status.OK else judgement
         by_constants = judgement.verdict.status is Status.WRONG and not probe.has_all_data
         return replace(judgement, by_constants=by_constants)
 
-    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool) -> list[Judgement]:
+    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, groups: int = 0) -> list[Judgement]:
         """Judge probes, each in a fork of its own, or all in one, which may end before all are answered."""
         if not requests:
             return []
@@ -249,15 +282,21 @@ class ProbedRuntime:
             "timeout": self._timeout + _SLOWER * max(seconds),
             "alone": alone,
             "probes": [request.to_json() for request in requests],
+            "passes": None,
         }
-        worker = workers.shared_with_heap_checks(self.runtime)
+        runtime, stands_in = self.runtime, self._compile_for != TARGET
+        if groups and self._rehearsal is not None:
+            runtime, stands_in = self._rehearsal.runtime, True
+            message["passes"] = {"library": str(self._rehearsal.library), "count": groups}
+            message["timeout"] *= _REHEARSED
+        worker = workers.shared_with_heap_checks(runtime)
         with worker.limited(Limits(memory=_MEMORY)):
             answer, outputs = worker.request("probing", message, tensors)
         found = []
         for index, (request, each) in enumerate(zip(requests, answer["answers"], strict=False)):
             prefix = f"{index}:"
             own = {name.removeprefix(prefix): each for name, each in outputs.items() if name.startswith(prefix)}
-            found.append(judge(request, each, own, stands_in=self._compile_for != TARGET))
+            found.append(judge(request, each, own, stands_in=stands_in))
         return found
 
 
@@ -317,9 +356,10 @@ def _own_signature(probe: Probe) -> str:
     return f"{probe.signature}-{probe.constants_digest}"
 
 
-def _cache_file(runtime: Runtime, timeout: float, target: str) -> Path:
-    """The cache of a runtime, an environment, the code that decides on verdicts, a time limit and a target."""
+def _cache_file(runtime: Runtime, timeout: float, target: str, rehearsal: Rehearsal | None) -> Path:
+    """The cache of a runtime, an environment, the code that decides on verdicts, a time limit, a target, and passes."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("MIGRAPHX_"))
-    state = hashlib.blake2b(f"{settings}{code_digest(__name__)}{timeout}{target}".encode(), digest_size=8).hexdigest()
+    decides = f"{settings}{code_digest(__name__)}{timeout}{target}{rehearsal.key if rehearsal else ''}"
+    state = hashlib.blake2b(decides.encode(), digest_size=8).hexdigest()
     identity = re.sub(r"[^\w.-]", "_", runtime.identity)
     return cache_dir() / "verdicts" / f"{identity}-{state}.jsonl"

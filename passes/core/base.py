@@ -127,6 +127,7 @@ class Verdict:
         error: the largest absolute difference from the reference, if the probe was run and has one.
         proof: what the verdict on the numbers rests on.
         unproven: why numbers were not compared at real size; None if they were, or if there are none.
+        group: of a rehearsed target, the first group of passes after which it is so; empty for the runtime's answer.
     """
 
     status: Status
@@ -134,6 +135,7 @@ class Verdict:
     error: float | None = None
     proof: Proof = Proof.NONE
     unproven: Unproven | None = None
+    group: str = ""
 
 
 class Target(Protocol):

@@ -15,7 +15,7 @@ from fixtures.quantized import run
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
-from onnx_bridge.migraphx.install import gpu_view
+from onnx_bridge.migraphx.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 
 
@@ -44,8 +44,8 @@ def test_numbers_and_kernels(model: Path, bundle: Bundle) -> None:
 def test_check(model: Path, bundle: Bundle) -> None:
     report = onnx_bridge.check(bundle, as_target="gpu")
     assert report.passed
-    assert [leg.name for leg in report.legs][-1] == "MIGraphX ref, as a GPU computes quantization"
-    assert "on a GPU, convolutions and matrix products are computed: 3 in int8" in report.notes
+    assert [leg.name for leg in report.legs][-1] == "rehearsed as gpu, on MIGraphX ref"
+    assert "rehearsed as gpu, convolutions and matrix products are computed: 3 in int8" in report.notes
     assert len(onnx_bridge.check(bundle).legs) == 2
     with pytest.raises(InputError, match="there is only gpu"):
         onnx_bridge.check(bundle, as_target="tpu")  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def test_on_the_command_line(model: Path, runtime: Runtime) -> None:
     done = CliRunner().invoke(app, ["check", str(model), "--as", "gpu", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["legs"][-1]["name"].endswith("as a GPU computes quantization")
+    assert found["legs"][-1]["name"].startswith("rehearsed as gpu")
     assert CliRunner().invoke(app, ["check", str(model), "--as", "tpu"]).exit_code == 2
 
 
@@ -72,8 +72,8 @@ def test_bundles_that_are_none_of_ref(model: Path, runtime: Runtime, tmp_path: P
 
 
 def test_without_a_compiler(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu_view, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(gpu_view, "_COMPILER", ("no-such-compiler",))
+    monkeypatch.setattr(rehearsal, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(rehearsal, "_COMPILER", ("no-such-compiler",))
     with pytest.raises(RuntimeNotFound, match="no no-such-compiler"):
         onnx_bridge.check(bundle, as_target="gpu")
 

@@ -14,7 +14,8 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.core.errors import MigraphxError
-from onnx_bridge.migraphx.install.gpu_view import build, gpu_view
+from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
+from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast
 from passes.core import graphs
@@ -228,7 +229,7 @@ def test_models_that_migraphx_rejects(tmp_path: Path, runtime: Runtime) -> None:
 
 
 def test_the_program_is_built_once(runtime: Runtime) -> None:
-    built = build(runtime)
+    built = rehearsal(runtime).library
     before = built.stat().st_mtime_ns
-    assert build(runtime) == built
+    assert rehearsal(runtime).library == built
     assert built.stat().st_mtime_ns == before

@@ -64,6 +64,7 @@ def clean(plan: Plan) -> CleanedModel:
         progress=stopwatch.progress,
         budget=request.probe_budget,
         compile_for=plan.target,
+        rehearsal=plan.rehearsal,
         **limits,
     )
     results = _reused(plan) or _cleaned(plan, verdicts)

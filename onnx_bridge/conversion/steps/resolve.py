@@ -22,6 +22,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
@@ -41,6 +42,7 @@ class Plan:
         folder: the staging folder, whose files become the bundle.
         runtime: the MIGraphX.
         target: ``ref`` or ``gpu``.
+        rehearsal: the passes of the gpu target that nodes are held to as well.
         pipeline: the request's, without the passes for shapes and precision.
         precision: the request's.
         options: compile options, with the variables of MIGraphX's process.
@@ -57,6 +59,7 @@ class Plan:
     folder: Path
     runtime: Runtime
     target: str
+    rehearsal: Rehearsal | None
     pipeline: Pipeline
     precision: Precision
     options: CompileOptions
@@ -88,10 +91,11 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
 
     Raises:
         InputError: the model or the request is wrong, or ``out`` cannot be written.
-        RuntimeNotFound: there is no MIGraphX, or not for the target.
+        RuntimeNotFound: there is no MIGraphX, or not for the target; or the gpu target cannot be rehearsed here.
     """
     runtime = runtimes.find(request.runtime)
     target = resolve_target(request.target, runtime)
+    passes = rehearsal(runtime) if request.rehearse else None
     precision = Precision(request.precision, request.keep_fp32, request.calibration)
     options = CompileOptions.of(request.options, runtime, target)
     origin = Origin(target, gpu_architecture() if target == "gpu" else None, runtime.version)
@@ -123,6 +127,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
             folder=folder,
             runtime=runtime,
             target=target,
+            rehearsal=passes,
             pipeline=pipeline,
             precision=precision,
             options=options,

@@ -1,6 +1,7 @@
 """The verb ``bisect``: the first component between a model and MIGraphX that is at fault, and the nodes in it.
 
-    expected outputs ─► (reference model ─►) model ─► pass applications ─► cleaned model ─► MIGraphX ─► lower precision
+    expected outputs ─► (reference model ─►) model ─► pass applications ─► cleaned model ─► MIGraphX
+        ─► the gpu target's passes, rehearsed ─► lower precision
 
 The results of each component are compared with those of the one before it, and the first that differs is bisected:
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -47,6 +49,7 @@ def bisect(  # noqa: PLR0913
     rtol: float | None = None,
     atol: float | None = None,
     precision: LowPrecision | None = None,
+    as_target: Literal["gpu"] | None = None,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -76,6 +79,7 @@ def bisect(  # noqa: PLR0913
         atol: absolute tolerance of floats, likewise.
         precision: also compare what MIGraphX computes in ``fp16``, ``bf16``, ``int8`` or ``fp8``, calibrated on the
             samples.
+        as_target: ``gpu`` also rehearses the gpu target on ``ref``, and names the group of its passes that is at fault.
         target: as for `onnx_bridge.convert`.
         pipeline: likewise.
         dims: likewise.
@@ -94,7 +98,7 @@ def bisect(  # noqa: PLR0913
         RuntimeFailure: there is no MIGraphX.
     """
     conversion = ConvertRequest(
-        target=target,
+        target="ref" if as_target is not None and target == "auto" else target,
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),
@@ -114,6 +118,7 @@ def bisect(  # noqa: PLR0913
         reference=reference,
         outputs=outputs,
         precision=precision,
+        as_target=as_target,
     )
     return run(model, request, progress)
 
@@ -163,6 +168,8 @@ def _first_fault(localizer: FaultLocalizer, request: BisectRequest) -> Fault | N
     if fault is None and request.reference is not None:
         fault = localizer.whole_model()
     fault = fault or localizer.passes() or localizer.migraphx(host=host)
+    if fault is None and localizer.rehearsal is not None:
+        fault = localizer.migraphx(host=host, passes=localizer.rehearsal)
     if fault is None and request.precision is not None:
         fault = localizer.migraphx(host=host, precision=request.precision)
     return fault

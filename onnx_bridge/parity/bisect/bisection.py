@@ -37,6 +37,8 @@ class Component(enum.Enum):
     """The passes: the cleaned model differs from the model."""
     MIGRAPHX = "MIGraphX"
     """MIGraphX: its outputs differ from those of the cleaned model on ONNX Runtime."""
+    REHEARSAL = "rehearsal"
+    """The gpu target's passes, rehearsed on ref: MIGraphX's outputs after them differ."""
     PRECISION = "precision"
     """MIGraphX in a lower precision: it differs from the cleaned model by more than that precision allows."""
 
@@ -92,6 +94,7 @@ class Fault:
         applications: how many there are.
         before: the nodes that this application removed or changed.
         after: the nodes that it added.
+        group: of a rehearsal, the first group of the gpu target's passes after which it shows.
     """
 
     component: Component
@@ -108,6 +111,7 @@ class Fault:
     applications: int = 0
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    group: str = ""
 
     @property
     def sentence(self) -> str:
@@ -146,6 +150,8 @@ class Fault:
             ends = f" (from {self.nodes[0]} to {self.nodes[-1]})" if len(self.nodes) > 1 else ""
             what = f"the model as a whole, and no submodel of it{ends}"
         how = f"in {self.precision} " if self.precision else ""
+        if self.group:
+            how = f"rehearsed as gpu, after {self.group}, "
         return f"{how}MIGraphX {says.format(what).rstrip(',')} ({self.step})"
 
 

@@ -16,6 +16,7 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
@@ -28,7 +29,7 @@ from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
-from onnx_bridge.parity.symptom_detector import SymptomDetector
+from onnx_bridge.parity.symptom_detector import SymptomDetector, first_group
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.judgement import Judge
 from onnx_bridge.reference.judges import InsideModel
@@ -38,6 +39,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.analysis.quantization import is_quantized
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer
 from passes.core.isolation.failure import NativeFailure
@@ -49,6 +51,7 @@ class FaultLocalizer:
 
     Attributes:
         name: of the model.
+        rehearsal: the passes of the gpu target, where they are to be rehearsed.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
         applications: the cleaning.
@@ -76,6 +79,7 @@ class FaultLocalizer:
         self.runtime = runtimes.find(None)
         self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.limits
+        self.rehearsal = None if request.as_target is None else rehearsal(self.runtime)
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}
         self.notes: list[str] = []
@@ -88,6 +92,7 @@ class FaultLocalizer:
             progress=progress,
             budget=request.conversion.probe_budget,
             compile_for=self.target,
+            rehearsal=rehearsal(self.runtime) if request.conversion.rehearse else None,
         )
         self.tell("clean")
         self.applications = PassApplications(self.model, self._verdicts, request.conversion, progress)
@@ -160,11 +165,20 @@ class FaultLocalizer:
             after=application.after,
         )
 
-    def migraphx(self, *, host: bool, precision: LowPrecision | None = None) -> Fault | None:
-        """The fault of MIGraphX on the cleaned model, with the nodes that it gets wrong."""
+    def migraphx(
+        self, *, host: bool, precision: LowPrecision | None = None, passes: Rehearsal | None = None
+    ) -> Fault | None:
+        """The fault of MIGraphX on the cleaned model, with the nodes that it gets wrong.
+
+        Args:
+            host: whether nodes that MIGraphX cannot run are left out.
+            precision: what it computes in.
+            passes: those of the gpu target that it runs first.
+        """
         component = Component.MIGRAPHX if precision is None else Component.PRECISION
+        component = component if passes is None else Component.REHEARSAL
         runs = self.runs[component] = RunCounts()
-        failure, localizer = self.node_localizer(runs, host=host, precision=precision)
+        failure, localizer = self.node_localizer(runs, host=host, precision=precision, passes=passes)
         if localizer is None:
             if failure is None:
                 return None
@@ -188,12 +202,19 @@ class FaultLocalizer:
             pass_name=next((each.made_by for each in culprits if each.made_by), made[0]),
             application=made[1],
             applications=made[2],
+            group="" if passes is None else self._group(localizer, nodes if found else None),
         )
 
+    def _group(self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None) -> str:
+        """The group of passes after which nodes, or without them the whole, are wrong."""
+        submodels = localizer.whole if nodes is None else localizer.extractor.extract(nodes)
+        self.tell("rehearsal: which group of passes")
+        return first_group(localizer.detector, submodels)
+
     def node_localizer(
-        self, runs: RunCounts, *, host: bool, precision: LowPrecision | None
+        self, runs: RunCounts, *, host: bool, precision: LowPrecision | None, passes: Rehearsal | None
     ) -> tuple[RuntimeFailure | None, NodeLocalizer | None]:
-        """Run the cleaned model on MIGraphX.
+        """Run the cleaned model on MIGraphX; arguments are those of `migraphx`.
 
         Returns:
             The failure where not even ONNX Runtime can run a node that MIGraphX cannot; and the search for the nodes at
@@ -210,8 +231,11 @@ class FaultLocalizer:
         if not extractor.order:
             return failure, None
         tolerances = self.tolerances if precision is None else self.tolerances.at_least(precision)
+        if passes is not None and is_quantized(model):
+            tolerances = tolerances.at_least("int8")
+        runtime = self.runtime if passes is None else passes.runtime
         # this worker checks its heap, where the runtime can, so that a submodel that corrupts it is blamed itself
-        device = Device(workers.shared_with_heap_checks(self.runtime), self.target, self.limits)
+        device = Device(workers.shared_with_heap_checks(runtime), self.target, self.limits, passes)
         detector = SymptomDetector(device, tolerances, runs, precision)
         outputs = [str(value.name) for value in model.graph.outputs]
         whole = [Submodel(model, samples, extractor.values(outputs), list(range(len(samples))))]

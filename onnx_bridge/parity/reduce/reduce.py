@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from rich.console import Group, RenderableType
@@ -28,6 +28,7 @@ from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, wr
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptom import Symptom
+from onnx_bridge.parity.symptom_detector import first_group
 from onnx_bridge.samples.files import SampleSource
 from passes.core.isolation.limits import limited
 
@@ -43,6 +44,7 @@ class Reduction:
         nodes_before: how many nodes the cleaned model has.
         runs: how often ONNX Runtime and MIGraphX were run.
         notes: sentences for the user.
+        group: of a rehearsal, the group of the gpu target's passes at fault.
     """
 
     model: str
@@ -51,6 +53,7 @@ class Reduction:
     nodes_before: int
     runs: RunCounts
     notes: Sequence[str] = ()
+    group: str = ""
 
     @property
     def summary(self) -> str:
@@ -58,7 +61,8 @@ class Reduction:
             return f"{self.model}: nothing diverges on MIGraphX, so there is nothing to reduce"
         after = sum(1 for _ in self.reproduction.model.graph)
         message = " ".join(self.reproduction.symptom.message.split())
-        return f"{self.model}: {title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
+        how = f"rehearsed as gpu, after {self.group}, " if self.group else ""
+        return f"{self.model}: {how}{title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
 
     def to_json(self) -> dict[str, Any]:
         found = self.reproduction
@@ -66,6 +70,7 @@ class Reduction:
             "model": self.model,
             "summary": self.summary,
             "path": None if self.path is None else str(self.path),
+            "group": self.group,
             "kind": None if found is None else found.symptom.kind.value,
             "step": None if found is None else found.symptom.step,
             "message": None if found is None else found.symptom.message,
@@ -99,6 +104,7 @@ def reduce(  # noqa: PLR0913
     rtol: float | None = None,
     atol: float | None = None,
     precision: LowPrecision | None = None,
+    as_target: Literal["gpu"] | None = None,
     target: str = "auto",
     pipeline: str = "default",
     dims: Mapping[str, int] | None = None,
@@ -123,6 +129,8 @@ def reduce(  # noqa: PLR0913
         rtol: likewise.
         atol: likewise.
         precision: what MIGraphX computes in.
+        as_target: ``gpu`` rehearses the gpu target on ``ref``; the reproduction is a C++ program, as Python has no way
+            to run its passes.
         target: likewise.
         pipeline: likewise.
         dims: likewise.
@@ -141,7 +149,7 @@ def reduce(  # noqa: PLR0913
         RuntimeFailure: there is no MIGraphX.
     """
     conversion = ConvertRequest(
-        target=target,
+        target="ref" if as_target is not None and target == "auto" else target,
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),
@@ -158,6 +166,7 @@ def reduce(  # noqa: PLR0913
         atol=atol,
         conversion=conversion,
         precision=precision,
+        as_target=as_target,
     )
     return run(model, Path(out), request, progress)
 
@@ -176,21 +185,28 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
     localizer = FaultLocalizer(model, request, progress=progress)
     runs = localizer.runs[Component.MIGRAPHX] = RunCounts(reference=1)
     before = localizer.cleaned.graph.num_nodes()
-    _, nodes = localizer.node_localizer(runs, host=False, precision=request.precision)
+    passes = localizer.rehearsal
+    _, nodes = localizer.node_localizer(runs, host=False, precision=request.precision, passes=passes)
     if nodes is None:
         return Reduction(localizer.name, None, None, before, runs, tuple(localizer.notes))
     minimizer = Minimizer(nodes.detector, runs, localizer.tell)
     found = without_metadata(minimizer.minimize(_fewest_nodes(nodes, localizer.tell)))
     localizer.tell("the reproduction in a process of its own")
-    unchecked = replace(nodes.detector.device, worker=workers.shared(localizer.runtime))
+    device = nodes.detector.device
+    unchecked = replace(device, worker=workers.shared(device.worker.runtime))
     plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
     without_heap_checks = plain.attempt(found.model, {**found.sample}, found.symptom)
+    reproduction = without_heap_checks or found
     environment = Environment(
         localizer.target, request.precision, localizer.runtime.version, checks_heap=without_heap_checks is None
     )
-    reproduction = without_heap_checks or found
+    notes = list(localizer.notes)
+    if passes is not None:
+        group = first_group(nodes.detector, [Submodel(found.model, [{**found.sample}], [{**found.expected}], [0])])
+        environment = replace(environment, groups=passes.groups[: passes.groups.index(group) + 1])
+        notes = [passes.note, *notes]
     write(reproduction, out, environment)
-    return Reduction(localizer.name, out, reproduction, before, runs, tuple(localizer.notes))
+    return Reduction(localizer.name, out, reproduction, before, runs, tuple(notes), environment.group)
 
 
 def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:

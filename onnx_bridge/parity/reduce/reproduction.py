@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ import onnx_ir as ir
 from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
+from onnx_bridge.migraphx.rehearsal.rehearsal import SOURCES
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.minimizer import Reproduction
 from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.symptom import SymptomKind
 
+PASS_SOURCES = ("reproduce.cpp", "groups.hpp", "unfuse.hpp")
+"""The C++ program of a rehearsal."""
 FILES = ("model.onnx", "inputs.npz", "expected.npz", "README.md")
 _SHOWN_NODES = 40
 _SHOWN_ELEMENTS = 64
@@ -43,12 +47,19 @@ class Environment:
         precision: what MIGraphX is asked to compute in; None is the model's own dtypes.
         version: of MIGraphX.
         checks_heap: whether the symptom shows only where glibc checks the heap.
+        groups: the groups of passes of the gpu target that run before compiling for ``ref``; the last is at fault.
     """
 
     target: str
     precision: LowPrecision | None
     version: str
     checks_heap: bool = False
+    groups: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The group of passes at fault; empty without a rehearsal."""
+        return self.groups[-1] if self.groups else ""
 
 
 def title(found: Reproduction) -> str:
@@ -78,6 +89,16 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
         np.savez(inputs, allow_pickle=False, **_contiguous(found.sample))
         np.savez(expected, allow_pickle=False, **_contiguous(found.expected))
         readme.write_text(_readme(found, environment), encoding="utf-8")
+        if environment.groups:
+            for name in PASS_SOURCES:
+                stack.enter_context(atomic_file(folder / name)).write_bytes((SOURCES / name).read_bytes())
+            for name, array in zip(_input_files(found), found.sample.values(), strict=True):
+                stack.enter_context(atomic_file(folder / name)).write_bytes(np.ascontiguousarray(array).tobytes())
+
+
+def _input_files(found: Reproduction) -> list[str]:
+    """The files with the bytes of each input, which a C++ program can read."""
+    return [f"input{index}.bin" for index in range(len(found.sample))]
 
 
 def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -87,8 +108,10 @@ def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def _readme(found: Reproduction, environment: Environment) -> str:
     symptom, target, precision = found.symptom, environment.target, environment.precision
     how = f" after `quantize_{precision}`" if precision else ""
+    if environment.groups:
+        how = f" after the gpu target's pass `{environment.group}`, run without a GPU"
     lines = [
-        f"# {title(found)}",
+        f"# {title(found)}{f' after {environment.group}' if environment.groups else ''}",
         "",
         f"In the step *{symptom.step}*{how}, target `{target}`:",
         "",
@@ -96,9 +119,7 @@ def _readme(found: Reproduction, environment: Environment) -> str:
         "",
         "To see it, in this folder:",
         "",
-        "```python",
-        *_script(target, precision),
-        "```",
+        *(_commands(found, environment) if environment.groups else ("```python", *_script(target, precision), "```")),
         "",
     ]
     if symptom.kind is SymptomKind.WRONG:
@@ -124,6 +145,21 @@ def _readme(found: Reproduction, environment: Environment) -> str:
         *(f"| {name} | {each} |" for name, each in _versions(environment.version).items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _commands(found: Reproduction, environment: Environment) -> list[str]:
+    """How to build and run the C++ program: from Python the passes cannot be run."""
+    inputs = [f"{name}={file}" for name, file in zip(found.sample, _input_files(found), strict=True)]
+    libraries = ["-L/opt/rocm/lib", "-lmigraphx", "-lmigraphx_onnx", "-Wl,-rpath,/opt/rocm/lib"]
+    return [
+        "```sh",
+        shlex.join(["g++", "-std=c++17", "-I/opt/rocm/include", "reproduce.cpp", "-o", "reproduce", *libraries]),
+        shlex.join(["./reproduce", "model.onnx", str(len(environment.groups) - 1), *inputs]) + "  # right",
+        shlex.join(["./reproduce", "model.onnx", str(len(environment.groups)), *inputs]) + "  # wrong",
+        "```",
+        "",
+        f"The passes before it, in order: {', '.join(environment.groups[:-1]) or 'none'}.",
+    ]
 
 
 def _script(target: str, precision: LowPrecision | None) -> list[str]:

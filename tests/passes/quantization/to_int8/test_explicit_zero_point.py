@@ -39,7 +39,7 @@ def test_quantize_to_uint8_or_output_dtype() -> None:
 )
 def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Any) -> None:
     from onnx_bridge.core.errors import WorkerCrashed
-    from onnx_bridge.migraphx.install.gpu_view import gpu_view
+    from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
 
     """After Concat, without a zero point, the passes of the gpu target abort."""
     text = f"""(float[2,4] x) => (float[4,4] y) {{

@@ -1,0 +1,172 @@
+"""The gpu target's passes for one runtime, and the C++ library with them.
+
+The library is built once for a runtime, with g++ and the headers of the runtime's version: those beside its libraries,
+as ROCm installs them, or Debian's package migraphx-dev for a private runtime. Headers and library are kept in the cache
+folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.c_api import LIBRARY
+from onnx_bridge.migraphx.install.apt import Archive
+from onnx_bridge.migraphx.install.debian_packages import read, unpack
+from onnx_bridge.migraphx.install.install import check_machine
+from onnx_bridge.migraphx.install.system_tools import environment, last_error
+from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.runtime import Runtime
+
+QUANTIZATION = "simplify_qdq"
+"""The group of passes that rewrites quantization."""
+SOURCES = Path(__file__).parent
+"""The folder of the C++ sources."""
+_SOURCE = "gpu_passes.cpp"
+_PACKAGE = "migraphx-dev"
+_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-shared")
+_BUILT, _GROUPS = "gpu_passes.so", "groups.txt"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The passes of the gpu target that a runtime runs without a GPU.
+
+    Attributes:
+        runtime: the runtime, by its C library: a program is passed to the passes by its address.
+        library: the library with the passes.
+        groups: the names of the groups of passes, in order.
+    """
+
+    runtime: Runtime
+    library: Path
+    groups: tuple[str, ...]
+
+    @property
+    def through_quantization(self) -> int:
+        """How many groups there are up to and including the one that rewrites quantization."""
+        return self.groups.index(QUANTIZATION) + 1
+
+    @property
+    def note(self) -> str:
+        """What was rehearsed, and what was not, as a sentence for the user."""
+        return (
+            f"rehearsed as gpu: {len(self.groups)} groups of passes of the gpu target of MIGraphX "
+            f"{self.runtime.version}; not its kernels, their precision and their memory"
+        )
+
+    @property
+    def key(self) -> str:
+        """A text that changes with the passes, their order and their arguments."""
+        return f"{_digest()} {' '.join(self.groups)}"
+
+
+def rehearsal(runtime: Runtime) -> Rehearsal:
+    """The passes of the gpu target for a runtime; their library is built if needed.
+
+    Raises:
+        RuntimeNotFound: there is no compiler, there are no headers of the runtime's version, or it has no C library.
+        RuntimeFailure: the library cannot be built.
+    """
+    by_library = _by_c_library(runtime)
+    folder = cache_dir() / "rehearsal"
+    found = folder / f"{runtime.identity}-{_digest()[:10]}"
+    if not found.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
+            if not found.is_dir():
+                (made := Path(new) / "built").mkdir()
+                _build(by_library, folder, made / _BUILT)
+                worker = workers.shared(by_library)
+                answer, _ = worker.request("loading", {"do": "pass_groups", "library": str(made / _BUILT)})
+                (made / _GROUPS).write_text("\n".join(answer["groups"]))
+                made.rename(found)
+    return Rehearsal(by_library, found / _BUILT, tuple((found / _GROUPS).read_text().splitlines()))
+
+
+def _by_c_library(runtime: Runtime) -> Runtime:
+    """A runtime by its C library, which the official module has beside it."""
+    if runtime.kind != "module":
+        return runtime
+    for folder in runtime.library_path:
+        if (file := folder / LIBRARY).is_file():
+            return replace(runtime, kind="system", path=file, identity=f"{runtime.identity}-c")
+    raise RuntimeNotFound(f"this runtime has no {LIBRARY} beside its module", where=str(runtime.path))
+
+
+def _digest() -> str:
+    sources = [SOURCES / _SOURCE, *sorted(SOURCES.glob("*.hpp"))]
+    return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+
+
+def _build(runtime: Runtime, folder: Path, library: Path) -> None:
+    compiler = shutil.which(_COMPILER[0])
+    if compiler is None:
+        raise RuntimeNotFound(f"this machine has no {_COMPILER[0]}, which rehearsing the gpu target needs")
+    source = SOURCES / _SOURCE
+    includes = [f"-I{path}" for path in _headers(runtime, folder)]
+    command = [compiler, *_COMPILER[1:], *includes, str(source), "-o", str(library), str(_core(runtime))]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(), check=False)
+    if done.returncode:
+        what = f"{source.name} cannot be built: {last_error(done.stderr)}"
+        raise RuntimeFailure(what, where=str(runtime.path), output=done.stderr)
+
+
+def _core(runtime: Runtime) -> Path:
+    if runtime.core is None:
+        raise RuntimeNotFound("this runtime has no libmigraphx.so", where=str(runtime.path))
+    return runtime.core
+
+
+def _headers(runtime: Runtime, folder: Path) -> list[Path]:
+    """The folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
+
+    Raises:
+        RuntimeNotFound: there are none of the runtime's version.
+    """
+    for libraries in runtime.library_path:
+        beside = libraries.parent / "include"
+        if _version(beside) == runtime.release:
+            return [beside]
+    record = InstallRecord.read(runtime.path) if runtime.kind == "private" else None
+    if record is None:
+        what = f"there are no headers of MIGraphX {runtime.version}, which rehearsing the gpu target needs"
+        hint = "install those of this runtime (migraphx-dev) beside its libraries, or use a private runtime"
+        raise RuntimeNotFound(what, where=str(runtime.path), hint=hint)
+    version = next(each.version for each in record.packages if each.name == "migraphx-tools")
+    headers = folder / f"headers-{version}"
+    if not headers.is_dir():
+        check_machine()
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
+            archive = Archive(Path(new) / "apt", Path(new) / "debs", _suite(record), gpu=False)
+            deb = read(archive.fetch(_PACKAGE, version))
+            (made := Path(new) / "unpacked").mkdir()
+            unpack([deb], made, gpu=False)
+            made.rename(headers)
+    return [headers / "usr/include", headers / "usr/lib/x86_64-linux-gnu/migraphx/include"]
+
+
+def _version(include: Path) -> tuple[int, ...] | None:
+    """The major and minor version of the headers in a folder; None without headers."""
+    try:
+        text = (include / "migraphx" / "version.h").read_text()
+    except OSError:
+        return None
+    found = dict(re.findall(r"define MIGRAPHX_VERSION_(MAJOR|MINOR) (\d+)", text))
+    whole = (include / "migraphx" / "simplify_qdq.hpp").is_file() and len(found) == 2
+    return (int(found["MAJOR"]), int(found["MINOR"])) if whole else None
+
+
+def _suite(record: InstallRecord) -> str:
+    """The suite of a runtime's headers; for a runtime that was installed from a folder, the newest suite."""
+    return "sid" if record.suite == "from" else record.suite

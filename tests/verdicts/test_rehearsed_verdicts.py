@@ -1,0 +1,109 @@
+"""Verdicts that hold nodes to the gpu target's passes, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnx_bridge
+from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.migraphx.rehearsal import rehearsal as building
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.base import Proof, Status, Verdict
+from passes.core.graphs import Scope
+from passes.target.probe import Probe
+
+PatientRuntime = partial(ProbedRuntime, timeout=120.0)
+"""Whose verdicts do not depend on the load of the machine."""
+GLOBAL = "y = LpPool <kernel_shape=[4,4], p=2> (x)"
+FUSED = "a = Exp(x) b = ReduceMean <axes=[2]> (a) c = Sub(a, b) d = Concat <axis=1> (c, a) e = Tanh(d) y = Mul(e, e)"
+
+
+@pytest.fixture(scope="module")
+def passes(runtime: Runtime) -> Rehearsal:
+    return rehearsal(runtime)
+
+
+def model(nodes: str) -> onnx.ModelProto:
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1,2,4,4] x) => (float[A,B,C,D] y) {{ {nodes} }}'
+    return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+
+
+def verdict(target: ProbedRuntime, nodes: str) -> Verdict:
+    loaded = ir.from_proto(model(nodes))
+    (found,) = target.verdicts([Probe.of(list(loaded.graph), Scope(loaded, loaded.graph))])
+    return found
+
+
+def test_the_group_of_passes_at_fault_is_named(runtime: Runtime, passes: Rehearsal) -> None:
+    """The gpu target makes a maximum of an LpPool over the whole image."""
+    alone = verdict(PatientRuntime(runtime, cache=False), GLOBAL)
+    assert (alone.status, alone.group) == (Status.OK, "")
+    found = verdict(PatientRuntime(runtime, cache=False, rehearsal=passes), GLOBAL)
+    assert (found.status, found.group, found.proof) == (Status.WRONG, "rewrite_pooling", Proof.RUN)
+    assert found.message.startswith("rehearsed as gpu, after rewrite_pooling: ")
+
+
+def test_fused_operators_are_run(runtime: Runtime, passes: Rehearsal) -> None:
+    """As long as ``ref`` evaluated pointwise modules in threads, it crashed."""
+    found = verdict(PatientRuntime(runtime, cache=False, rehearsal=passes), FUSED)
+    assert (found.status, found.proof) == (Status.OK, Proof.RUN)
+
+
+def test_verdicts_are_cached_by_the_passes(
+    runtime: Runtime, passes: Rehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path))
+    first = verdict(PatientRuntime(runtime, rehearsal=passes), GLOBAL)
+    assert verdict(PatientRuntime(runtime, rehearsal=passes), GLOBAL) == first
+    fewer = replace(passes, groups=passes.groups[:4])
+    assert verdict(PatientRuntime(runtime, rehearsal=fewer), GLOBAL).status is Status.OK
+
+
+def test_the_groups_are_those_of_the_version(runtime: Runtime, passes: Rehearsal) -> None:
+    assert passes.groups[0] == "simplify_dyn_ops"
+    assert passes.groups[-2:] == ("fuse_pointwise_reduce", "fuse_concat")
+    assert ("rewrite_resize" in passes.groups) == (runtime.release >= (2, 16))
+
+
+def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, tmp_path: Path) -> None:
+    bundle = onnx_bridge.convert(ir.from_proto(model(GLOBAL)), tmp_path / "out", target="ref", rehearse="gpu")
+    assert bundle.model_path is not None
+    assert "LpPool" not in {node.op_type for node in onnx.load(bundle.model_path).graph.node}
+    assert any("rehearsed as gpu" in note for note in bundle.manifest.notes)
+    assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
+
+
+def test_doctor_without_a_gpu(runtime: Runtime) -> None:
+    found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
+    (node,) = found.nodes
+    assert (node.verdict, node.action) == ("wrong", "rewritten")
+    assert "after rewrite_pooling" in node.message
+    assert any("rehearsed as gpu" in note for note in found.notes)
+    (node,) = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="ref").nodes
+    assert (node.verdict, node.action) == ("ok", "unchanged")
+
+
+def test_doctor_without_a_compiler(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(building, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(building, "_COMPILER", ("no-such-compiler",))
+    found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
+    assert found.passed
+    assert any("not rehearsed" in note and "no-such-compiler" in note for note in found.notes)
+
+
+def test_headers_of_another_version_are_not_taken(runtime: Runtime, tmp_path: Path) -> None:
+    folder = tmp_path / "include" / "migraphx"
+    folder.mkdir(parents=True)
+    (folder / "version.h").write_text("#define MIGRAPHX_VERSION_MAJOR 1\n#define MIGRAPHX_VERSION_MINOR 2\n")
+    (folder / "simplify_qdq.hpp").touch()
+    other = replace(runtime, kind="system", library_path=(tmp_path / "lib",))
+    with pytest.raises(RuntimeNotFound, match="no headers"):
+        building._headers(other, tmp_path)
