@@ -15,7 +15,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo realsize rehearsal differential witness-study docs package lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo decoders realsize rehearsal differential witness-study docs package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
 	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
+	@echo "make decoders  let small language models generate, and compare each token with ONNX Runtime"
 	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "make rehearsal  run the passes of the gpu target on all of these without a GPU, and list those at fault"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
@@ -97,6 +98,9 @@ accuracy: setup
 
 zoo: setup
 	@$(BIN)/python -m fixtures.zoo.run
+
+decoders: setup
+	@$(BIN)/python -m fixtures.decoders.run
 
 differential: setup
 	@$(BIN)/python -m fixtures.differential.run

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnx_bridge.benchmark.bench import bench as bench
     from onnx_bridge.benchmark.mixed_precision import mixed_precision as mixed_precision
     from onnx_bridge.benchmark.tune import tune as tune
+    from onnx_bridge.bundle.decoding.generate import generate as generate
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
     from onnx_bridge.bundle.load import load as load
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
     from onnx_bridge.conversion.clean import clean as clean
     from onnx_bridge.conversion.convert import convert as convert
+    from onnx_bridge.conversion.decoder import convert_decoder as convert_decoder
     from onnx_bridge.conversion.doctor import doctor as doctor
     from onnx_bridge.conversion.explain import explain as explain
     from onnx_bridge.model.difference import diff as diff
@@ -54,11 +56,13 @@ _MODULES = {
     "convert": "onnx_bridge.conversion.convert",
     "convert_all": "onnx_bridge.batch.convert_all",
     "convert_buckets": "onnx_bridge.conversion.buckets",
+    "convert_decoder": "onnx_bridge.conversion.decoder",
     "diff": "onnx_bridge.model.difference",
     "doctor": "onnx_bridge.conversion.doctor",
     "explain": "onnx_bridge.conversion.explain",
     "export": "onnx_bridge.torch.export.export",
     "forecast": "onnx_bridge.model.int8_forecast",
+    "generate": "onnx_bridge.bundle.decoding.generate",
     "inspect": "onnx_bridge.bundle.inspect",
     "load": "onnx_bridge.bundle.load",
     "lower": "onnx_bridge.torch.lowering.lower",

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.decoder_layout import Layout
 from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest
@@ -81,6 +82,7 @@ class BucketsManifest:
         notes: sentences for the user.
         proof: of all buckets together.
         files: those beside the manifest: the cleaned model and, if there are any, the weights that all models share.
+        decoder: the layout of a decoder (`onnx_bridge.bundle.decoding`); None for other models.
     """
 
     name: str
@@ -97,6 +99,7 @@ class BucketsManifest:
     notes: list[str] = field(default_factory=list)
     files: tuple[FileInfo, ...] = ()
     proof: BundleProof = field(default_factory=BundleProof)
+    decoder: Layout | None = None
 
     def is_proven_for(self, wanted: str) -> bool:
         """Whether its proof suffices where a conversion is wanted to prove (`onnx_bridge.bundle.proof.Prove`)."""

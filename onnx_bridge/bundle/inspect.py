@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.bundle.decoding.decoder import open_buckets
 from onnx_bridge.bundle.manifest import TensorInfo
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
@@ -128,7 +129,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView 
     if isinstance(model, ir.Model):
         return describe_model(model)
     if has_buckets(model):
-        return Buckets(model)
+        return open_buckets(model)
     if is_bundle(model):
         return describe_bundle(Bundle(model))
     return describe_model(models.load(model), Path(model))

@@ -6,6 +6,7 @@ import os
 
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoding.decoder import open_buckets
 
 
 def load(
@@ -28,7 +29,7 @@ def load(
         RuntimeNotFound: no MIGraphX here can run it: another version, no GPU, or another kind of GPU.
         RuntimeFailure: MIGraphX cannot read the program.
     """
-    kind = Buckets if has_buckets(path) else Bundle
+    kind = open_buckets if has_buckets(path) else Bundle
     bundle = kind(path, runtime=runtime, timeout=timeout, memory=memory)
     bundle.open()
     return bundle

@@ -15,6 +15,7 @@ from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.inspect import describe_bundle
 from onnx_bridge.cli.options import (
+    As,
     Buckets,
     Cache,
     Calibration,
@@ -22,18 +23,21 @@ from onnx_bridge.cli.options import (
     Freeze,
     Host,
     Keep,
+    MaxLength,
     Memory,
     Options,
     Pad,
     PadBefore,
     Pipeline,
     Precision,
+    Prefill,
     ProbeBudget,
     Runtime,
     Shapes,
     Target,
     Timeout,
     dims,
+    is_size,
     shapes,
     sizes,
     ties,
@@ -41,7 +45,7 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show, volume
 from onnx_bridge.conversion.buckets import run_any
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.core.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
 from onnx_bridge.parity import check as parity
@@ -106,6 +110,9 @@ def convert(
     bucket: Buckets = None,
     pad: Pad = None,
     pad_before: PadBefore = None,
+    as_: As = None,
+    max_length: MaxLength = None,
+    prefill: Prefill = "",
     engine: Annotated[
         str, typer.Option(metavar="local|ray", help="Where many models are converted: here, or on a Ray cluster.")
     ] = "local",
@@ -143,6 +150,7 @@ def convert(
         ties=tied,
         pad=values(pad, "--pad", "mask=0"),
         pad_before=tuple(pad_before or ()),
+        decoder=_decoder_sizes(as_, max_length, prefill),
         host=host,
         cache=cache,
         probe_budget=probe_budget,
@@ -165,6 +173,23 @@ def convert(
         _convert_many(batch, address, engine == "ray", as_json)
     else:
         _convert_one(Path(sources[0]), target_place, request, as_json)
+
+
+def _decoder_sizes(kind: str | None, max_length: int | None, prefill: str) -> DecoderSizes | None:
+    """The sizes of ``--as decoder``; None without it; raises InputError."""
+    if kind not in (None, "decoder"):
+        raise InputError("there is no such kind of model", where=f"--as {kind}", hint="there is decoder")
+    if kind is None:
+        given = "--max-length" if max_length is not None else "--prefill" if prefill else None
+        if given is not None:
+            raise InputError("only a decoder has it", where=given, hint="give --as decoder as well")
+        return None
+    if max_length is None:
+        raise InputError("a decoder needs the size of its cache", where="--as decoder", hint="give --max-length 512")
+    widths = [each.strip() for each in prefill.split(",") if each.strip()]
+    if not all(map(is_size, widths)):
+        raise InputError(f"{prefill!r} is not SIZE,SIZE", where="--prefill", hint="for example --prefill 16,64")
+    return DecoderSizes(max_length, tuple(map(int, widths)))
 
 
 def _check_engine(engine: str, address: str | None) -> None:

@@ -31,7 +31,7 @@ from passes.core.isolation.deferred import defer_class, quick_start
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
-    *("run", "diff", "inspect", "pack", "unpack", "verify", "bench", "tune", "mixed-precision"),
+    *("run", "generate", "diff", "inspect", "pack", "unpack", "verify", "bench", "tune", "mixed-precision"),
 )
 """The verbs in the order of ``--help``; each has a module of `onnx_bridge.cli`.
 

@@ -136,6 +136,16 @@ Pad = Annotated[
 ]
 _EXPRESSION = re.compile(r"(?=.*[A-Za-z_])[\w\s+*/()-]+")
 """Arithmetic with at least one symbol."""
+As = Annotated[
+    str | None,
+    typer.Option("--as", metavar="decoder", help="What the model is: a language model that generates token by token."),
+]
+MaxLength = Annotated[
+    int | None, typer.Option(metavar="N", min=2, help="Of --as decoder: the most tokens of a text, prompt included.")
+]
+Prefill = Annotated[
+    str, typer.Option(metavar="16,64", help="Of --as decoder: how many tokens of a prompt programs take at a time.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
 Samples = Annotated[
     int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
@@ -179,13 +189,14 @@ def dims(texts: list[str] | None) -> dict[str, int]:
     found = {}
     for text in texts or ():
         name, _, size = text.rpartition("=")
-        if not name or not _is_size(size):
+        if not name or not is_size(size):
             raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
         found[name] = int(size)
     return found
 
 
-def _is_size(text: str) -> bool:
+def is_size(text: str) -> bool:
+    """Whether a text is a size: a number of at most as many elements as a tensor may have."""
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ELEMENTS
 
 
@@ -209,7 +220,7 @@ def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
     for text in texts or ():
         name, _, parts = text.rpartition("=")
         each = [part.strip() for part in parts.split(",")]
-        if not name or not all(map(_is_size, each)):
+        if not name or not all(map(is_size, each)):
             hint = "for example --bucket batch=1,4,16"
             raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
         found[name] = tuple(map(int, each))
@@ -262,7 +273,7 @@ def shapes(texts: list[str] | None) -> dict[str, list[int]]:
     for text in texts or ():
         name, _, sizes = text.rpartition(":")
         parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
-        if not name or not all(map(_is_size, parts)):
+        if not name or not all(map(is_size, parts)):
             hint = "for example --shape x:[1,3,224,224]"
             raise InputError(f"{text!r} is not NAME:[SIZES]", where="--shape", hint=hint)
         found[name] = [int(each) for each in parts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,33 +17,31 @@ from onnx_bridge.bundle.buckets_manifest import (
     BucketsManifest,
     BucketTensor,
     label,
-    manifest_digest,
 )
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import MANIFEST, FileInfo, Manifest, TensorInfo, manifest_path, sealed
+from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
 from onnx_bridge.bundle.proof import Prove, together
-from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required
-from onnx_bridge.conversion.bucket_staging import bucket_staging
-from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
-from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.decoder import run_decoder
+from onnx_bridge.conversion.instances import (
+    Instance,
+    check_place,
+    content_key,
+    convert_instances,
+    instance_staging,
+    write_manifest,
+)
 from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, freezing, refusal
 from onnx_bridge.conversion.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.source import ModelSource, Source
-from onnx_bridge.conversion.staging import refuse_to_overwrite
-from onnx_bridge.conversion.weight_sharing import SharedWeights
-from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array, Kind
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.targets import resolve_target
-from onnx_bridge.model import io as models
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
 from passes.core.base import Context
-from passes.core.inference import infer
 from passes.core.isolation.limits import Limits, limited
 
 
@@ -141,7 +139,9 @@ def convert_buckets(  # noqa: PLR0913
 def run_any(
     model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None
 ) -> Bundle | Buckets:
-    """Convert a model into a bundle, or, if the request has buckets, into a bundle with buckets."""
+    """Convert a model into a bundle, or into one with buckets or a decoder, if the request has their sizes."""
+    if request.decoder is not None:
+        return run_decoder(model, out, request, progress)
     return (run_buckets if request.buckets else run)(model, out, request, progress)
 
 
@@ -154,25 +154,21 @@ def run_buckets(
 
 
 def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Buckets:
-    if out.suffix == ".mxr":
-        raise InputError("buckets need a folder", where=str(out))
     source.hash()
-    original, name = source.model(), source.name
+    original = source.model()
     _check(original, request)
     progress(Stage.LOAD)
     sizes = BucketSizes.of(original, request, lambda shapes: _refused(original, shapes, request))
-    labels = [label(each) for each in sizes.buckets]
-    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in labels), MANIFEST]
-    refuse_to_overwrite([out / each for each in written], source.given, out)
-    for each in labels:
-        files = [*(f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")), MANIFEST]
-        refuse_to_overwrite([out / each / file for file in files], source.given, out / each)
+    instances = [Instance(each, sizes.request_of(original, each, request)) for each in sizes.buckets]
+    check_place(source, out, instances)
     tried = Tried()
     if request.prove != "never":
         progress("trying with the reference whether padding changes outputs")
         tried = try_padding(source, sizes, request)
-    with bucket_staging(out, labels, f"{name}.onnx.data") as folder:
-        _convert(_Conversion(source, original, request, sizes, tried), folder, progress)
+    conversion = _Conversion(source, original, request, sizes, tried)
+    with instance_staging(source, out, instances) as folder:
+        cleaned, infos = convert_instances(source, folder, instances, _cleaning(conversion), progress)
+        write_manifest(_describe(conversion, cleaned, infos, folder), folder)
     return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
 
@@ -185,35 +181,6 @@ class _Conversion:
     request: ConvertRequest
     sizes: BucketSizes
     tried: Tried
-
-
-def _convert(conversion: _Conversion, out: Path, progress: Progress) -> None:
-    source, request, sizes = conversion.source, conversion.request, conversion.sizes
-    progress(Stage.CLEAN)
-    cleaned = rewrite(source.model(), _cleaning(conversion), progress=progress).model
-    infer(cleaned)
-    weights = SharedWeights(out / f"{source.name}.onnx.data")
-    requests = [sizes.request_of(conversion.model, each, request) for each in sizes.buckets]
-    # loaded while the weights are still those that they were saved with
-    up_to_date = {
-        label(each): models.load(_model_path(out / label(each)))
-        for each, one in zip(sizes.buckets, requests, strict=True)
-        if request.reuse and _is_complete(out / label(each), _key(source, one), request.prove)
-    }
-    buckets: list[BucketInfo] = []
-    for each, one in zip(sizes.buckets, requests, strict=True):
-        folder = out / label(each)
-        if folder.name not in up_to_date:
-            run(source, folder, one, progress)
-        of_bucket = up_to_date.get(folder.name) or models.load(_model_path(folder))
-        if not buckets:
-            weights.gather([cleaned, of_bucket])
-        weights.share(folder, of_bucket)
-        buckets.append(BucketInfo(each, folder.name, manifest_digest(folder / MANIFEST)))
-    progress(Stage.FINISH)
-    if not weights.save(cleaned, out / f"{source.name}.onnx"):
-        models.save(cleaned, out / f"{source.name}.onnx")
-    _write(_describe(conversion, cleaned, buckets, out), out)
 
 
 def _cleaning(conversion: _Conversion) -> CleanRequest:
@@ -248,7 +215,7 @@ def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[Bucket
     return BucketsManifest(
         name=source.name,
         source=first.source,
-        key=_key(source, request),
+        key=content_key(source, request),
         request=request.to_json(),
         model=f"{source.name}.onnx",
         buckets=tuple(infos),
@@ -279,40 +246,6 @@ def _output(
     pairs = itertools.zip_longest(conversion.sizes.axes(value) or (), conversion.sizes.axes(claimed) or ())
     axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
     return BucketTensor(all_[0].name, all_[0].dtype, axes)
-
-
-def _write(manifest: BucketsManifest, folder: Path) -> None:
-    """Write the manifest, with the files beside it."""
-    files = [folder / manifest.model, folder / f"{manifest.model}.data"]
-    try:
-        complete = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
-        (folder / MANIFEST).write_text(sealed(complete.to_json()))
-    except OSError as error:
-        raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(folder)) from error
-
-
-def _key(source: Source, request: ConvertRequest) -> str | None:
-    """The content key of a bucket, or of all; None for calibration samples in memory, which are not read yet."""
-    if not isinstance(request.calibration, (str, os.PathLike, type(None))):
-        return None
-    runtime = runtimes.find(request.runtime)
-    target = resolve_target(request.target, runtime)
-    return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
-
-
-def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
-    """Whether there is an intact bundle with this key, proven as it should be."""
-    try:
-        manifest = Manifest.read(manifest_path(bundle))
-    except BridgeError:
-        return False
-    current = key is not None and manifest.key == key and manifest.is_proven_for(prove)
-    return current and is_intact(bundle)
-
-
-def _model_path(bundle: Path) -> Path:
-    """The cleaned model of a bundle in a folder, which always has one."""
-    return bundle / Manifest.read(manifest_path(bundle)).model[0].file
 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:

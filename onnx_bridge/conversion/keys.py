@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def conversion_key(
             "ties": dict(request.ties) if request.buckets else {},
             "pad": dict(request.pad) if request.buckets else {},
             "pad_before": sorted(request.pad_before) if request.buckets else [],
+            **({} if request.decoder is None else {"decoder": asdict(request.decoder)}),
             "target": target,
             "architecture": Machine.of(runtime).architecture if target == "gpu" else None,
         }

@@ -18,6 +18,30 @@ from onnx_bridge.samples.files import SampleSource
 Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """The sizes of a decoder.
+
+    Attributes:
+        max_length: the most tokens of a text, the prompt included.
+        prefill: how many tokens of a prompt programs take at a time; there is always one for a single token.
+
+    Raises:
+        InputError: they contradict each other.
+    """
+
+    max_length: int
+    prefill: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_length < 2:
+            raise InputError(f"it cannot be {self.max_length}", where="max_length", hint="give 2 or more")
+        if self.prefill and not 0 < min(self.prefill) <= max(self.prefill) < self.max_length:
+            what, hint = f"it cannot be {list(self.prefill)}", f"give sizes from 1 to {self.max_length - 1}"
+            raise InputError(what, where="prefill", hint=hint)
+
+
 PROVE_BUDGET = 30.0
 """The default of `ConvertRequest.prove_budget`, in seconds."""
 
@@ -36,6 +60,7 @@ class ConvertRequest:
         ties: what other symbolic dimensions are then, as ``{"total": "past + 1"}``.
         pad: by input, what fills it up to the size of its bucket: a number, or ``edge``.
         pad_before: the dimensions with buckets that are padded at their start.
+        decoder: of a language model that generates token by token, its sizes; None converts it as any other model.
         host: whether nodes may run on ONNX Runtime.
         cache: whether to use verdicts of earlier runs.
         probe_budget: estimated seconds, in all, for comparing large nodes at real size; None is the default of
@@ -66,6 +91,7 @@ class ConvertRequest:
     ties: Mapping[str, str] = field(default_factory=dict)
     pad: Mapping[str, str] = field(default_factory=dict)
     pad_before: tuple[str, ...] = ()
+    decoder: DecoderSizes | None = None
     host: bool = True
     cache: bool = True
     probe_budget: float | None = None

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.bundle.decoding.decoder import Decoder, open_buckets
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision import TOLERANCES
@@ -28,6 +29,7 @@ from onnx_bridge.parity.baseline import Baseline
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bucket_check import check_buckets
+from onnx_bridge.parity.decoder_check import check_decoder
 from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
@@ -156,12 +158,14 @@ def _run(
 ) -> CheckReport:
     tell = progress or silent
     timeout, memory = request.conversion.timeout, request.conversion.memory
+    if not isinstance(model, ir.Model | Bundle | Buckets) and has_buckets(model):
+        model = open_buckets(model, timeout=timeout, memory=memory)
+    if isinstance(model, Decoder):
+        return check_decoder(model, request, tell)
     if isinstance(model, Buckets):
         return check_buckets(model, request, tell)
     if isinstance(model, Bundle):
         return _check_bundle(model, request, tell)
-    if not isinstance(model, ir.Model) and has_buckets(model):
-        return check_buckets(Buckets(model, timeout=timeout, memory=memory), request, tell)
     if not isinstance(model, ir.Model) and is_bundle(model):
         return _check_bundle(Bundle(model, timeout=timeout, memory=memory), request, tell)
     return _check_model(model, request, progress)

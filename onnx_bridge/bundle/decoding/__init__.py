@@ -1,0 +1,1 @@
+"""Bundles of language models that generate token by token: static caches, generation."""

@@ -1,0 +1,122 @@
+"""Generation beside the reference: a decoder and the original, whose cache grows, are fed the same tokens.
+
+After the prompt both get the tokens that the reference chooses, so that one near tie between two tokens does not make
+all that follows different.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onnx_bridge.bundle.decoder_layout import Layout
+from onnx_bridge.bundle.decoding.caches import GrowingCache, StaticCache
+from onnx_bridge.bundle.decoding.sampling import greedy
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import Tolerances
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.suitable import frozen_values, suitable
+
+STEPS = 2
+"""How many single tokens are generated behind each prompt."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One prompt, and what was generated behind it.
+
+    Attributes:
+        prompt: the number of its tokens.
+        comparisons: of the logits behind the prompt, and behind each further token.
+    """
+
+    prompt: int
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def error(self) -> float:
+        """The largest absolute error."""
+        return max((each.max_abs or 0.0 for one in self.comparisons for each in one.outputs), default=0.0)
+
+    @property
+    def reason(self) -> str | None:
+        """What differs; None if nothing does."""
+        return next((each.reason for one in self.comparisons for each in one.outputs if each.reason is not None), None)
+
+
+class Original:
+    """The model that a decoder was converted from, as ONNX Runtime generates with it.
+
+    Args:
+        path: its file.
+        freeze: the values, as JSON text, of inputs that the decoder has as constants.
+
+    Raises:
+        InputError: ONNX Runtime does not take the model.
+        NativeFailure: as `Reference`.
+    """
+
+    def __init__(self, path: Path, freeze: Mapping[str, str]) -> None:
+        self._model = models.load(path)
+        self._reference = Reference(path)
+        self._frozen = frozen_values(self._model, freeze)
+        self._dtypes = {each.name: each.dtype for each in samplers.specs(self._model)}
+
+    def cache(self, layout: Layout) -> GrowingCache:
+        """An empty cache."""
+        return GrowingCache(layout, self._dtypes, self._run)
+
+    def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
+        """Seeded token ids, (batch, count)."""
+        found = suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
+        assert isinstance(found, np.ndarray)
+        return found
+
+    def _run(self, arrays: Mapping[str, Value]) -> Mapping[str, Value]:
+        return self._reference.run({**arrays, **self._frozen})
+
+
+def rehearse(
+    caches: Callable[[], StaticCache],
+    original: Original,
+    lengths: Sequence[int],
+    tolerances: Tolerances,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Iterator[Rehearsal]:
+    """Generate behind prompts of some lengths; those that leave no room are left out.
+
+    Raises:
+        InputError: ONNX Runtime fails.
+        RuntimeFailure: MIGraphX fails.
+    """
+    for length in lengths:
+        static = caches()
+        if length + steps > static.room:
+            continue
+        growing, given = original.cache(static.layout), original.prompt(static.layout, length, seed)
+        found = []
+        for _ in range(steps + 1):
+            logits, expected = static.feed(given), growing.feed(given)
+            found.append(compare({static.layout.logits: logits}, {static.layout.logits: expected}, tolerances))
+            given = greedy(expected)[:, None]
+        yield Rehearsal(length, tuple(found))
+
+
+def edges(widths: Sequence[int]) -> list[int]:
+    """The lengths of prompts that programs take without padding: those of each, and of two in a row."""
+    return [*widths, widths[-1] + 1]
+
+
+def inside(widths: Sequence[int]) -> list[int]:
+    """The least lengths of prompts that need padding: for each program, and before one without."""
+    least = [smaller + 1 for smaller, larger in itertools.pairwise(widths) if smaller + 1 < larger]
+    return [*least, *(widths[-1] + each for each in least[:1])]

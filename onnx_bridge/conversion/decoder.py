@@ -1,0 +1,268 @@
+"""Converting a decoder: programs for prompts and for single tokens, over a cache of fixed size, in one bundle.
+
+All programs are the same model with other sizes (`onnx_bridge.bundle.decoder_layout`); large weights of the cleaned
+models are written once. When they are there, they generate, beside the reference whose cache grows: the logits must be
+the same, at the width of each program and inside, where a prompt is padded. What of padding is not proven is not done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.buckets_manifest import Axis, BucketInfo, BucketsManifest, BucketTensor, label
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
+from onnx_bridge.bundle.decoding.caches import StaticCache
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.decoding.rehearsal import Original, edges, inside, rehearse
+from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
+from onnx_bridge.bundle.proof import Prove, together
+from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
+from onnx_bridge.conversion.instances import (
+    Instance,
+    check_place,
+    content_key,
+    convert_instances,
+    instance_staging,
+    write_manifest,
+)
+from onnx_bridge.conversion.proving.computed_precision import computed_precision
+from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, DecoderSizes, as_json
+from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.suitable import suitable
+from passes.core.base import Proof
+from passes.core.isolation.limits import Limits, limited
+
+
+def convert_decoder(  # noqa: PLR0913
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    max_length: int,
+    *,
+    prefill: Sequence[int] = (),
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    host: bool = True,
+    cache: bool = True,
+    precision: str = "fp32",
+    keep_fp32: Sequence[str] = (),
+    options: Mapping[str, bool | str] | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+    runtime: str | None = None,
+    reuse: bool = True,
+    prove: Prove = "auto",
+    prove_budget: float = PROVE_BUDGET,
+    progress: Progress | None = None,
+) -> Decoder:
+    """Convert a language model with a cache, as optimum and onnxruntime-genai export it, so that it generates.
+
+    Args:
+        model: an ONNX file; its inputs are token ids, an attention mask, perhaps position ids, and the cache.
+        out: a folder.
+        max_length: the most tokens of a text, the prompt included: the size of the cache.
+        prefill: how many tokens of a prompt programs take at a time, a program for each; there is always one for a
+            single token. A prompt of any length is cut into these.
+        target: like the following, as for `onnx_bridge.convert`.
+        pipeline: as above.
+        dims: the size of the batch, by its symbol; default: 1.
+        freeze: as above.
+        host: as above.
+        cache: as above.
+        precision: fp32, fp16 or bf16, as above.
+        keep_fp32: as above.
+        options: as above.
+        timeout: as above.
+        memory: as above.
+        runtime: as above.
+        reuse: whether to keep those programs of an earlier bundle in ``out`` that are up to date.
+        prove: as above; programs are proven one by one, and then by generating with all of them.
+        prove_budget: as above; that of all programs together.
+        progress: as above.
+
+    Raises:
+        InputError: the model is not a decoder whose cache can be of fixed size, or as for `onnx_bridge.convert`.
+        ParityError: it generates something else than the reference.
+        RuntimeFailure: as for `onnx_bridge.convert`.
+    """
+    request = ConvertRequest(
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        freeze=as_json(freeze),
+        decoder=DecoderSizes(max_length, tuple(prefill)),
+        host=host,
+        cache=cache,
+        precision=precision,
+        keep_fp32=tuple(keep_fp32),
+        options=dict(options or {}),
+        timeout=timeout,
+        memory=memory,
+        runtime=runtime,
+        reuse=reuse,
+        prove=prove,
+        prove_budget=prove_budget,
+    )
+    return run_decoder(model, Path(out), request, progress)
+
+
+def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Decoder:
+    """Convert a decoder as a request with its sizes says; errors are those of `convert_decoder`."""
+    if isinstance(model, ir.Model):
+        raise InputError("a decoder is converted from a file", where="decoder", hint="save the model")
+    with limited(Limits.of(request.timeout, request.memory)):
+        return _Conversion.of(model, out, request).run(progress or silent)
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """The conversion of a decoder.
+
+    Attributes:
+        source: the model, and the same in memory.
+        out: the folder.
+        request: with the values of all inputs that have no role.
+        layout: of the decoder, without padding.
+        widths: of the programs, the smallest first.
+    """
+
+    source: Source
+    model: ir.Model
+    out: Path
+    request: ConvertRequest
+    layout: Layout
+    widths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> _Conversion:
+        sizes = request.decoder
+        assert sizes is not None
+        for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
+            if getattr(request, name):
+                what = "a decoder chooses its own shapes, and is not calibrated"
+                raise InputError(what, where=name, hint="give max_length and prefill alone")
+        source = Source.of(model)
+        source.hash()
+        original = source.model()
+        if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:
+            request = replace(request, freeze={**request.freeze, BRANCH: "[true]"})
+        layout = recognize(original, request, sizes)
+        return cls(source, original, out, request, layout, tuple(sorted({1, *sizes.prefill})))
+
+    def run(self, progress: Progress) -> Decoder:
+        budget = self.request.prove_budget / len(self.widths)
+        common = replace(self.request, dims={}, decoder=None, prove_budget=budget)
+        instances = [
+            Instance({WIDTH: width}, replace(common, shapes=self.layout.shapes(width)), [self._sample(width)])
+            for width in self.widths
+        ]
+        whole = CleanRequest(self.request.pipeline, freeze=self.request.freeze)
+        check_place(self.source, self.out, instances)
+        with instance_staging(self.source, self.out, instances) as folder:
+            cleaned, infos = convert_instances(self.source, folder, instances, whole, progress)
+            manifest = self._manifest(infos, folder)
+            progress("generating beside the reference")
+            write_manifest(self._proven(manifest, cleaned, folder), folder)
+        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
+        return Decoder(self.out, runtime=self.request.runtime, **limits)
+
+    def _sample(self, width: int) -> Sample:
+        """Tokens behind a full cache."""
+        (sample,) = suitable(self.model, self.layout.shapes(width))
+        assert self.layout.mask is not None
+        mask = sample[self.layout.mask]
+        assert isinstance(mask, np.ndarray)
+        return {**sample, self.layout.mask: np.ones_like(mask)}
+
+    def _manifest(self, infos: Sequence[BucketInfo], folder: Path) -> BucketsManifest:
+        manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
+        first, length = manifests[0], self.layout.max_length
+        timings: dict[str, float] = {}
+        for each in manifests:
+            for stage, seconds in each.timings.items():
+                timings[stage] = round(timings.get(stage, 0) + seconds, 4)
+        return BucketsManifest(
+            name=self.source.name,
+            source=first.source,
+            key=content_key(self.source, self.request),
+            request=self.request.to_json(),
+            model=f"{self.source.name}.onnx",
+            buckets=tuple(infos),
+            inputs=tuple(_tensor(infos, each, length) for each in zip(*(one.inputs for one in manifests), strict=True)),
+            outputs=tuple(
+                _tensor(infos, each, length) for each in zip(*(one.outputs for one in manifests), strict=True)
+            ),
+            target=first.target,
+            versions=first.versions,
+            timings=timings,
+            notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
+            proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
+            decoder=self.layout,
+        )
+
+    def _proven(self, manifest: BucketsManifest, cleaned: ir.Model, folder: Path) -> BucketsManifest:
+        """The manifest of a decoder that has generated what the reference generates, padding included where it may."""
+        if manifest.proof.level is not Proof.RUN:
+            note = "generation was not compared with the reference, so that prompts are not padded"
+            return replace(manifest, notes=[*manifest.notes, f"{note}: {manifest.proof.unproven}"])
+        original = Original(Path(str(self.source.given)), self.request.freeze)
+        tolerances = computed_precision(self.model, cleaned, self.request.precision).tolerances
+        error = manifest.proof.error or 0.0
+        for each in rehearse(partial(self._cache, folder, self.layout), original, edges(self.widths), tolerances):
+            error = max(error, each.error)
+            if each.reason is not None:
+                raise ParityError(
+                    f"behind {each.prompt} tokens it generates something else than ONNX Runtime: {each.reason}",
+                    output=self.layout.logits,
+                    error=each.error,
+                    tolerance=None,
+                    where=str(self.source.given),
+                    hint="--prove never converts all the same",
+                )
+        proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
+        padded = replace(self.layout, pads=True)
+        for each in rehearse(partial(self._cache, folder, padded), original, inside(self.widths), tolerances):
+            if each.reason is not None:
+                note = (
+                    f"prompts are not padded, since behind {each.prompt} tokens the model would compute something else"
+                )
+                return replace(manifest, proof=proof, notes=[*manifest.notes, f"{note}: {each.reason}"])
+        return replace(manifest, proof=proof, decoder=padded)
+
+    def _cache(self, folder: Path, layout: Layout) -> StaticCache:
+        """An empty cache of the programs."""
+        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
+        bundles = {
+            width: Bundle(folder / label({WIDTH: width}), runtime=self.request.runtime, **limits)
+            for width in self.widths
+        }
+        return StaticCache(layout, {each.name: each.numpy for each in bundles[1].inputs}, bundles)
+
+
+def _tensor(infos: Sequence[BucketInfo], found: Sequence[TensorInfo], length: int) -> BucketTensor:
+    """An input or output of all programs: sizes that are the width, or what it leaves of the cache, follow it."""
+    widths = [each.dims[WIDTH] for each in infos]
+    axes: list[Axis] = []
+    for sizes in zip(*(each.shape or () for each in found), strict=True):
+        if len(set(sizes)) == 1:
+            axes.append(sizes[0])
+        elif list(sizes) == widths:
+            axes.append(WIDTH)
+        elif list(sizes) == [length - width for width in widths]:
+            axes.append(f"{length} - {WIDTH}")
+        else:
+            axes.append(None)
+    return BucketTensor(found[0].name, found[0].dtype, tuple(axes))

@@ -1,0 +1,380 @@
+"""Decoders: caches of fixed size, prompts of any length, and the tokens that ONNX Runtime generates."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import onnx_bridge
+from fixtures.decoders import grouped_query
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.decoder_layout import CacheTensor, Layout
+from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.decoding.rehearsal import Original
+from onnx_bridge.bundle.decoding.sampling import tokens
+from onnx_bridge.bundle.manifest import resealed
+from onnx_bridge.cli import main
+from onnx_bridge.conversion.decoder import convert_decoder
+from onnx_bridge.conversion.decoder_layout import recognize
+from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
+from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io as models
+from passes.core.base import Proof
+
+LENGTH = 48
+PROMPT = np.arange(3, 16)[None]
+"""Neither the width of a program nor a multiple of one."""
+
+
+def by_reference(path: Path, decoder: Decoder, prompt: Any, count: int) -> np.ndarray[Any, Any]:
+    """The tokens that ONNX Runtime generates, with a cache that grows."""
+    cache = Original(path, decoder.manifest.freeze).cache(decoder.layout)
+    return np.stack(list(tokens(cache, prompt, count)), 1)
+
+
+@pytest.fixture(scope="module")
+def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
+    """A decoder of genai's layout."""
+    folder = tmp_path_factory.mktemp("in_place")
+    path = grouped_query.build(folder / "model.onnx")
+    return path, convert_decoder(path, folder / "out", LENGTH, prefill=[8], target="ref")
+
+
+@pytest.fixture(scope="module")
+def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
+    """A decoder of optimum's layout, with a window."""
+    from fixtures.decoders import networks
+
+    folder = tmp_path_factory.mktemp("appended")
+    path = networks.export("mistral", folder / "model.onnx")
+    return path, convert_decoder(path, folder / "out", LENGTH, prefill=[4, 8], target="ref")
+
+
+class TestInPlace:
+    def test_tokens(self, in_place: tuple[Path, Decoder]) -> None:
+        path, decoder = in_place
+        found = decoder.generate(PROMPT, 32)
+        assert found.dtype == np.int64
+        assert len(set(found[0].tolist())) > 4
+        np.testing.assert_array_equal(found, by_reference(path, decoder, PROMPT, 32))
+
+    def test_proof_and_padding(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        assert decoder.layout.in_place
+        assert decoder.layout.pads
+        assert decoder.proof.level is Proof.RUN
+        assert [each.dims["width"] for each in decoder.manifest.buckets] == [1, 8]
+
+    def test_until_the_cache_is_full(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        assert decoder.generate(PROMPT).shape == (1, LENGTH - PROMPT.shape[1] + 1)
+
+    def test_a_prompt_that_is_too_long(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        with pytest.raises(InputError):
+            decoder.generate(np.ones((1, LENGTH + 1), np.int64))
+        assert decoder.generate(np.ones((1, LENGTH), np.int64)).shape == (1, 1)
+
+    def test_sampling_and_stop(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        seen: list[tuple[int, ...]] = []
+
+        def least(logits: Any) -> Any:
+            seen.append(logits.shape)
+            return logits.argmin(-1)
+
+        found = decoder.generate(PROMPT, 6, choose=least)
+        assert seen == [(1, grouped_query.VOCABULARY)] * 6
+        assert (found != decoder.generate(PROMPT, 6)).any()
+        first = int(found[0, 2])
+        until = found[0].tolist().index(first) + 1
+        assert decoder.generate(PROMPT, 6, choose=least, stop=[first]).tolist() == [found[0, :until].tolist()]
+        with pytest.raises(InputError):
+            decoder.generate(PROMPT, 6, choose=lambda logits: logits)
+
+    def test_a_conversation_goes_on(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        cache = decoder.cache()
+        cache.feed(PROMPT[:, :9])
+        at_once = decoder.cache().feed(PROMPT)
+        np.testing.assert_allclose(cache.feed(PROMPT[:, 9:]), at_once, rtol=1e-4, atol=1e-5)
+        assert cache.length == PROMPT.shape[1]
+
+    def test_bad_arguments(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        for ids in (PROMPT[0], PROMPT.astype(np.float32), np.zeros((2, 3), np.int64), PROMPT[:, :0]):
+            with pytest.raises(InputError):
+                decoder.generate(ids, 2)
+        mask = np.ones_like(PROMPT)
+        mask[0, 0] = 0
+        with pytest.raises(InputError):  # tokens of this layout are counted
+            decoder.generate(PROMPT, 2, attention_mask=mask)
+
+    def test_logits_of_the_last_token_alone(self, runtime: Runtime, tmp_path: Path) -> None:
+        path = grouped_query.build(tmp_path / "model.onnx", last_logits=True)
+        decoder = convert_decoder(path, tmp_path / "out", 24, prefill=[4], target="ref")
+        assert not decoder.layout.pads, "the last token of a padded prompt is padding"
+        assert any("padded" in note for note in decoder.manifest.notes)
+        np.testing.assert_array_equal(decoder.generate(PROMPT, 8), by_reference(path, decoder, PROMPT, 8))
+
+    @pytest.mark.parametrize("options", [{"dtype": np.float16}, {"int4": True}, {"window": 6}])
+    def test_other_dtypes_and_windows(self, runtime: Runtime, tmp_path: Path, options: dict[str, Any]) -> None:
+        path = grouped_query.build(tmp_path / "model.onnx", **options)
+        decoder = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[8], target="ref")
+        np.testing.assert_array_equal(decoder.generate(PROMPT, 32), by_reference(path, decoder, PROMPT, 32))
+
+
+@pytest.mark.torch
+class TestAppended:
+    def test_tokens(self, appended: tuple[Path, Decoder]) -> None:
+        path, decoder = appended
+        assert not decoder.layout.in_place
+        assert decoder.layout.pads
+        np.testing.assert_array_equal(decoder.generate(PROMPT, 32), by_reference(path, decoder, PROMPT, 32))
+
+    def test_prompts_of_different_lengths(
+        self, runtime: Runtime, appended: tuple[Path, Decoder], tmp_path: Path
+    ) -> None:
+        path, single = appended
+        decoder = convert_decoder(path, tmp_path / "out", 32, prefill=[8], dims={"batch_size": 2}, target="ref")
+        short = np.arange(20, 27)[None]
+        ids = np.concatenate([PROMPT, np.pad(short, ((0, 0), (PROMPT.shape[1] - short.shape[1], 0)))])
+        mask = np.ones_like(ids)
+        mask[1, : PROMPT.shape[1] - short.shape[1]] = 0
+        found = decoder.generate(ids, 8, attention_mask=mask)
+        np.testing.assert_array_equal(found[:1], single.generate(PROMPT, 8))
+        np.testing.assert_array_equal(found[1:], single.generate(short, 8))
+
+
+class TestBundle:
+    def test_verbs(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+        path, decoder = in_place
+        assert onnx_bridge.verify(decoder.path).passed
+        assert isinstance(onnx_bridge.inspect(decoder.path), Decoder)
+        assert json.dumps(decoder.to_json())
+        report = onnx_bridge.check(decoder.path)
+        assert report.passed
+        assert {each.name for each in report.legs} == {f"prompt of {n}, then 8 more" for n in (1, 8, 9, 2, 10)}
+        onnx_bridge.pack(decoder.path, tmp_path / "m.onnxbridge")
+        loaded = onnx_bridge.load(tmp_path / "m.onnxbridge")
+        assert isinstance(loaded, Decoder)
+        np.testing.assert_array_equal(loaded.generate(PROMPT, 4), decoder.generate(PROMPT, 4))
+        with pytest.raises(InputError):
+            onnx_bridge.check(decoder, layers=True)
+        assert path.exists()
+
+    def test_check_finds_another_model(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+        _, decoder = in_place
+        other = grouped_query.build(tmp_path / "model.onnx", window=4)
+        assert not onnx_bridge.check(decoder, reference=other).passed
+
+    def test_a_program_is_a_bundle(self, in_place: tuple[Path, Decoder]) -> None:
+        _, decoder = in_place
+        arrays = {
+            name: np.ones(shape, np.int64) for name, shape in decoder.layout.shapes(8).items() if "past" not in name
+        }
+        arrays |= {each.past: np.zeros(each.shape, np.float32) for each in decoder.layout.cache}
+        assert decoder(arrays)["logits"].shape == (1, 8, grouped_query.VOCABULARY)
+        with pytest.raises(InputError):
+            decoder({**arrays, "input_ids": np.ones((1, 3), np.int64)})
+
+    def test_again(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+        path, made = in_place
+        out = tmp_path / "out"
+        shutil.copytree(made.path, out)
+        kept = (out / "width=1" / "model.mxr").stat().st_mtime_ns
+        decoder = convert_decoder(path, out, LENGTH, prefill=[4], target="ref")
+        assert (out / "width=1" / "model.mxr").stat().st_mtime_ns == kept
+        assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["width=1", "width=4"]
+        np.testing.assert_array_equal(decoder.generate(PROMPT, 4), made.generate(PROMPT, 4))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda layout: layout.update(max_length=LENGTH - 1),
+            lambda layout: layout.update(max_length=1 << 39),
+            lambda layout: layout.update(ids="attention_mask"),
+            lambda layout: layout.update(logits="present"),
+            lambda layout: layout.update(in_place=False),
+            lambda layout: layout.update(batch=0),
+            lambda layout: layout.update(cache=[]),
+            lambda layout: layout["cache"][0].update(axis=7),
+            lambda layout: layout["cache"][0].update(shape=[1, 2, LENGTH, -8]),
+            lambda layout: layout["cache"][0].update(present="nothing"),
+            lambda layout: layout["cache"].pop(),
+            lambda layout: layout.update(mask=3),
+            lambda layout: layout.pop("ids"),
+        ],
+    )
+    def test_hostile_layouts(
+        self, in_place: tuple[Path, Decoder], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        _, made = in_place
+        out = tmp_path / "out"
+        shutil.copytree(made.path, out)
+        values = json.loads((out / "manifest.json").read_text())
+        change(values["decoder"])
+        (out / "manifest.json").write_bytes(resealed(values))
+        with pytest.raises(InputError):
+            onnx_bridge.load(out)
+
+    def test_without_a_program_for_one_token(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+        _, made = in_place
+        out = tmp_path / "out"
+        shutil.copytree(made.path, out)
+        values = json.loads((out / "manifest.json").read_text())
+        for buckets in (values["buckets"][1:], []):
+            (out / "manifest.json").write_bytes(resealed({**values, "buckets": buckets}))
+            with pytest.raises(InputError):
+                onnx_bridge.load(out)
+
+
+class TestRefused:
+    @pytest.fixture(scope="class")
+    def model(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return grouped_query.build(tmp_path_factory.mktemp("model") / "model.onnx")
+
+    def layout(self, model: onnx.ModelProto, folder: Path, length: int = 32) -> Layout:
+        onnx.save(model, folder / "changed.onnx")
+        return recognize(models.load(folder / "changed.onnx"), ConvertRequest(), DecoderSizes(length))
+
+    def test_without_a_cache(self, model: Path, tmp_path: Path) -> None:
+        changed = onnx.load(model)
+        del changed.graph.output[1:]
+        with pytest.raises(InputError):
+            self.layout(changed, tmp_path)
+
+    def test_unknown_inputs_are_frozen(self, model: Path, tmp_path: Path) -> None:
+        changed = onnx.load(model)
+        changed.graph.input.append(onnx.helper.make_tensor_value_info("experts", onnx.TensorProto.INT64, [1]))
+        with pytest.raises(InputError):
+            self.layout(changed, tmp_path)
+        request = ConvertRequest(freeze={"experts": "[1]"})
+        found = recognize(models.load(tmp_path / "changed.onnx"), request, DecoderSizes(32))
+        assert "experts" not in found.shapes(1)
+
+    def test_fewer_positions_than_tokens(self, model: Path, tmp_path: Path) -> None:
+        assert self.layout(onnx.load(model), tmp_path, grouped_query.POSITIONS).max_length == grouped_query.POSITIONS
+        with pytest.raises(InputError):
+            self.layout(onnx.load(model), tmp_path, grouped_query.POSITIONS + 1)
+
+    def test_sizes(self, model: Path, tmp_path: Path) -> None:
+        for length, prefill in ((1, []), (8, [8]), (8, [0])):
+            with pytest.raises(InputError):
+                convert_decoder(model, tmp_path / "out", length, prefill=prefill)
+        with pytest.raises(InputError):
+            convert_decoder(model, tmp_path / "out.mxr", 8)
+        assert not (tmp_path / "out").exists()
+
+    def test_a_cache_of_another_meaning(self, runtime: Runtime, tmp_path: Path) -> None:
+        """Its mask hides nothing, so that the empty part of a static cache is seen."""
+        path = grouped_query.build(tmp_path / "model.onnx")
+        model = onnx.load(path)
+        shape = next(each for each in model.graph.node if each.name == "mask_sum")
+        model.graph.node.insert(0, onnx.helper.make_node("Equal", ["attention_mask", "attention_mask"], ["all"]))
+        model.graph.node.insert(1, onnx.helper.make_node("Cast", ["all"], ["all_ones"], to=onnx.TensorProto.INT64))
+        shape.input[0] = "all_ones"
+        onnx.save(model, path)
+        with pytest.raises(ParityError):
+            convert_decoder(path, tmp_path / "out", 16, target="ref")
+        assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def layout(*, in_place: bool, pads: bool, length: int = 64) -> Layout:
+    return Layout(
+        1, length, "ids", "logits", (CacheTensor("p", "q", (1, 2, length, 4), 2),), "mask", None, in_place, pads
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "in_place", "pads", "expected"),
+    [
+        (1, 0, True, True, [(1, 1)]),
+        (16, 0, True, True, [(16, 16)]),
+        (21, 0, True, True, [(16, 16), (5, 8)]),
+        (21, 0, False, True, [(5, 8), (16, 16)]),
+        (21, 3, False, True, [(4, 4), (1, 1), (16, 16)]),
+        (21, 3, True, True, [(16, 16), (5, 8)]),
+        (21, 0, True, False, [(16, 16), (4, 4), (1, 1)]),
+        (7, 57, True, True, [(4, 4), (1, 1), (1, 1), (1, 1)]),
+        (7, 56, True, True, [(7, 8)]),
+    ],
+)
+def test_chunks(count: int, length: int, in_place: bool, pads: bool, expected: list[tuple[int, int]]) -> None:
+    widths = dict.fromkeys((1, 4, 8, 16))
+    assert list(chunks(count, widths, length, layout(in_place=in_place, pads=pads))) == expected
+
+
+def test_an_axis_that_is_not_the_third() -> None:
+    """Some models keep keys transposed."""
+    fed: list[dict[str, Any]] = []
+    kind = Layout(
+        1, 6, "ids", "logits", (CacheTensor("past", "present", (1, 3, 6), 2),), "mask", "positions", False, True
+    )
+
+    def program(arrays: Any) -> dict[str, Any]:
+        fed.append(arrays)
+        new = np.tile(arrays["ids"].astype(np.float32)[:, None], (1, 3, 1))
+        return {"logits": np.zeros((1, arrays["ids"].shape[1], 2)), "present": np.concatenate([arrays["past"], new], 2)}
+
+    dtypes = {"ids": np.dtype(np.int64), "mask": np.dtype(np.int32), "positions": np.dtype(np.int64)}
+    cache = StaticCache(kind, {**dtypes, "past": np.dtype(np.float32)}, {1: program, 4: program})
+    cache.feed(np.array([[5, 6, 7]]))
+    cache.feed(np.array([[8]]))
+    assert [each["past"].shape for each in fed] == [(1, 3, 2), (1, 3, 5)]
+    assert fed[0]["mask"].tolist() == [[0, 0, 0, 1, 1, 1]]
+    assert fed[0]["positions"].tolist() == [[0, 0, 1, 2]]
+    assert fed[1]["past"][0, 0].tolist() == [0, 0, 5, 6, 7]
+    assert fed[1]["mask"].tolist() == [[0, 0, 1, 1, 1, 1]]
+    assert fed[1]["positions"].tolist() == [[3]]
+    assert fed[1]["mask"].dtype == np.int32
+
+
+class TestCommandLine:
+    def run(self, *arguments: str | Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["onnx-bridge", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    def test_convert(self, runtime: Runtime, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+        path = grouped_query.build(tmp_path / "model.onnx")
+        options = ("--as", "decoder", "--max-length", "16", "--prefill", "4", "--target", "ref", "--check", "--json")
+        code, printed = self.run(
+            "convert", path, "-o", tmp_path / "out", *options, capsys=capsys, monkeypatch=monkeypatch
+        )
+        assert code == 0
+        assert json.loads(printed)["passed"]
+        assert BucketsManifest.read(tmp_path / "out" / "manifest.json").decoder is not None
+        generated = ("generate", tmp_path / "out", "--ids", "5,6,7", "--max-new-tokens", "4", "--json")
+        code, printed = self.run(*generated, capsys=capsys, monkeypatch=monkeypatch)
+        assert code == 0
+        decoder = onnx_bridge.load(tmp_path / "out")
+        assert isinstance(decoder, Decoder)
+        assert json.loads(printed)["tokens"] == decoder.generate(np.array([[5, 6, 7]]), 4)[0].tolist()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--as", "decoder"],
+            ["--as", "encoder"],
+            ["--max-length", "8"],
+            ["--prefill", "4"],
+            ["--as", "decoder", "--max-length", "8", "--prefill", "x"],
+            ["--as", "decoder", "--max-length", "8", "--bucket", "batch_size=1,2"],
+        ],
+    )
+    def test_refused(self, options: list[str], tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+        path = grouped_query.build(tmp_path / "model.onnx")
+        code, _ = self.run("convert", path, "-o", tmp_path / "out", *options, capsys=capsys, monkeypatch=monkeypatch)
+        assert code == 2
+        assert not (tmp_path / "out").exists()
