@@ -15,7 +15,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo decoders realsize rehearsal differential witness-study docs package lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo decoders realsize rehearsal third-party differential witness-study docs package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make decoders  let small language models generate, and compare each token with ONNX Runtime"
 	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "make rehearsal  run the passes of the gpu target on all of these without a GPU, and list those at fault"
+	@echo "make third-party  convert more than 100 models that other exporters make, or that packages bring along"
 	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
 	@echo "make witness-study  compare the verdicts by witnesses with those at real size"
 	@echo "make docs    build the documentation into build/site, strictly"
@@ -112,6 +113,17 @@ realsize: setup
 rehearsal: setup
 	@$(BIN)/python -m fixtures.rehearsal
 
+# The exporters have an environment of their own: what they require contradicts what the project is tested with.
+third-party: setup .venv-third-party/.installed
+	@$(BIN)/python -m fixtures.third_party.run
+
+.venv-third-party/.installed: fixtures/third_party/exporters/requirements.txt fixtures/third_party/exporters/constraints.txt
+	@echo "Setting up .venv-third-party (once, some minutes) …"
+	@test -d .venv-third-party || $(PYTHON) -m venv .venv-third-party
+	@.venv-third-party/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c fixtures/third_party/exporters/constraints.txt -r $<
+	@touch $@
+
 witness-study: setup
 	@$(BIN)/python -m fixtures.witness_study
 
@@ -149,7 +161,7 @@ bench: setup
 	-.venv-bench/bin/python -m benchmarks.calls
 
 clean:
-	rm -rf .venv .venv-bench bench-models demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-third-party bench-models demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

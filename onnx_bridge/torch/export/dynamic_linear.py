@@ -10,7 +10,6 @@ Skips: LSTM and GRU, whose kernels do not document their rounding.
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 import torch
@@ -26,29 +25,13 @@ def is_packed(module: nn.Module) -> bool:
     return any(each.__module__.startswith(_QUANTIZED) for each in type(module).__mro__)
 
 
-def traceable(module: nn.Module) -> nn.Module:
-    """A module whose dynamically quantized linear layers are replaced; the module itself if it has none.
-
-    Args:
-        module: it is not changed.
-    """
-    if _is_linear(module):
-        return _Linear(module)
-    if not any(_is_linear(each) for each in module.modules()):
-        return module
-    copied = copy.copy(module)
-    copied.__dict__["_modules"] = {
-        name: child if child is None else traceable(child) for name, child in module._modules.items()
-    }
-    return copied
-
-
-def _is_linear(module: nn.Module) -> bool:
+def is_dynamic_linear(module: nn.Module) -> bool:
+    """Whether a module is such a linear layer."""
     kind, packed = type(module), cast(Any, module)
     return kind.__module__.startswith(_PACKED) and kind.__name__ == "Linear" and packed.weight().dtype == torch.qint8
 
 
-class _Linear(nn.Module):
+class DynamicLinear(nn.Module):
     """The replacement of one layer."""
 
     bias: torch.Tensor | None

@@ -20,6 +20,8 @@ import onnx_ir as ir
 import torch
 from onnxscript import opset18
 
+from onnx_bridge.torch.export import corrections
+
 op: Any = opset18
 """Operators in a form that later opsets still have, without type checks."""
 _FLOAT8 = {"fp8_e4m3": ir.DataType.FLOAT8E4M3FN, "fp8_e5m2": ir.DataType.FLOAT8E5M2}
@@ -42,9 +44,9 @@ _RANGES = {
 
 
 def table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translations of all operators that are registered, as torch.onnx takes them."""
+    """The translations of all operators that are registered, and corrections, as torch.onnx takes them."""
     found = {}
-    for name, translation in _TRANSLATIONS.items():
+    for name, translation in {**_TRANSLATIONS, **corrections.TRANSLATIONS}.items():
         space, _, rest = name.partition("::")
         operator, _, overload = rest.partition(".")
         packet = getattr(getattr(torch.ops, space), operator, None)

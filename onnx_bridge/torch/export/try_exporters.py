@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 import torch
@@ -11,18 +11,22 @@ from torch import nn
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.judgement import Judge
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.torch.export import side_effects
 from onnx_bridge.torch.export.calls import Call, FlatModule, Result, run_module
-from onnx_bridge.torch.export.dynamic_linear import is_packed, traceable
+from onnx_bridge.torch.export.dynamic_linear import is_packed
 from onnx_bridge.torch.export.exported import Exported, ExportFailed
 from onnx_bridge.torch.export.exporters import EXPORTERS, Dims, Exporter, ExporterError, run_exporter
 from onnx_bridge.torch.export.modules import check_devices, check_module, inference_copy, training_submodule
 from onnx_bridge.torch.export.naming import correct_output_shapes
 from onnx_bridge.torch.export.output_tolerances import output_tolerances
+from onnx_bridge.torch.export.recorded_choices import RecordedChoices
+from onnx_bridge.torch.export.replacements import traceable
 from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import (
     check_dynamic,
@@ -155,7 +159,39 @@ class _Attempt:
         runs = [self.given, *self._second(model)]
         if self.branches_on_data:  # and this exporter has followed the branches of the given arguments
             runs += self._opposite()
-        return _Checked(model, runs, _compare(model, runs))
+        return _Checked(model, runs, self._compare(model, runs))
+
+    def _compare(self, model: ir.Model, runs: Sequence[_Run]) -> list[Comparison]:
+        """ONNX Runtime against PyTorch.
+
+        Raises:
+            ExporterError: ONNX Runtime cannot run the graph, or they differ.
+        """
+        try:
+            reference = Reference(model)
+            found = [reference.run({name: to_array(each) for name, each in run.inputs.items()}) for run in runs]
+        except (InputError, NativeFailure) as error:
+            raise ExporterError(f"the graph does not run: {error.what}") from error
+        comparisons = []
+        for index, (outputs, run) in enumerate(zip(found, runs, strict=True)):
+            compared = compare(outputs, run.outputs, output_tolerances(model, run.outputs))
+            if not compared.passed:
+                compared = self._judged(model, reference, compared, outputs, run)
+            if problem := _refusal(model, index, compared):
+                raise ExporterError(problem)
+            comparisons.append(compared)
+        return comparisons
+
+    def _judged(
+        self, model: ir.Model, reference: Reference, compared: Comparison, outputs: Mapping[str, Value], run: _Run
+    ) -> Comparison:
+        """A comparison in which what differs by ties alone is not determined."""
+        recorded = RecordedChoices.of(model, self.flat, run.inputs, run.outputs)
+        sample = {name: to_array(each) for name, each in run.inputs.items()}
+        judge = Judge(model, Tolerances(), session=reference)
+        judged = _given_choices(compared, judge.judge(run.outputs, outputs, sample, recorded))
+        self.notes += [f"{each.name}: {each.undetermined}" for each in judged.outputs if each.undetermined]
+        return judged
 
     def finish(self, exporter: Exporter, checked: _Checked, refusals: Mapping[str, str]) -> Exported:
         model, runs, path = checked.model, checked.runs, self.request.out
@@ -246,31 +282,30 @@ def _output_name(name: str, inputs: Tensors) -> str:
     return _PRESENT + name.removeprefix(_PAST) if name.startswith(_PAST) else f"output.{name}"
 
 
-def _compare(model: ir.Model, runs: Sequence[_Run]) -> list[Comparison]:
-    """ONNX Runtime against PyTorch.
+def _refusal(model: ir.Model, index: int, comparison: Comparison) -> str | None:
+    """Why a graph is not what PyTorch computes; None if no output differs."""
+    differing = [output for output in comparison.outputs if output.differs]
+    if not differing:
+        return None
+    worst = max(differing, key=lambda output: output.max_abs if output.max_abs is not None else float("inf"))
+    by = "" if worst.max_abs is None else f", largest difference {worst.max_abs:.3g}"
+    more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+    which = "the given arguments" if index == 0 else "other arguments"
+    what = f"output {worst.name!r}{more}: {worst.reason}{by}{_random_nodes(model)}"
+    return f"ONNX Runtime differs from PyTorch on {which} in {what}"
 
-    Raises:
-        ExporterError: ONNX Runtime cannot run the graph, or they differ.
-    """
-    try:
-        reference = Reference(model)
-        found = [reference.run({name: to_array(each) for name, each in run.inputs.items()}) for run in runs]
-    except (InputError, NativeFailure) as error:
-        raise ExporterError(f"the graph does not run: {error.what}") from error
-    comparisons = [
-        compare(outputs, run.outputs, output_tolerances(model, run.outputs))
-        for outputs, run in zip(found, runs, strict=True)
-    ]
-    for index, comparison in enumerate(comparisons):
-        differing = [output for output in comparison.outputs if not output.passed]
-        if differing:
-            worst = max(differing, key=lambda output: output.max_abs if output.max_abs is not None else float("inf"))
-            by = "" if worst.max_abs is None else f", largest difference {worst.max_abs:.3g}"
-            more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-            which = "the given arguments" if index == 0 else "other arguments"
-            what = f"output {worst.name!r}{more}: {worst.reason}{by}{_random_nodes(model)}"
-            raise ExporterError(f"ONNX Runtime differs from PyTorch on {which} in {what}")
-    return comparisons
+
+def _given_choices(comparison: Comparison, judged: Comparison) -> Comparison:
+    """A comparison whose outputs are not determined where they agree given the same choices."""
+    known = {each.name: each for each in judged.outputs if each.given_choices is not None}
+    return Comparison(
+        tuple(
+            each
+            if each.name not in known
+            else replace(each, undetermined=known[each.name].undetermined, given_choices=known[each.name].given_choices)
+            for each in comparison.outputs
+        )
+    )
 
 
 def _random_nodes(model: ir.Model) -> str:

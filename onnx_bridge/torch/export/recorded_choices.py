@@ -1,0 +1,101 @@
+"""What PyTorch chooses in a run of a module, as values of its export.
+
+    topk, sort, argsort    TopK: operand, values and indices
+    argmax, max(dim)       ArgMax: operand and indices; argmin, min(dim): ArgMin
+
+Exporters keep the order of a trace, so that the nth of these operators is the nth of the nodes that choose. Where the
+two sequences differ nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from onnx_bridge.core.values import Value
+from onnx_bridge.torch.export.calls import FlatModule, run_module
+from onnx_bridge.torch.export.tensors import to_array
+
+_NODES = {
+    "aten::topk": "TopK",
+    "aten::sort": "TopK",
+    "aten::argsort": "TopK",
+    "aten::argmax": "ArgMax",
+    "aten::max.dim": "ArgMax",
+    "aten::argmin": "ArgMin",
+    "aten::min.dim": "ArgMin",
+}
+"""By operator, with or without its overload."""
+
+
+@dataclass(frozen=True)
+class RecordedChoices:
+    """PyTorch as the side that is compared with its export (`onnx_bridge.reference.judgement.Tested`).
+
+    Attributes:
+        known: the operands and results of choices, and the outputs, by their names in the graph.
+    """
+
+    known: Mapping[str, Value]
+
+    @classmethod
+    def of(
+        cls, model: ir.Model, flat: FlatModule, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, Value]
+    ) -> RecordedChoices | None:
+        """Run a module and record its choices; None if they are not those of the graph.
+
+        Args:
+            model: the export.
+            flat: the module.
+            inputs: by name.
+            outputs: of the module for these, by their names in the graph.
+        """
+        with _Recorder() as recorder:
+            run_module(flat, inputs)
+        nodes = [node for node in model.graph if node.domain == "" and node.op_type in _NODES.values()]
+        if [node.op_type for node in nodes] != [kind for kind, _ in recorder.found]:
+            return None
+        known = dict(outputs)
+        for node, (_, arrays) in zip(nodes, recorder.found, strict=True):
+            values = [node.inputs[0], *node.outputs]
+            known |= {str(value.name): array for value, array in zip(values, arrays, strict=True) if value is not None}
+        return cls(known)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self.known)
+
+    def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Mapping[str, Value]:
+        return self.known
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operand and the results of each operator that chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[tuple[str, list[Value]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        schema = func._schema
+        kind = _NODES.get(f"{schema.name}.{schema.overload_name}") or _NODES.get(schema.name)
+        if kind is not None:
+            operand, indices = args[0], result[-1] if isinstance(result, tuple) else result
+            tensors = [operand, indices]
+            if kind == "TopK":
+                axis = _axis(schema, args, kwargs or {})
+                tensors = [operand, torch.take_along_dim(operand, indices, axis), indices]
+            self.found.append((kind, [to_array(each.detach()) for each in tensors]))
+        return result
+
+
+def _axis(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    position = [each.name for each in schema.arguments].index("dim")
+    given = args[position] if position < len(args) else kwargs.get("dim", -1)
+    return int(given)

@@ -1,0 +1,89 @@
+"""The suite of third-party models itself: its judgement, its lists, and that a refused or crashed model counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from fixtures.third_party import run
+from fixtures.third_party.exporters.choices import choose
+from fixtures.third_party.exporters.make import make
+from fixtures.third_party.judge import Outcome, judge
+from onnx_bridge.migraphx.runtime import Runtime
+
+MATRIX = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch_size,sequence_length] x) => (float[N,M] y) {
+    y = Softmax (x) }"""
+TOO_SMALL = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,1,size,size] x) => (float[N,C,H,W] y) {
+    y = MaxPool <kernel_shape = [4, 4]> (x) }"""
+BROKEN = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[3] y) {
+    three = Constant <value_ints = [3]> () y = Reshape (x, three) }"""
+
+
+def saved(text: str, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_a_model_gets_the_sizes_that_are_chosen_for_it(runtime: Runtime, tmp_path: Path) -> None:
+    path = saved(MATRIX, tmp_path)
+    choose(tmp_path, sequence_length=5)
+    assert json.loads(path.with_suffix(".json").read_text()) == {"dims": {"batch_size": 1, "sequence_length": 5}}
+    assert judge(path).verdict == "wholly"
+
+
+def test_sizes_that_convert_calls_too_small_are_what_it_calls_enough(runtime: Runtime, tmp_path: Path) -> None:
+    assert judge(saved(TOO_SMALL, tmp_path)).verdict == "wholly"
+
+
+def test_what_onnx_runtime_does_not_run_counts_neither_way(runtime: Runtime, tmp_path: Path) -> None:
+    found = judge(saved(BROKEN, tmp_path))
+    assert found.verdict == "not run"
+    assert found.why
+
+
+def test_a_process_that_ends_otherwise_has_crashed(runtime: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    saved(MATRIX, tmp_path)
+    path.with_suffix(".json").write_text("no JSON")
+    found = run.judged(path)
+    assert found.verdict == "crashed"
+    assert "JSONDecodeError" in found.why
+
+
+def test_the_last_line_counts_what_onnx_runtime_runs() -> None:
+    outcomes = [Outcome("wholly"), Outcome("with host"), Outcome("not run"), Outcome("wholly")]
+    assert run.summary(outcomes) == "third-party: wholly 2, with host 1, wrong 0, refused 0, crashed 0, of 3"
+
+
+@pytest.mark.parametrize("bad", ["wrong", "refused", "crashed"])
+def test_one_bad_model_is_too_many(bad: str) -> None:
+    wholly = [Outcome("wholly")] * 20
+    assert run.holds(wholly)
+    assert run.holds([*wholly, Outcome("with host"), Outcome("not run")])
+    assert not run.holds([*wholly, Outcome(bad)])
+    assert not run.holds([Outcome("wholly"), Outcome("with host")])
+    assert not run.holds([])
+
+
+def test_an_exporter_that_fails_is_listed_and_what_is_made_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fixtures.third_party.exporters import packaged
+
+    def good(folder: Path) -> None:
+        saved(MATRIX, folder)
+
+    def bad(folder: Path) -> None:
+        raise ValueError("it cannot")
+
+    monkeypatch.setattr(packaged, "MODELS", {"good": good, "bad": bad, "empty": lambda _: None})
+    for _ in range(2):
+        make("packaged", tmp_path)
+        assert (tmp_path / "bad.refused").read_text() == "ValueError: it cannot"
+        assert (tmp_path / "empty.refused").exists()
+        assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["good"]
+        monkeypatch.setattr(packaged, "MODELS", {"good": bad})
