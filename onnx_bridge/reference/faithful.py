@@ -67,10 +67,12 @@ def _clear_rows(node: ir.Node) -> None:
     def op(kind: str, *inputs: ir.Value | np.generic | np.ndarray | None, **attributes: int) -> ir.Value:
         values = [each if isinstance(each, ir.Value | None) else constant(np.asarray(each)) for each in inputs]
         made.append(ir.node(kind, values, attributes or None))
+        made[-1].outputs[0].dtype = ir.DataType.INT64
         return made[-1].outputs[0]
 
     def constant(array: np.ndarray) -> ir.Value:
         made.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
+        made[-1].outputs[0].dtype = ir.DataType.from_numpy(array.dtype)
         return made[-1].outputs[0]
 
     one = np.int64(1)
@@ -82,6 +84,7 @@ def _clear_rows(node: ir.Node) -> None:
     left = op("Reshape", op("Sub", total, op("Mul", evictions, step)), np.array([-1, 1, 1, 1]))
     rows = op("Reshape", op("Range", np.int64(0), capacity, one), np.array([1, 1, -1, 1]))
     held = op("Less", rows, left)
+    held.dtype = ir.DataType.BOOL
     zero = np.zeros((), past.dtype.numpy())
     for present in node.outputs[1:3]:
         uses, name = [*present.uses()], present.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -78,22 +79,26 @@ def test_what_is_computed_in_float32_is_left_alone(level: int | None) -> None:
     assert np.isfinite(reference.run(SAMPLE)["y"]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("totals", "left"), [([5, 3], [5, 3]), ([9, 8], [4, 8]), ([20, 13], [5, 8])])
-def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left: list[int]) -> None:
+def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left: list[int], dtype: str) -> None:
     heads = {"num_heads": 1, "kv_num_heads": 1, "local_window_size": 4, "sliding_window_cache": 1}
     names = ["q", "k", "v", "past_key", "past_value", "ends", "total"]
     outputs = ["y", "key", "value"]
     node = helper.make_node("GroupQueryAttention", names, outputs, domain="com.microsoft", **heads)
     random = np.random.default_rng(0)
-    given: dict[str, Any] = {name: random.normal(size=(2, 1, 8)).astype(np.float32) for name in names[:3]}
-    given |= {name: random.normal(size=(2, 1, 8, 8)).astype(np.float32) for name in names[3:5]}
+    kind, number = (
+        np.dtype(getattr(ml_dtypes, dtype, dtype)),
+        {"float32": TensorProto.FLOAT, "bfloat16": TensorProto.BFLOAT16}[dtype],
+    )
+    given: dict[str, Any] = {name: random.normal(size=(2, 1, 8)).astype(kind) for name in names[:3]}
+    given |= {name: random.normal(size=(2, 1, 8, 8)).astype(kind) for name in names[3:5]}
     given |= {"ends": np.array(totals, np.int32) - 1, "total": np.array(max(totals), np.int32)}
     kinds = {"ends": TensorProto.INT32, "total": TensorProto.INT32}
     inputs = [
-        helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), array.shape)
-        for name, array in given.items()
+        helper.make_tensor_value_info(name, kinds.get(name, number), array.shape) for name, array in given.items()
     ]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    results = [helper.make_tensor_value_info(name, number, None) for name in outputs]
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(helper.make_graph([node], "g", inputs, results), ir_version=8, opset_imports=imports)
     found = Reference(proto.SerializeToString()).run(given)
