@@ -6,6 +6,9 @@ The folder holds the cleaned model with its symbolic dimensions, and an ordinary
 the smallest bucket that fits, pads the inputs to its sizes, and cuts the outputs to the sizes that the unpadded inputs
 imply (`onnx_bridge.bundle.padding`). Whether a model computes the same on padded inputs depends on the model (masks are
 for that): `convert` tries it with the reference, and `check` compares each bucket with samples smaller than it, too.
+
+Where an input selects between branches, the programs of its two values are buckets as well, and a call picks those of
+the value that it has.
 """
 
 from __future__ import annotations
@@ -125,12 +128,17 @@ class Buckets:
             each.open()
 
     def bucket(self, dims: Mapping[str, int]) -> BucketInfo:
-        """The smallest bucket that holds some sizes.
+        """The smallest bucket that holds some sizes, and has the values of selecting inputs.
 
         Raises:
             InputError: none does; names all of them.
         """
-        fitting = [each for each in self.manifest.buckets if all(dims[name] <= each.dims[name] for name in each.dims)]
+        exact = self.manifest.selecting
+        fitting = [
+            each
+            for each in self.manifest.buckets
+            if all(dims[name] == size if name in exact else dims[name] <= size for name, size in each.dims.items())
+        ]
         if not fitting:
             there = "; ".join(label(each.dims) for each in self.manifest.buckets)
             raise InputError(f"no bucket holds {label(dims)}", where=str(self.path), hint=f"there are {there}")
@@ -145,6 +153,9 @@ class Buckets:
         padding = Padding(self.manifest.pad, self.manifest.pad_before)
         inputs, padded = dict(sample), []
         for info in self.manifest.inputs:
+            if info.name in self.manifest.selecting:
+                del inputs[info.name]
+                continue
             array = sample[info.name]
             assert isinstance(array, np.ndarray)
             inputs[info.name] = larger = padding.pad(array, info, dims, chosen.dims)
@@ -164,12 +175,14 @@ class Buckets:
             each.close()
 
     def _dims(self, sample: Mapping[str, Value]) -> dict[str, int]:
-        """The sizes of the symbols in a sample."""
+        """The sizes of the symbols in a sample, and the values of selecting inputs."""
         found: dict[str, int] = {}
         for info in self.manifest.inputs:
             array = sample[info.name]
             assert isinstance(array, np.ndarray)
             found |= {axis: size for axis, size in zip(info.axes, array.shape, strict=True) if isinstance(axis, str)}
+            if info.name in self.manifest.selecting:
+                found[info.name] = int(array.item())
         return {name: found[name] for name in self.manifest.buckets[0].dims}
 
 

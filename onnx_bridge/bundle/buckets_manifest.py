@@ -1,4 +1,7 @@
-"""The manifest of a bundle with buckets: one program for each of several sizes of some symbolic dimensions."""
+"""The manifest of a bundle with buckets: one program for each of several sizes of some symbolic dimensions.
+
+An input that selects between branches has buckets as well, by its name: 0 and 1, which are false and true.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,13 @@ class BucketTensor:
 
 @dataclass(frozen=True)
 class BucketInfo:
-    """One bucket: its sizes, the folder of its bundle beside the manifest, and the digest of that bundle's manifest."""
+    """One bucket.
+
+    Attributes:
+        dims: its sizes, and the values of selecting inputs.
+        folder: that of its bundle, beside the manifest.
+        manifest: the digest of that bundle's manifest.
+    """
 
     dims: dict[str, Size]
     folder: str
@@ -104,6 +113,13 @@ class BucketsManifest:
     def is_proven_for(self, wanted: str) -> bool:
         """Whether its proof suffices where a conversion is wanted to prove (`onnx_bridge.bundle.proof.Prove`)."""
         return self.proof.satisfies(str(self.request["prove"]), wanted)
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """The inputs that select a bucket by their value; the programs do not take them."""
+        symbols = {axis for each in self.inputs for axis in each.axes}
+        names = {each.name for each in self.inputs} - symbols
+        return tuple(name for name in self.buckets[0].dims if name in names)
 
     @property
     def pad(self) -> dict[str, str]:

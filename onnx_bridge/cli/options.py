@@ -214,12 +214,15 @@ def numbers(texts: list[str] | None) -> dict[str, float]:
     return found
 
 
+_BOOLEANS = {"false": "0", "true": "1"}
+
+
 def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Sizes by dimension, of ``NAME=1,4,16``; raises InputError."""
+    """Sizes by dimension, ``NAME=1,4,16``, or values of a boolean input, ``NAME=false,true``; raises InputError."""
     found = {}
     for text in texts or ():
         name, _, parts = text.rpartition("=")
-        each = [part.strip() for part in parts.split(",")]
+        each = [_BOOLEANS.get(part.strip(), part.strip()) for part in parts.split(",")]
         if not name or not all(map(is_size, each)):
             hint = "for example --bucket batch=1,4,16"
             raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)

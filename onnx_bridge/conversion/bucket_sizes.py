@@ -10,9 +10,10 @@ tell.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -32,6 +33,13 @@ Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 def required(model: ir.Model) -> list[ir.Value]:
     """The inputs that have no default."""
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
+    """Those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
+    inputs = {str(value.name) for value in required(model) if value.dtype == ir.DataType.BOOL}
+    dims = {name for value in required(model) for dim in dims_of(value) or () for name in _names(dim)}
+    return (inputs - dims) & {*names}
 
 
 def output_axes(
@@ -89,7 +97,8 @@ class BucketSizes:
         _check_ties(model, request)
         found = _Combinations(model, request)
         combined = [dict(zip(request.buckets, each, strict=True)) for each in itertools.product(*_sizes(request))]
-        combined.sort(key=lambda each: (math.prod(each.values()), list(each.values())))
+        values = selected(model, request.buckets)
+        combined.sort(key=lambda each: (math.prod(each[name] for name in each.keys() - values), list(each.values())))
         reasons = {label(each): reason for each in combined if (reason := found.impossible(each, runs)) is not None}
         possible = [each for each in combined if label(each) not in reasons]
         if not possible:
@@ -123,8 +132,9 @@ class BucketSizes:
             if unnamed and None not in shape and str(value.name) not in request.freeze:
                 shapes.setdefault(str(value.name), tuple(size for size in shape if size is not None))
         budget = request.prove_budget / len(self.buckets)
+        freeze = {name: json.dumps(bool(bucket[name])) for name in bucket.keys() & selected(model, bucket)}
         alone = replace(request, buckets={}, ties={}, pad={}, pad_before=(), prove_budget=budget)
-        return replace(alone, dims={**request.dims, **dims}, shapes=shapes)
+        return replace(alone, dims={**request.dims, **dims}, shapes=shapes, freeze={**request.freeze, **freeze})
 
     def _axis(self, dim: Axis, otherwise: str) -> Axis:
         name = otherwise if dim is None else dim
@@ -144,6 +154,7 @@ class _Combinations:
     def __init__(self, model: ir.Model, request: ConvertRequest) -> None:
         self.model, self.request = model, request
         self.dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
+        self._selected = selected(model, request.buckets)
         self._known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
         dims = (dim for value in required(model) for dim in dims_of(value) or ())
         self._others = dict.fromkeys((name for dim in dims for name in _names(dim)), 1)
@@ -153,7 +164,8 @@ class _Combinations:
         """The sizes of all dimensions, for some of them."""
         key = tuple(sorted(chosen.items()))
         if key not in self._known:
-            self._known[key] = {**self._others, **self.dims.given, **chosen, **self.dims.sizes(1, chosen).all}
+            sizes = {name: size for name, size in chosen.items() if name not in self._selected}
+            self._known[key] = {**self._others, **self.dims.given, **chosen, **self.dims.sizes(1, sizes).all}
         return self._known[key]
 
     def impossible(self, chosen: Sizes, runs: Runs) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -21,7 +21,7 @@ from onnx_bridge.bundle.buckets_manifest import (
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
 from onnx_bridge.bundle.proof import Prove, together
-from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required
+from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoder import run_decoder
 from onnx_bridge.conversion.instances import (
@@ -35,6 +35,7 @@ from onnx_bridge.conversion.instances import (
 from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, freezing, refusal
 from onnx_bridge.conversion.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent
@@ -80,7 +81,8 @@ def convert_buckets(  # noqa: PLR0913
         model: an ONNX file.
         out: a folder.
         buckets: sizes by symbol; there is a bucket for each combination that is possible. An expression of other
-            symbols ties one to them: ``{"past": [7, 15], "total": "past + 1"}``.
+            symbols ties one to them: ``{"past": [7, 15], "total": "past + 1"}``. An input that selects between branches
+            with results of different shapes has a bucket for each of its values, 0 and 1, unless it is frozen.
         pad: by input, the value that pads it: a number, or ``edge`` for its last element; default: 0, which is right
             for attention masks.
         pad_before: the symbols that are padded, and cut, at their start: those that the model appends to, so that new
@@ -139,10 +141,17 @@ def convert_buckets(  # noqa: PLR0913
 def run_any(
     model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None
 ) -> Bundle | Buckets:
-    """Convert a model into a bundle, or into one with buckets or a decoder, if the request has their sizes."""
+    """Convert a model into a bundle, or into one with buckets or a decoder, if the request has their sizes.
+
+    There are buckets as well where an input selects between branches (`selecting_inputs`), unless ``out`` is a single
+    program.
+    """
     if request.decoder is not None:
         return run_decoder(model, out, request, progress)
-    return (run_buckets if request.buckets else run)(model, out, request, progress)
+    source = Source.of(model)
+    with limited(Limits.of(request.timeout, request.memory)):
+        selecting = out.suffix != ".mxr" and selecting_inputs(source.model(), request)
+    return (run_buckets if request.buckets or selecting else run)(source, out, request, progress)
 
 
 def run_buckets(
@@ -156,6 +165,9 @@ def run_buckets(
 def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Buckets:
     source.hash()
     original = source.model()
+    key = content_key(source, request)
+    found = dict.fromkeys(selecting_inputs(original, request), VALUES)
+    request = replace(request, buckets={**found, **request.buckets})
     _check(original, request)
     progress(Stage.LOAD)
     sizes = BucketSizes.of(original, request, lambda shapes: _refused(original, shapes, request))
@@ -165,7 +177,7 @@ def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: P
     if request.prove != "never":
         progress("trying with the reference whether padding changes outputs")
         tried = try_padding(source, sizes, request)
-    conversion = _Conversion(source, original, request, sizes, tried)
+    conversion = _Conversion(source, original, request, key, sizes, tried)
     with instance_staging(source, out, instances) as folder:
         cleaned, infos = convert_instances(source, folder, instances, _cleaning(conversion), progress)
         write_manifest(_describe(conversion, cleaned, infos, folder), folder)
@@ -179,6 +191,7 @@ class _Conversion:
     source: Source
     model: ir.Model
     request: ConvertRequest
+    key: str | None
     sizes: BucketSizes
     tried: Tried
 
@@ -215,7 +228,7 @@ def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[Bucket
     return BucketsManifest(
         name=source.name,
         source=first.source,
-        key=content_key(source, request),
+        key=conversion.key,
         request=request.to_json(),
         model=f"{source.name}.onnx",
         buckets=tuple(infos),
@@ -230,7 +243,9 @@ def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[Bucket
 
 
 def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> BucketTensor:
-    info = next(each for each in infos if each.name == value.name)
+    info = next((each for each in infos if each.name == value.name), None)
+    if info is None:  # it selects a bucket by its value
+        return BucketTensor(str(value.name), "bool", sizes.axes(value) or ())
     known = sizes.axes(value) or (None,) * len(info.shape or ())
     axes = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
     return BucketTensor(info.name, info.dtype, tuple(axes))
@@ -251,7 +266,12 @@ def _output(
 def _check(model: ir.Model, request: ConvertRequest) -> None:
     """Require that buckets and padding rules fit the model; raises InputError."""
     inputs = [value for value in required(model) if value.name not in request.freeze]
-    _check_sizes({axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}, request)
+    selecting = selected(model, request.buckets)
+    for name in selecting:
+        if not request.buckets[name] or not {*request.buckets[name]} <= {*VALUES}:
+            raise InputError("its values are false and true", where=f"bucket {name}")
+    symbols = {axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}
+    _check_sizes(symbols | selecting, request)
     names = [str(value.name) for value in inputs]
     for name, rule in request.pad.items():
         if name not in names:

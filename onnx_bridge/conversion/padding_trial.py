@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.buckets_manifest import BucketTensor, inside, label
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes
@@ -116,7 +117,7 @@ class _Trial:
         why = "it is too large"
         for small, large in self._points(bucket):
             try:
-                (sample,) = samplers.generate(self._specs, dims=small)
+                (sample,) = bucket_samples(self._specs, small)
                 outputs = self._reference.run({**sample, **self._frozen})
                 padded = self._padded(sample, small, large, self._request.pad_before)
             except BridgeError as error:

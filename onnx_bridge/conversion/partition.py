@@ -6,19 +6,24 @@ its nodes was accepted, the smallest part that fails is found by bisection, and 
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.conversion.compiler import CompilationFailed, Compiler
 from onnx_bridge.conversion.retry import Ladder
+from onnx_bridge.conversion.selecting_inputs import selecting
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.analysis.cost import has_known_work
@@ -39,6 +44,8 @@ _DOES = {
 }
 _LISTED = 3
 """The number of nodes that a note lists."""
+_SHOWN = 8
+"""The number of elements of a value that a note shows."""
 
 
 @dataclass
@@ -133,11 +140,7 @@ def partition(
     found.error = _check_host(model, found.plan)
     if found.error is None and not found.plan.wholly_on_device:
         found.notes = [_summary(found), *found.notes]
-        if names := structural_inputs(model):
-            found.notes.append(
-                f"{', '.join(names)}: shapes within the model depend on the values of these inputs, which MIGraphX "
-                "needs as constants; freeze them with --freeze NAME=VALUE, or NAME=@SAMPLE.npz"
-            )
+        found.notes += _inputs_to_freeze(model)
     return found
 
 
@@ -294,6 +297,34 @@ def _summary(partitioned: Partitioned) -> str:
         return f"all of it runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
     share = f"{partitioned.share.rest:.2%} of the estimated work"
     return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
+
+
+def _inputs_to_freeze(model: ir.Model) -> list[str]:
+    """Notes on the inputs without whose values MIGraphX cannot know shapes, with what to type."""
+    notes = []
+    if names := structural_inputs(model):
+        example = " ".join(f"--freeze {shlex.quote(_example(model, name))}" for name in names)
+        notes.append(
+            f"{', '.join(names)}: shapes within the model depend on the values of these inputs, which MIGraphX needs "
+            f"as constants; freeze them, as in {example}, or with a sample, --freeze {names[0]}=@SAMPLE.npz"
+        )
+    for name in selecting(model):
+        notes.append(
+            f"{name} selects between branches with results of different shapes: convert it into a folder, with a "
+            f"program for each of its values (--bucket {name}=false,true), or for one of them, --freeze {name}=true or "
+            f"--freeze {name}=false"
+        )
+    return notes
+
+
+def _example(model: ir.Model, name: str) -> str:
+    """``NAME=VALUE`` with a generated value."""
+    try:
+        spec = next(each for each in samplers.specs(model) if each.name == name)
+        array = np.asarray(samplers.generate([spec])[0][name])
+    except InputError:  # another input has a type that no sample has
+        return f"{name}=VALUE"
+    return f"{name}={json.dumps(array.tolist(), separators=(',', ':'))}" if array.size <= _SHOWN else f"{name}=VALUE"
 
 
 def _named(nodes: Sequence[ir.Node]) -> str:

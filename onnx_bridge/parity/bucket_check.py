@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from importlib import metadata
 
+from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.buckets_manifest import inside, label
 from onnx_bridge.bundle.gpu_preview import AsGpu
@@ -64,7 +65,7 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         failure = None
         for dims in {tuple(each.items()): each for each in (info.dims, inside(info.dims, buckets))}.values():
             try:
-                for sample in samplers.generate(specs, seed=request.seed, samples=request.samples or 1, dims=dims):
+                for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1):
                     found.append(compare(side(sample), reference.run({**sample, **frozen}), allowed))
             except RuntimeNotFound:
                 raise

@@ -4,7 +4,8 @@
     f(x, w = […])   →  f(x)            without options: every input with a default value takes it permanently
 
 A value is JSON, as in ``mask="[[true,false]]"``; for a string input, text that is not JSON is the string itself. A file
-holds arrays by input name. Both must match the dtype and the shape that the input declares.
+holds arrays by input name. Both must match the dtype and the shape that the input declares; a single value may stand
+without brackets for an input of one element.
 
 Skips: inputs that are also graph outputs, and values that are already constant.
 """
@@ -88,8 +89,11 @@ class FreezeInputs(Pass):
                 raise InputError(f"input {name} is not a tensor but {value.type}", where=self.name)
             dtype = value.type.dtype
             try:
-                tensor = _parse(self.values[name], dtype) if name in self.values else _checked(arrays[name], dtype)
-                _check_shape(tensor.shape.numpy(), value.shape)
+                shape = value.shape
+                tensor = (
+                    _parse(self.values[name], dtype, shape) if name in self.values else _checked(arrays[name], dtype)
+                )
+                _check_shape(tensor.shape.numpy(), shape)
             except ValueError as error:
                 raise InputError(f"input {name}: {error}", where=self.name) from None
             tensors[name] = tensor
@@ -115,8 +119,12 @@ def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:
     return ir.Tensor(array, dtype=dtype)
 
 
-def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
-    """A JSON value as a tensor; raises ValueError where it does not match the dtype."""
+def _parse(text: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.TensorProtocol:
+    """A JSON value as a tensor, a single one in the shape of an input of one element.
+
+    Raises:
+        ValueError: it does not match the dtype.
+    """
     try:
         found = json.loads(text)
     except RecursionError:
@@ -127,9 +135,11 @@ def _parse(text: str, dtype: ir.DataType) -> ir.TensorProtocol:
     leaves = list(cells.ravel())
     if any(isinstance(leaf, list) for leaf in leaves):
         raise ValueError("its lists have different lengths")
+    if dtype == ir.DataType.STRING and not all(isinstance(leaf, str) for leaf in leaves):
+        cells = np.array(text, object)
+    if cells.ndim == 0 and shape is not None and all(dim == 1 for dim in shape):
+        cells = cells.reshape([1] * len(shape))
     if dtype == ir.DataType.STRING:
-        if not all(isinstance(leaf, str) for leaf in leaves):
-            cells = np.array(text, object)
         return _strings(cells)
     for leaf in leaves:
         _check_leaf(leaf, dtype)

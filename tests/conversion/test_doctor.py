@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from rich.console import Console
 
 import onnx_bridge
 from fixtures.documentation.folder import detector
+from onnx_bridge.bundle.work_share import WorkShare
 from onnx_bridge.conversion.diagnosis import Diagnosis
 from onnx_bridge.conversion.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import InputError
@@ -126,7 +128,9 @@ def test_inputs_that_are_frozen(runtime: Runtime, tmp_path: Path) -> None:
 def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
     source = model("(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }")
     found = onnx_bridge.doctor(source)
-    assert any(note.startswith("k: ") and "--freeze NAME=VALUE" in note for note in found.notes)
+    (note,) = [note for note in found.notes if note.startswith("k: ")]
+    (text,) = re.findall(r"--freeze 'k=(\[\d+\])'", note)
+    assert onnx_bridge.doctor(source, freeze={"k": text}).share == WorkShare(1.0)
     frozen = onnx_bridge.doctor(source, freeze={"k": np.array([3])})
     assert [each["side"] for each in frozen.partitions] == ["device"]
     assert not frozen.notes

@@ -66,6 +66,22 @@ def test_values_in_the_pipeline() -> None:
     assert [skip.reason for skip in again.skips] == [f"{name} is already constant" for name in values]
 
 
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [("float", "0.5"), ("float[1]", "0.5"), ("float[1]", "[0.5]"), ("float[1,1]", "0.5"), ("string[1]", "on")],
+)
+def test_a_single_value_stands_for_one_element(declared: str, text: str) -> None:
+    model = rewriting.model(
+        f"({declared} x, float[3] z) => ({declared} y, float[3] w) {{ y = Identity(x) w = Neg(z) }}"
+    )
+    shape = model.graph.inputs[0].shape
+    FreezeInputs({"x": text}).run(model, Context())
+    frozen = model.graph.initializers["x"].const_value
+    assert frozen is not None
+    assert frozen.shape == shape
+    assert frozen.numpy().item() in (0.5, b"on")
+
+
 def test_values_of_a_file(tmp_path: Path) -> None:
     expected = rewriting.run(ir.to_proto(source()), FEEDS)
     file = tmp_path / "inputs.npz"
@@ -123,7 +139,7 @@ def test_an_input_that_is_an_output() -> None:
         ({"n": "[1.5]"}, "input n: it takes INT64, not 1.5"),
         ({"n": "[true]"}, "input n: it takes INT64, not true"),
         ({"n": "[9223372036854775808]"}, "is out of range of INT64"),
-        ({"n": "1"}, "input n: it takes the shape [1], not []"),
+        ({"h": "1"}, "input h: it takes the shape [2], not []"),
         ({"n": "[1, 2]"}, "input n: it takes the shape [1], not [2]"),
         ({"x": "[[1, 2, 3], [4, 5]]"}, "its lists have different lengths"),
         ({"x": "[[1, 2]]"}, "it takes the shape [N,3], not [1, 2]"),
