@@ -26,7 +26,7 @@ bundle = onnx_bridge.convert("vision.onnx", "vision", dims={"batch": 2})
 print("proven:", bundle.manifest.proof.line)
 
 outputs = bundle({"input": images.numpy()})
-assert torch.allclose(torch.from_numpy(outputs["output"]), net(images), atol=1e-5)
+assert torch.allclose(torch.tensor(outputs["output"]), net(images), atol=1e-5)
 
 report = onnx_bridge.check(bundle, layers=True)
 print("parity holds:", report.passed)

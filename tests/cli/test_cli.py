@@ -549,13 +549,19 @@ class TestRuntimeVerbs:
     def test_install_from_a_folder_without_packages(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
         one_message(bridge("runtime", "install", "--from", tmp_path), 3, str(tmp_path), "runtime download")
 
-    def test_completion_is_offered(self) -> None:
-        assert shutil.which(str(PROGRAM))
-        environment = {**os.environ, "_ONNX_BRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "onnx-bridge con"}
-        done = subprocess.run(
-            [PROGRAM], env={**environment, "COMP_CWORD": "1"}, capture_output=True, text=True, check=False
-        )
+    @pytest.mark.parametrize(
+        ("shell", "typed"),
+        [
+            ("bash", {"COMP_WORDS": "onnx-bridge con", "COMP_CWORD": "1"}),
+            ("zsh", {"_TYPER_COMPLETE_ARGS": "onnx-bridge con"}),
+            ("fish", {"_TYPER_COMPLETE_ARGS": "onnx-bridge con", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+        ],
+    )
+    def test_completion_is_offered(self, shell: str, typed: dict[str, str]) -> None:
+        environment = {**os.environ, "_ONNX_BRIDGE_COMPLETE": f"complete_{shell}", **typed}
+        done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=False)
         assert "convert" in done.stdout
+        assert "clean" not in done.stdout.split()
 
 
 class TestHowMuchIsSaid:
