@@ -109,6 +109,9 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
     names = [attribute.name for attribute in node.attribute]
     if len(set(names)) < len(names):
         return f"has two attributes {next(name for name in names if names.count(name) > 1)!r}"
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.type in (_Attr.GRAPH, _Attr.GRAPHS):
+            return f"has {attribute.name!r}, a subgraph that is an attribute of a function, which onnx_ir does not read"
     if (domain, node.op_type) in functions:
         return None
     known = _attribute_types(domain, node.op_type)

@@ -57,6 +57,11 @@ def size(number: int) -> Change:
 
 DEFECTS: dict[str, tuple[onnx.ModelProto, Change, str]] = {
     "no outputs": (text(RELU), lambda model: model.graph.ClearField("output"), "no outputs"),
+    "a subgraph that is given elsewhere": (
+        text(IF),
+        lambda model: setattr(model.graph.node[1].attribute[0], "ref_attr_name", "body"),
+        "a subgraph that is an attribute of a function",
+    ),
     "no operator": (text(RELU), lambda model: setattr(model.graph.node[0], "op_type", ""), "no operator"),
     "too few inputs": (text(RELU), lambda model: model.graph.node[0].ClearField("input"), "Relu .*0 inputs"),
     "too many inputs": (text(RELU), lambda model: model.graph.node[0].input.append("x"), "Relu .*2 inputs"),
