@@ -107,11 +107,8 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
     if not node.op_type:
         return "has no operator"
     names = [attribute.name for attribute in node.attribute]
-    if len(set(names)) < len(names):
-        return f"has two attributes {next(name for name in names if names.count(name) > 1)!r}"
-    for attribute in node.attribute:
-        if attribute.ref_attr_name and attribute.type in (_Attr.GRAPH, _Attr.GRAPHS):
-            return f"has {attribute.name!r}, a subgraph that is an attribute of a function, which onnx_ir does not read"
+    if problem := _attributes_problem(node, names):
+        return problem
     if (domain, node.op_type) in functions:
         return None
     known = _attribute_types(domain, node.op_type)
@@ -137,6 +134,16 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
     if (domain, node.op_type) == ("", "Constant"):
         return _constant_problem(node)
     return _bodies_problem(node, domain, version)
+
+
+def _attributes_problem(node: onnx.NodeProto, names: list[str]) -> str | None:
+    """What is wrong with the attributes of a node of any operator."""
+    if len(set(names)) < len(names):
+        return f"has two attributes {next(name for name in names if names.count(name) > 1)!r}"
+    for attribute in node.attribute:
+        if attribute.ref_attr_name and attribute.type in (_Attr.GRAPH, _Attr.GRAPHS):
+            return f"has {attribute.name!r}, a subgraph that is an attribute of a function, which onnx_ir does not read"
+    return None
 
 
 def _type_name(number: int) -> str:

@@ -299,8 +299,8 @@ class Judge:
         return [
             str(node.outputs[0].name)
             for node in graph
-            if node.op_type == "Gather" and node in alive and node.inputs[0] in fixed and node.inputs[1] not in fixed
-            if node.inputs[0] is not None and _is_table(node.inputs[0])
+            if node.op_type == "Gather" and node in alive and node.outputs[0] not in fixed
+            if (table := node.inputs[0]) is not None and _is_table(table) and (table.is_initializer() or table in fixed)
         ]
 
     @cached_property

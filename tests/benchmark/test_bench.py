@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -26,6 +27,8 @@ from onnx_bridge.cli import bench as cli_bench
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from passes.core.errors import BridgeError
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.process import Reason
 from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
@@ -330,3 +333,16 @@ def test_the_command_refuses(tiny: Path, option: str, value: str, message: str) 
     code, said = command(tiny, option, value)
     assert code == 2
     assert message in said
+
+
+def test_a_session_that_never_ends(tmp_path: Path) -> None:
+    """ONNX Runtime's process is ended, and the caller goes on."""
+    text = """g (float[2] x) => (float[2] y) {
+        n = Constant<value = int64 {9223372036854775807}>() c = Constant<value = bool {1}>()
+        y = Loop(n, c, x)
+            <body = b (int64 i, bool d, float[2] v) => (bool e, float[2] w) { e = Identity(d) w = Neg(v) }>
+    }"""
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}'), tmp_path / "m.onnx")
+    with pytest.raises(NativeFailure) as error:
+        onnx_bridge.bench(tmp_path / "m.onnx", engines=["ort"], timeout=2.0)
+    assert error.value.reason is Reason.TIMEOUT

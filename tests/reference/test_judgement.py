@@ -212,3 +212,20 @@ def test_integers_do_not_move() -> None:
     reference = model("g (int64[2] x) => (float[2] y) { y = Cast <to = 1> (x) }")
     sample = {"x": np.array([1, 2])}
     assert Judge(reference, Tolerances()).moves(sample, Reference(reference).run(sample)) == {}
+
+
+TOKENS = """tokens (int64[2] ids, float[4,2] table) => (float[2,2] y) {
+    rows = Gather <axis = 0> (table, ids)
+    y = Exp (rows)
+}"""
+
+
+def test_a_model_of_tokens_moves_with_what_it_looks_up() -> None:
+    source = model(TOKENS)
+    (table,) = [value for value in source.graph.inputs if value.name == "table"]
+    source.graph.inputs.remove(table)
+    table.const_value = ir.tensor(np.linspace(1, 2, 8, dtype=np.float32).reshape(4, 2), name="table")
+    source.graph.register_initializer(table)
+    sample = {"ids": np.array([0, 3])}
+    moved = Judge(source, Tolerances()).moves(sample, Reference(source).run(sample))
+    assert 0 < (moved["y"].max_abs or 0) < 1e-4

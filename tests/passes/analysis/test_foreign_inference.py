@@ -104,3 +104,11 @@ def test_declarations_of_what_nobody_knows_stay() -> None:
     InferShapes().run(source, context)
     assert not context.contradictions
     assert shapes(source)["y"] == (ir.DataType.FLOAT, (7,))
+
+
+def test_the_size_of_a_shape() -> None:
+    """ONNX Runtime takes the number of elements of a shape for that of the tensor: 8, where there are 2 sizes."""
+    source = contrib("""a = com.microsoft.QuickGelu(x) s = Shape(a) n = Size(s) i = Constant<value = int64[1] {0}>()
+        t = Unsqueeze(n, i) y = ConstantOfShape(t)""")
+    infer_foreign(source)
+    assert 8 not in (source.graph.outputs[0].shape or ())
