@@ -1,7 +1,7 @@
 """Inputs for probes: an ordinary sample, and some of edge cases that the specification of the operators allows.
 
-Edge cases are negative indices, zeros, halves, negative and larger numbers. Where ONNX leaves a result undefined,
-samples avoid it: the indices of a scatter are distinct.
+Edge cases are negative indices, zeros, halves, negative and larger numbers, and the other value of a condition. Where
+ONNX leaves a result undefined, samples avoid it: the indices of a scatter are distinct.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
         place: its index among the inputs: two inputs have the same numbers in another order.
         opset: of the standard operators.
     """
+    if next(_uses(value, ("If",), 0), None) or next(_uses(value, ("Loop",), 1), None):
+        return [~array]  # the other branch; a Loop with iterations, or without
     match spec.role:
         case IntegerRange() if _only_used_by(value, _DIVISIONS):
             return _spread([each for each in _integers(array) if each], array, place)

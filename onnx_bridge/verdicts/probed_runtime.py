@@ -168,6 +168,7 @@ class ProbedRuntime:
         for batch in self._send_all([(probe, probe not in not_run) for probe in probes if probe not in judged]):
             for probe in batch.keys() & not_run:
                 batch[probe] = _with_witness(batch[probe], found[probe])
+            batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
             self._store(batch)
             judged |= batch
         return judged
@@ -345,6 +346,17 @@ def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:
         return _unproven(replace(judgement, transient=transient), f"its witness: {why}")
     verdict = replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
     return Judgement(verdict, transient, small.by_constants)
+
+
+def _without_untried_loop(probe: Probe, judgement: Judgement) -> Judgement:
+    """The judgement; of a Loop that was never run, that it is rejected: MIGraphX compiles some that it cannot run."""
+    found = judgement.verdict
+    tried = found.status is not Status.OK or found.proof is not Proof.NONE or found.unproven is None
+    if tried or ("", "Loop") not in probe.operators:
+        return judgement
+    return replace(
+        judgement, verdict=Verdict(Status.REJECTED, f"it may not run a Loop that it accepts: {found.unproven}")
+    )
 
 
 def _unproven(judgement: Judgement, why: str) -> Judgement:

@@ -64,3 +64,10 @@ def test_quantized_products_get_large_sums_that_do_not_saturate() -> None:
         products.append((a @ b) * each["s"] * each["t"] / each["u"])
     steps = np.abs(np.stack(products))
     assert ((steps > 40) & (steps < 128)).sum() >= steps.size / 6, "of 256 steps"
+
+
+def test_conditions_are_true_and_false() -> None:
+    text = """(bool c, float[2] x) => (float[2] y) { y = If(c) <
+        then_branch = a () => (float[2] u) { u = Neg(x) }, else_branch = b () => (float[2] v) { v = Abs(x) }> }"""
+    conditions = [bool(each["c"]) for each in samples(tiny(text))]
+    assert set(conditions) == {False, True}

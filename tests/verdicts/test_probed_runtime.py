@@ -74,6 +74,16 @@ class TestNodes:
         verdict = judged(target, last_node("(float[2,3] x) => (y) { y = Erf(x) }"))
         assert verdict.status is Status.OK and verdict.error is not None and verdict.error < 1e-5
 
+    @pytest.mark.parametrize("most", [9, 2**63 - 1])
+    def test_a_loop_that_is_compiled_and_cannot_run(self, target: Target, most: int) -> None:
+        """Where it may take too long to run, its witness does not."""
+        text = """(int32 x) => (int32 y) { y = Loop (m, yes, x) <
+            body = b (int64 i, bool c, int32 s) => (bool d, int32 t) { t = Add(s, one) d = Less(t, ten) }> }"""
+        one, ten = (np.array(each, np.int32) for each in (1, 10))
+        verdict = judged(target, last_node(text, m=np.array(most), yes=np.array(True), one=one, ten=ten))
+        assert verdict.status is Status.REJECTED
+        assert "int32_type" in verdict.message
+
     def test_rejected_with_migraphx_message(self, target: Target) -> None:
         verdict = judged(target, last_node("(float[3,3] x) => (y) { y = Det(x) }"))
         assert verdict == Verdict(Status.REJECTED, "Unknown operator: Det")
