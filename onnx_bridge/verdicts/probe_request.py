@@ -97,7 +97,7 @@ def prepare(probe: Probe, *, run: bool, full: bool = False, by_onnx: bool = Fals
         request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
     else:
         if not _expect_original(request, proto, by_onnx):
-            given = samples(from_proto(proto))
+            given = samples(from_proto(proto), probe.input_ranges)
             _expect(request, given, evaluations.evaluate(request.model, given))
             if probe.replaces is not None:
                 request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
@@ -114,7 +114,7 @@ def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, by_onnx: boo
     if not _is_determined(original):
         return False
     before = original.to_proto(full=True)
-    given = samples(from_proto(before))
+    given = samples(from_proto(before), original.input_ranges)
     theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
     inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
     outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_bridge.samples.generated import Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
+from passes.analysis.value_ranges import Range
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
 _SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 3.397e38, -1e39)
@@ -71,17 +72,26 @@ _PARTIAL = ("Pow", "BitShift", "ReduceProd")
 """Operators whose results for most integers overflow or are undefined."""
 
 
-def samples(model: ir.Model) -> list[dict[str, Array]]:
+def samples(model: ir.Model, ranges: Sequence[Range | None] = ()) -> list[dict[str, Array]]:
     """An ordinary sample for a probe, whose inputs are tensors, and those of edge cases; deterministic.
 
     There are as many of the latter as it takes for every number to occur in small inputs, at most `_MOST`.
+
+    Args:
+        model: the probe.
+        ranges: of its inputs, as far as they are known; without edge cases.
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    known = [*ranges, *[None] * (len(values) - len(ranges))]
     wanted = [
         replace(spec, role=_SCALE_OF_PRODUCT if next(_uses(value, _QUANTIZED_PRODUCTS, 6), None) else _SCALE)
         if spec.dtype.kind == "f" and _is_scale(value)
         else spec
         for spec, value in zip(specs(model), values, strict=True)
+    ]
+    wanted = [
+        replace(spec, role=Uniform(*found)) if found is not None and isinstance(spec.role, Data) else spec
+        for spec, found in zip(wanted, known, strict=True)
     ]
     (drawn,) = generate(wanted)
     ordinary = {name: array for name, array in drawn.items() if isinstance(array, np.ndarray)}

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from passes.analysis.cost import Work, work
 from passes.analysis.randomness import RANDOM_REASON, is_random
+from passes.analysis.value_ranges import ANY, Range, value_range
 from passes.core import graphs
 from passes.core.graphs import Scope
 from passes.core.limits import called_functions
@@ -26,6 +27,12 @@ from passes.target.probe_writer import INPUT_DTYPES, ProbeWriter, keeps_elements
 
 _NO_ARRAYS = frozenset((ir.DataType.STRING, ir.DataType.FLOAT4E2M1))
 """Dtypes whose arrays do not have one element a number."""
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_CASTS = frozenset({("", "Cast"), ("", "CastLike")})
+_SMALL = 64.0
+"""The largest bound of a range that inputs are drawn from: those of a Clip may be the ends of a dtype."""
+RANGE = "onnx_bridge.range"
+"""In the ``meta`` of an input of a witness: the range of the value that it stands for."""
 _UNKNOWN_TRIPS = 16
 """The assumed number of iterations of a loop that depends on the data."""
 
@@ -96,9 +103,28 @@ class Probe:
         data = ProbeWriter(self._dependencies, self.outputs, unusual=False).model.SerializeToString()
         if self._dependencies.cut_off:
             data += ProbeWriter(self.full_dependencies, self.outputs, unusual=False).model.SerializeToString()
+        if any(self.input_ranges):
+            data += f"{self.input_ranges}".encode()
         if self.replaces is not None:
             data += f"{self.replaces.signature} {self.input_indices}".encode()
         return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+    @cached_property
+    def input_ranges(self) -> list[Range | None]:
+        """The range in which the model keeps each input of ``to_proto(full=True)``, if it is small; else None.
+
+        Ranges are asked for where other numbers are harder: sums of 16-bit floats that cancel have few right digits,
+        and do not occur after a Softmax; nor does an infinity that a Cast would have to keep.
+        """
+        return [self._range(value) for value in self.full_dependencies.inputs]
+
+    def _range(self, value: ir.Value) -> Range | None:
+        if RANGE in value.meta:
+            known: Range = value.meta[RANGE]
+            return known
+        matters = self.scope.dtype(value) in _HALVES or self.operators <= _CASTS
+        found = value_range(value, self.scope) if matters else ANY
+        return found if max(map(abs, found)) <= _SMALL else None
 
     @property
     def input_indices(self) -> list[int] | None:

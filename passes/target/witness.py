@@ -23,7 +23,7 @@ from passes.analysis.foreign_inference import infer_foreign
 from passes.core import graphs, inference
 from passes.core.base import Skip
 from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.target.probe import RANGE, Probe
 from passes.target.shrinking.operands import Dims, Operands, Shrinking
 from passes.target.shrinking.sampling import sampled, within
 from passes.target.shrinking.shrink import shrink, shrink_arithmetic
@@ -64,6 +64,7 @@ class _Plan:
     def __init__(self, probe: Probe) -> None:
         self.probe, self.scope = probe, probe.scope
         self.dependencies = probe.full_dependencies
+        self.ranges = dict(zip(self.dependencies.inputs, probe.input_ranges, strict=True))
         self.nodes = list(self.dependencies.ordered())
         self.sizes = SizeMap()
         self.axes: dict[ir.Value, list[Expression | None]] = {}
@@ -185,6 +186,8 @@ class _Copy:
     def _input(self, value: ir.Value) -> ir.Value:
         new, real = self._named(value), self._plan.real(value)
         new.shape = None if real is None else ir.Shape(self._plan.small(value, real))
+        if (found := self._plan.ranges.get(value)) is not None:
+            new.meta[RANGE] = found
         return new
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:

@@ -71,3 +71,8 @@ def test_conditions_are_true_and_false() -> None:
         then_branch = a () => (float[2] u) { u = Neg(x) }, else_branch = b () => (float[2] v) { v = Abs(x) }> }"""
     conditions = [bool(each["c"]) for each in samples(tiny(text))]
     assert set(conditions) == {False, True}
+
+
+def test_numbers_of_a_known_range_only() -> None:
+    (only,) = samples(tiny("(float16[8,8] x) => (float[8,8] y) { y = Cast<to=1>(x) }"), [(0.0, 1.0)])
+    assert 0 <= only["x"].min() < 0.2 and 0.8 < only["x"].max() <= 1

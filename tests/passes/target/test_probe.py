@@ -18,6 +18,7 @@ from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.target.fusion_clusters import fusion_clusters
 from passes.target.probe import Probe
+from passes.target.witness import witness
 from tests.passes.helpers import sealed, tiny, weigh
 
 
@@ -370,3 +371,28 @@ def test_what_a_large_constant_is_made_of_is_told_apart() -> None:
         for each in (weight, weight[::-1], weight.astype(ml_dtypes.float8_e4m3fn))
     ]
     assert signatures[0] == signatures[1] != signatures[2]
+
+
+class TestRanges:
+    SUM = "(float16[1,4,600] x) => (float16[1,2,600] z) {{ y = {}(x) z = Conv(y, w) }}"
+    W = np.ones((2, 4, 1), np.float16)
+
+    def test_of_16_bit_floats_in_the_probe_and_its_witness(self) -> None:
+        probe = last(self.SUM.format("Softmax"), w=self.W)
+        small = witness(probe)
+        assert isinstance(small, Probe)
+        assert probe.input_ranges == small.input_ranges == [(0.0, 1.0)]
+        assert small.inputs[0].shape != probe.inputs[0].shape
+        others = [last(self.SUM.format(name), w=self.W) for name in ("Neg", "Relu")]
+        assert [each.input_ranges for each in others] == [[None], [None]]
+        assert len({each.signature for each in (probe, *others)}) == 2
+
+    def test_of_what_is_cast_and_no_other_float(self) -> None:
+        text = "(float[4] x) => (float16[4] z) {{ y = {}(x) z = {} }}"
+        assert last(text.format("Tanh", "Cast<to=10>(y)")).input_ranges == [(-1.0, 1.0)]
+        assert last("(float[4] x) => (float[4] z) { y = Tanh(x) z = Exp(y) }").input_ranges == [None]
+
+    def test_the_ends_of_a_dtype_are_none(self) -> None:
+        limits = {"low": np.float16(-65504), "high": np.float16(65504)}
+        probe = last("(float16[4] x) => (float16[4] z) { y = Clip(x, low, high) z = Exp(y) }", **limits)
+        assert probe.input_ranges == [None]
