@@ -512,7 +512,7 @@ class TestSharing:
                 caught.append(type(error))
 
         thread = threading.Thread(target=run)
-        with worker._lock:
+        with worker._child.lock:
             thread.start()
             time.sleep(0.1)
             worker.close()
