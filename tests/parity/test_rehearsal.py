@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -82,11 +83,13 @@ def test_the_reproduction_shows_it(model: Path, runtime: Runtime, tmp_path: Path
     subprocess.run([*command, "-Wl,--allow-shlib-undefined"], cwd=folder, check=True)
     folders = ":".join(map(str, passes.runtime.library_path))
     loader = [str(passes.runtime.loader), "--library-path", folders] if passes.runtime.loader else []
+    environment = {**os.environ, **({} if loader else {"LD_LIBRARY_PATH": folders})}
     count = passes.groups.index("rewrite_pooling")
     outputs = [
         subprocess.run(
             [*loader, "./reproduce", "model.onnx", str(groups), f"{name}=input0.bin"],
             cwd=folder,
+            env=environment,
             check=True,
             capture_output=True,
             text=True,
