@@ -14,7 +14,7 @@ import onnx_bridge
 from fixtures.decoder import decoder, step
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.cli import main
-from onnx_bridge.conversion import buckets
+from onnx_bridge.conversion import instances
 from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.core.errors import InputError, ParityError, WorkerTimeout
@@ -112,7 +112,7 @@ def test_nothing_stays_of_a_conversion_that_fails(
     def convert(*sizes: int) -> Buckets:
         return convert_buckets(path, out, {PAST: sizes}, pad_before=[PAST], target="ref", prove="never")
 
-    monkeypatch.setattr(buckets, "run", fail)
+    monkeypatch.setattr(instances, "run", fail)
     with pytest.raises(WorkerTimeout):
         convert(3, 7)
     assert not out.exists()
