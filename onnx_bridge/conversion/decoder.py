@@ -21,7 +21,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.decoding.rehearsal import Original, edges, inside, rehearse
+from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
 from onnx_bridge.bundle.proof import Prove, together
 from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
@@ -221,7 +221,7 @@ class _Conversion:
         original = Original(Path(str(self.source.given)), self.request.freeze)
         tolerances = computed_precision(self.model, cleaned, self.request.precision).tolerances
         error = manifest.proof.error or 0.0
-        for each in rehearse(partial(self._cache, folder, self.layout), original, edges(self.widths), tolerances):
+        for each in trials(partial(self._cache, folder, self.layout), original, edges(self.widths), tolerances):
             error = max(error, each.error)
             if each.reason is not None:
                 raise ParityError(
@@ -234,7 +234,7 @@ class _Conversion:
                 )
         proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
         padded = replace(self.layout, pads=True)
-        for each in rehearse(partial(self._cache, folder, padded), original, inside(self.widths), tolerances):
+        for each in trials(partial(self._cache, folder, padded), original, inside(self.widths), tolerances):
             if each.reason is not None:
                 note = (
                     f"prompts are not padded, since behind {each.prompt} tokens the model would compute something else"

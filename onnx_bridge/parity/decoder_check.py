@@ -6,7 +6,7 @@ from importlib import metadata
 
 from onnx_bridge.bundle.decoder_layout import WIDTH
 from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.decoding.rehearsal import Original, edges, inside, rehearse
+from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
@@ -50,7 +50,7 @@ def check_decoder(decoder: Decoder, request: CheckRequest, tell: Progress = sile
         found: list[Comparison] = []
         failure = None
         try:
-            for each in rehearse(decoder.cache, original, [length], tolerances, steps=STEPS, seed=request.seed):
+            for each in trials(decoder.cache, original, [length], tolerances, steps=STEPS, seed=request.seed):
                 found += each.comparisons
         except RuntimeNotFound:
             raise

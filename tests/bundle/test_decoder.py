@@ -18,8 +18,8 @@ from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.decoder_layout import CacheTensor, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
 from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.decoding.rehearsal import Original
 from onnx_bridge.bundle.decoding.sampling import tokens
+from onnx_bridge.bundle.decoding.trial import Original
 from onnx_bridge.bundle.manifest import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoder import convert_decoder

@@ -29,7 +29,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Trial:
     """One prompt, and what was generated behind it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Original:
         return self._reference.run({**arrays, **self._frozen})
 
 
-def rehearse(
+def trials(
     caches: Callable[[], StaticCache],
     original: Original,
     lengths: Sequence[int],
@@ -91,7 +91,7 @@ def rehearse(
     *,
     steps: int = STEPS,
     seed: int = 0,
-) -> Iterator[Rehearsal]:
+) -> Iterator[Trial]:
     """Generate behind prompts of some lengths; those that leave no room are left out.
 
     Raises:
@@ -108,7 +108,7 @@ def rehearse(
             logits, expected = static.feed(given), growing.feed(given)
             found.append(compare({static.layout.logits: logits}, {static.layout.logits: expected}, tolerances))
             given = greedy(expected)[:, None]
-        yield Rehearsal(length, tuple(found))
+        yield Trial(length, tuple(found))
 
 
 def edges(widths: Sequence[int]) -> list[int]:
