@@ -145,7 +145,7 @@ def test_a_process_that_was_killed(runtime: Runtime, doing: str) -> None:
     def progress(stage: str) -> None:
         worker = workers.shared(runtime)
         if stage == doing and not killed:
-            with worker._lock:  # a request begins with a living process, and loses it
+            with worker._child.lock:  # a request begins with a living process, and loses it
                 pid = worker.start() and worker.pid
                 assert pid
                 killed.append(pid)

@@ -21,7 +21,7 @@ ROOT = Path(onnx_bridge.__file__).parents[1]
 VERDICTS = "onnx_bridge.verdicts.probed_runtime"
 CLEANING = ("passes", "onnx_bridge.conversion.steps.clean")
 SERVERS = ("onnx_bridge.reference.server", "onnx_bridge.migraphx.server")
-COMPUTE_NOTHING = {"PIL", "filelock", "google", "msgspec", "onnx_graphsurgeon", "platformdirs", "rich"}
+COMPUTE_NOTHING = {"PIL", "filelock", "google", "msgspec", "onnx_graphsurgeon", "platformdirs", "rich", "torch"}
 """Libraries that do not decide on numbers, or are called by scripts that users name."""
 
 OUTERMOST = {"onnx_bridge.core.version", "passes.pipelines"}

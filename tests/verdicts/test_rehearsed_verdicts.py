@@ -28,7 +28,12 @@ FUSED = "a = Exp(x) b = ReduceMean <axes=[2]> (a) c = Sub(a, b) d = Concat <axis
 
 @pytest.fixture(scope="module")
 def passes(runtime: Runtime) -> Rehearsal:
-    return rehearsal(runtime)
+    try:
+        return rehearsal(runtime)
+    except RuntimeNotFound as error:
+        if runtime.kind == "private":  # its headers can be had
+            raise
+        pytest.skip(f"{runtime.path.name} was unpacked without MIGraphX's headers: {error.what}")
 
 
 def model(nodes: str) -> onnx.ModelProto:
@@ -73,7 +78,7 @@ def test_the_groups_are_those_of_the_version(runtime: Runtime, passes: Rehearsal
     assert ("rewrite_resize" in passes.groups) == (runtime.release >= (2, 16))
 
 
-def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, tmp_path: Path) -> None:
+def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(ir.from_proto(model(GLOBAL)), tmp_path / "out", target="ref", rehearse="gpu")
     assert bundle.model_path is not None
     assert "LpPool" not in {node.op_type for node in onnx.load(bundle.model_path).graph.node}
@@ -81,7 +86,7 @@ def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, tmp_path: Path
     assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
 
 
-def test_doctor_without_a_gpu(runtime: Runtime) -> None:
+def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
     (node,) = found.nodes
     assert (node.verdict, node.action) == ("wrong", "rewritten")
@@ -91,7 +96,9 @@ def test_doctor_without_a_gpu(runtime: Runtime) -> None:
     assert (node.verdict, node.action) == ("ok", "unchanged")
 
 
-def test_doctor_without_a_compiler(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_without_a_compiler(
+    runtime: Runtime, passes: Rehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(building, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(building, "_COMPILER", ("no-such-compiler",))
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
