@@ -10,6 +10,8 @@ endif
 ifdef SECOND_RUNTIME
 export ONNX_BRIDGE_SECOND_RUNTIME := $(abspath $(SECOND_RUNTIME))
 endif
+# Child processes would compile all sources again and again.
+unexport PYTHONDONTWRITEBYTECODE
 # What concerns MIGraphX, for each further one: its ways in, verdicts, conversion, parity, a part of the zoo and of the suite.
 ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_convert.py tests/conversion/test_numbers.py \
 	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \

@@ -14,18 +14,23 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest import PartitionInfo
 from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, WorkerTimeout
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.worker import Worker
+
+_PASSES_SECONDS = 20.0
+"""How long the passes may take with all fusions, before they run without: of some models MIGraphX's do not end."""
 
 
 class AsGpu(Bundle):
@@ -50,6 +55,7 @@ class AsGpu(Bundle):
             what = "it keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(self.path), hint="convert into a folder")
         self._groups = groups
+        self._unfused = False
         self._views: dict[int, tuple[Operator, ...]] = {}
 
     @cached_property
@@ -77,7 +83,20 @@ class AsGpu(Bundle):
         """A sentence on their kernels; empty if there are no products, or before the first call."""
         counts = Counter(each.kernel for view in self._views.values() for each in view)
         said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
-        return (f"rehearsed as gpu, convolutions and matrix products are computed: {said}",) if said else ()
+        notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
+        if self._unfused:
+            notes.append(f"rehearsed as gpu without fusion, whose passes did not end within {_PASSES_SECONDS:g} s")
+        return tuple(notes)
+
+    def open(self, worker: Worker | None = None) -> None:
+        """Load the programs, as `Bundle` does; without fusion, where its passes take too long."""
+        try:
+            super().open(worker)
+        except WorkerTimeout:
+            if self._groups is not None:
+                raise
+            self._groups, self._unfused = self.rehearsal.before_fusion, True
+            super().open(worker)
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.
@@ -100,8 +119,11 @@ class AsGpu(Bundle):
         with worker.limited(self._limits):
             with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
                 program = parse(worker, path, shapes)
-            count = len(passes.groups) if self._groups is None else self._groups
-            operators = map(Operator.from_json, program.run_gpu_passes(passes.library, count))
+            count, timeout = self._groups, self._limits.timeout
+            if count is None:
+                count, timeout = len(passes.groups), min(timeout or _PASSES_SECONDS, _PASSES_SECONDS)
+            with worker.limited(replace(self._limits, timeout=timeout)):
+                operators = map(Operator.from_json, program.run_gpu_passes(passes.library, count))
             self._views[index] = tuple(each for each in operators if each.is_product)
             program.compile("ref")
         return DevicePartition(info, program, worker, self._limits)

@@ -84,10 +84,11 @@ class TestNodes:
         assert verdict.status is Status.REJECTED
         assert "int32_type" in verdict.message
 
-    def test_numbers_that_a_model_does_not_have_are_not_tried(self, target: Target) -> None:
-        """MIGraphX makes an infinity in bfloat16 a number; there is none after a Softmax."""
+    def test_numbers_that_a_model_does_not_have_are_not_tried(self, runtime: Runtime, target: Target) -> None:
+        """MIGraphX before 2.16 makes an infinity in bfloat16 a number; there is none after a Softmax."""
         text = "(bfloat16[4,8] x) => (float[4,8] y) {{ {} y = Cast<to=1>(p) }}"
-        assert judged(target, last_node(text.format("p = Neg(x)"))).status is Status.WRONG
+        expected = Status.WRONG if runtime.release < (2, 16) else Status.OK
+        assert judged(target, last_node(text.format("p = Neg(x)"))).status is expected
         assert judged(target, last_node(text.format("p = Softmax(x)"))).status is Status.OK
 
     def test_rejected_with_migraphx_message(self, target: Target) -> None:
