@@ -318,10 +318,14 @@ def _inputs_to_freeze(model: ir.Model) -> list[str]:
 
 
 def _example(model: ir.Model, name: str) -> str:
-    """``NAME=VALUE`` with a generated value."""
+    """``NAME=VALUE`` with the default of an input, or a generated value."""
+    default = model.graph.initializers.get(name)
     try:
-        spec = next(each for each in samplers.specs(model) if each.name == name)
-        array = np.asarray(samplers.generate([spec])[0][name])
+        if default is not None and default.const_value is not None:
+            array = default.const_value.numpy()
+        else:
+            spec = next(each for each in samplers.specs(model) if each.name == name)
+            array = np.asarray(samplers.generate([spec])[0][name])
     except InputError:  # another input has a type that no sample has
         return f"{name}=VALUE"
     return f"{name}={json.dumps(array.tolist(), separators=(',', ':'))}" if array.size <= _SHOWN else f"{name}=VALUE"

@@ -136,6 +136,14 @@ def test_inputs_that_could_be_frozen_are_named(runtime: Runtime) -> None:
     assert not frozen.notes
 
 
+def test_an_input_that_could_be_frozen_to_its_default(runtime: Runtime) -> None:
+    text = "(float[2,8] x, int64[1] k) => (float[2,n] y, int64[2,n] i) { y, i = TopK(x, k) }"
+    source = model(text, k=np.array([3]))
+    source.graph.inputs[1].const_value = source.graph.initializers["k"].const_value
+    found = onnx_bridge.doctor(source)
+    assert any("--freeze 'k=[3]'" in note for note in found.notes)
+
+
 def transposed_convolution(shape: str) -> ir.Model:
     """With output_padding, which MIGraphX before 2.16 adds on the wrong side."""
     return model(
