@@ -21,7 +21,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest import PartitionInfo
 from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.errors import InputError, WorkerTimeout
+from onnx_bridge.core.errors import InputError, WorkerCrashed, WorkerTimeout
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -85,14 +85,16 @@ class AsGpu(Bundle):
         said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
         notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
         if self._unfused:
-            notes.append(f"rehearsed as gpu without fusion, whose passes did not end within {_PASSES_SECONDS:g} s")
+            notes.append(
+                f"rehearsed as gpu without fusion, whose passes abort or take longer than {_PASSES_SECONDS:g} s"
+            )
         return tuple(notes)
 
     def open(self, worker: Worker | None = None) -> None:
-        """Load the programs, as `Bundle` does; without fusion, where its passes take too long."""
+        """Load the programs, as `Bundle` does; without fusion, where its passes abort or take too long."""
         try:
             super().open(worker)
-        except WorkerTimeout:
+        except (WorkerTimeout, WorkerCrashed):
             if self._groups is not None:
                 raise
             self._groups, self._unfused = self.rehearsal.before_fusion, True
