@@ -27,7 +27,8 @@ from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import bundle_files
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import MANIFEST, Manifest, is_manifest, manifest_path, sealed
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_text import MANIFEST, is_manifest, manifest_path, sealed
 from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.atomic_write import synchronize

@@ -22,7 +22,8 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import MANIFEST, Manifest, manifest_path, resealed
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_text import MANIFEST, manifest_path, resealed
 from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location

@@ -24,7 +24,8 @@ import numpy as np
 
 from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketsManifest, BucketTensor, label, manifest_digest
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import BUCKETS, manifest_path
+from onnx_bridge.bundle.manifest import BUCKETS
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.bundle.proof import BundleProof

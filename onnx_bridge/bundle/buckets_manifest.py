@@ -14,7 +14,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.bundle.decoder_layout import Layout
-from onnx_bridge.bundle.manifest import BUCKETS, FileInfo
+from onnx_bridge.bundle.manifest import BUCKETS
+from onnx_bridge.bundle.manifest_entries import FileInfo
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError

@@ -17,7 +17,9 @@ from pathlib import Path
 from onnx_bridge.bundle.archive import is_packed
 from onnx_bridge.bundle.compatibility import require_compatible
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
-from onnx_bridge.bundle.manifest import FileInfo, Manifest, PartitionInfo, TensorInfo, manifest_path
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import FileInfo, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.bundle.requantize import quantize_again

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
-from onnx_bridge.bundle.manifest import TensorInfo
+from onnx_bridge.bundle.manifest_entries import TensorInfo
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest_entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value

@@ -3,253 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-import onnx_ir as ir
-
+from onnx_bridge.bundle.manifest_entries import CalibrationInfo, CleaningInfo, FileInfo, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest_text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.bundle.work_share import WorkShare
-from onnx_bridge.core.digest import file_digest, json_digest
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import Count, Size, parse_json, read_as
-from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
-from passes.core.limits import MAX_ELEMENTS
 
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
 (`onnx_bridge.bundle.buckets_manifest`)."""
-MANIFEST = "manifest.json"
-"""The manifest of a bundle in a folder."""
 SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket (`onnx_bridge.conversion.weight_sharing`)."""
-_CHECKSUM = "checksum"
-"""The member of a manifest that is the digest of all others."""
-_PREVIOUS = "previous"
-"""The member of the manifest of a single program with the earlier manifest, while the program is replaced."""
-
-
-def manifest_path(bundle: Path) -> Path:
-    """The manifest of a bundle, given its folder or its program (``.mxr``)."""
-    return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / MANIFEST
-
-
-def sealed(values: Mapping[str, Any]) -> str:
-    """The text of a manifest, with its checksum."""
-    return json.dumps({**values, _CHECKSUM: json_digest(values)}, indent=2) + "\n"
-
-
-def resealed(values: Mapping[str, Any]) -> bytes:
-    """The text of a manifest whose values were changed, with its checksum."""
-    return sealed({name: value for name, value in values.items() if name != _CHECKSUM}).encode()
-
-
-def unsealed(text: str | bytes) -> str | None:
-    """What is wrong with the text of a manifest; None if its checksum matches."""
-    try:
-        values = parse_json(text)
-        claimed = values.pop(_CHECKSUM, None)
-        if claimed is None:
-            return "it has no checksum"
-        return None if claimed == json_digest(values) else "its content was changed (checksum)"
-    except (ValueError, TypeError, AttributeError):
-        return "it is not a manifest"
-
-
-def with_previous(new: Path, earlier: Path) -> bytes:
-    """The text of a manifest that describes a new program until it has replaced the earlier one, and then that."""
-    values, previous = (parse_json(read_text(each)) for each in (new, earlier))
-    for each in (values, previous):
-        each.pop(_CHECKSUM, None)
-    return sealed({**values, _PREVIOUS: previous}).encode()
-
-
-def read_text(path: Path) -> bytes:
-    """The text of a manifest; while a program is replaced, that of the program which is there.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    text = read_regular(path)
-    if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
-        return text
-    values = parse_json(text)
-    previous = values.pop(_PREVIOUS)
-    del values[_CHECKSUM]
-    try:
-        there = file_digest(path.with_name(path.name.replace(".manifest.json", ".mxr")))
-        return sealed(values if values["program"]["sha256"] == there else previous).encode()
-    except (OSError, KeyError, TypeError):
-        return text
-
-
-def is_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of any format."""
-    try:
-        values = parse_json(read_regular(path))
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output.
-
-    Attributes:
-        name: the model's.
-        dtype: the numpy or ml_dtypes name; ``string``, or ``unknown`` (on the host only).
-        shape: sizes, None for one that depends on the data; None if the rank is unknown.
-        kind: a `Kind`; of a sequence, dtype and shape are those of its arrays.
-        classes: those whose scores the columns of an output are, in order; none for other values.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Size | None, ...] | None
-    kind: str = Kind.TENSOR.value
-    classes: tuple[str | int, ...] = ()
-
-    def __post_init__(self) -> None:
-        Kind(self.kind)
-        if self.dtype != "unknown":
-            _ = self.numpy
-        if math.prod(size or 1 for size in self.shape or ()) > MAX_ELEMENTS:
-            raise ValueError(f"the shape {list(self.shape or ())} of {self.name} is too large")
-
-    @classmethod
-    def of(cls, value: ir.Value) -> TensorInfo:
-        """The type that a model declares for a value."""
-        shape = None
-        if value.shape is not None:
-            shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
-        kind = Kind.of(value.type) or Kind.TENSOR
-        return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """The dtype; object for strings."""
-        if self.dtype == "string":
-            return np.dtype(object)
-        return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``kind`` only if it is not a tensor, ``classes`` only if there are any."""
-        values = dataclasses.asdict(self)
-        if self.kind == Kind.TENSOR.value:
-            del values["kind"]
-        if not self.classes:
-            del values["classes"]
-        return values
-
-
-def _dtype_name(dtype: ir.DataType | None) -> str:
-    if dtype is None or dtype == ir.DataType.UNDEFINED:
-        return "unknown"
-    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-
-
-@dataclass(frozen=True)
-class FileInfo:
-    """A file of the bundle.
-
-    Attributes:
-        file: its name beside the manifest; with the prefix ``../`` for a model whose weights buckets share.
-        bytes: its size.
-        sha256: its digest.
-    """
-
-    file: str
-    bytes: Count
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> FileInfo:
-        return cls(path.name, path.stat().st_size, file_digest(path))
-
-    def problem(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> str | None:
-        """What is wrong with the file in a folder (the manifest's); None if it has the size and the digest."""
-        path = folder / self.file
-        try:
-            size = path.stat().st_size
-            if size != self.bytes:
-                return f"it has {size:,} bytes instead of {self.bytes:,}"
-            unchanged = digest(path) == self.sha256
-        except FileNotFoundError:
-            return "it is missing"
-        except OSError as error:
-            return f"it cannot be read: {error.strerror}"
-        return None if unchanged else "its content was changed (SHA-256)"
-
-
-@dataclass(frozen=True)
-class HostNode:
-    """A node that runs on the host, and why."""
-
-    node: str
-    operator: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class PartitionInfo:
-    """A partition: a part of the model that runs as a whole on one side.
-
-    Attributes:
-        inputs: in the order of first use.
-        outputs: in order.
-        nodes: the number of nodes.
-        work: their estimated multiply-adds.
-        program: the ``.mxr``; None for a host partition, which is extracted from the cleaned ONNX when it is loaded.
-        host: the nodes of a host partition that MIGraphX cannot run.
-        unknown: the number of nodes whose work may be larger than estimated, since sizes are not known.
-    """
-
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    nodes: Count
-    work: Count
-    program: FileInfo | None = None
-    host: tuple[HostNode, ...] = ()
-    unknown: Count = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "runs_on": "MIGraphX" if self.program else "ONNX Runtime",
-            **dataclasses.asdict(self),
-            **{name: [each.to_json() for each in getattr(self, name)] for name in ("inputs", "outputs")},
-        }
-
-
-@dataclass(frozen=True)
-class CalibrationInfo:
-    """What an int8 or fp8 program was calibrated on.
-
-    Attributes:
-        data: the source of the samples, in words.
-        samples: their number.
-        file: the samples themselves, kept for programs that have to be quantized again when they are loaded.
-    """
-
-    data: str
-    samples: Count
-    file: FileInfo | None = None
-
-
-@dataclass(frozen=True)
-class CleaningInfo:
-    """How the cleaned model was made, for a later conversion to reuse it: its content key, and the notes on it."""
-
-    key: str
-    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -478,7 +249,7 @@ class Manifest:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Manifest:
-        if unknown := values.keys() - {each.name for each in dataclasses.fields(cls)} - {"format", "share", _CHECKSUM}:
+        if unknown := values.keys() - {each.name for each in dataclasses.fields(cls)} - {"format", "share", CHECKSUM}:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
         manifest = read_as(cls, values)
         manifest._check()

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.compatibility import require_compatible
-from onnx_bridge.bundle.manifest import BUCKETS, FileInfo, Manifest, manifest_path, read_text, unsealed
+from onnx_bridge.bundle.manifest import BUCKETS, Manifest
+from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest_text import manifest_path, read_text, unsealed
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.schema import parse_json

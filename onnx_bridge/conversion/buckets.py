@@ -16,11 +16,11 @@ from onnx_bridge.bundle.buckets_manifest import (
     BucketInfo,
     BucketsManifest,
     BucketTensor,
-    label,
 )
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
-from onnx_bridge.bundle.proof import Prove, together
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoder import run_decoder
@@ -29,6 +29,7 @@ from onnx_bridge.conversion.instances import (
     check_place,
     content_key,
     convert_instances,
+    describe,
     instance_staging,
     write_manifest,
 )
@@ -213,32 +214,18 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
 
 
 def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[BucketInfo], out: Path) -> BucketsManifest:
-    source, request, sizes = conversion.source, conversion.request, conversion.sizes
-    manifests = [Manifest.read(manifest_path(out / each.folder)) for each in infos]
-    first = manifests[0]
+    sizes, request = conversion.sizes, conversion.request
+    common, manifests = describe(conversion.source, request, conversion.key, infos, out)
     inputs = [value for value in required(conversion.model) if value.name not in request.freeze]
     outputs = tuple(_output(value, conversion, infos, manifests) for value in cleaned.graph.outputs)
-    timings: dict[str, float] = {}
-    for each in manifests:
-        for stage, seconds in each.timings.items():
-            timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-    notes = [*sizes.left_out, *conversion.tried.notes, *(note for each in manifests for note in each.notes)]
+    notes = [*sizes.left_out, *conversion.tried.notes, *common.notes]
     if unknown := [each.name for each in outputs if None in each.axes]:
         notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
-    return BucketsManifest(
-        name=source.name,
-        source=first.source,
-        key=conversion.key,
-        request=request.to_json(),
-        model=f"{source.name}.onnx",
-        buckets=tuple(infos),
-        inputs=tuple(_input(value, first.inputs, sizes) for value in inputs),
+    return replace(
+        common,
+        inputs=tuple(_input(value, manifests[0].inputs, sizes) for value in inputs),
         outputs=outputs,
-        target=first.target,
-        versions=first.versions,
-        timings=timings,
         notes=list(dict.fromkeys(notes)),
-        proof=together({label(info.dims): each.proof for info, each in zip(infos, manifests, strict=True)}),
     )
 
 

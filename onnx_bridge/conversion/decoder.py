@@ -22,14 +22,15 @@ from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
-from onnx_bridge.bundle.manifest import Manifest, TensorInfo, manifest_path
-from onnx_bridge.bundle.proof import Prove, together
+from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
 from onnx_bridge.conversion.instances import (
     Instance,
     check_place,
     content_key,
     convert_instances,
+    describe,
     instance_staging,
     write_manifest,
 )
@@ -188,28 +189,14 @@ class _Conversion:
         return {**sample, self.layout.mask: np.ones_like(mask)}
 
     def _manifest(self, infos: Sequence[BucketInfo], folder: Path) -> BucketsManifest:
-        manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
-        first, length = manifests[0], self.layout.max_length
-        timings: dict[str, float] = {}
-        for each in manifests:
-            for stage, seconds in each.timings.items():
-                timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-        return BucketsManifest(
-            name=self.source.name,
-            source=first.source,
-            key=content_key(self.source, self.request),
-            request=self.request.to_json(),
-            model=f"{self.source.name}.onnx",
-            buckets=tuple(infos),
-            inputs=tuple(_tensor(infos, each, length) for each in zip(*(one.inputs for one in manifests), strict=True)),
-            outputs=tuple(
-                _tensor(infos, each, length) for each in zip(*(one.outputs for one in manifests), strict=True)
-            ),
-            target=first.target,
-            versions=first.versions,
-            timings=timings,
-            notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
-            proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
+        key = content_key(self.source, self.request)
+        common, manifests = describe(self.source, self.request, key, infos, folder)
+        inputs, outputs = (each.inputs for each in manifests), (each.outputs for each in manifests)
+        length = self.layout.max_length
+        return replace(
+            common,
+            inputs=tuple(_tensor(infos, each, length) for each in zip(*inputs, strict=True)),
+            outputs=tuple(_tensor(infos, each, length) for each in zip(*outputs, strict=True)),
             decoder=self.layout,
         )
 

@@ -15,7 +15,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketsManifest, label, manifest_digest
-from onnx_bridge.bundle.manifest import MANIFEST, FileInfo, Manifest, manifest_path, sealed
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest_text import MANIFEST, manifest_path, sealed
+from onnx_bridge.bundle.proof import together
 from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.bucket_staging import bucket_staging
 from onnx_bridge.conversion.clean import rewrite
@@ -115,6 +118,33 @@ def convert_instances(
     if not weights.save(cleaned, folder / f"{source.name}.onnx"):
         models.save(cleaned, folder / f"{source.name}.onnx")
     return cleaned, infos
+
+
+def describe(
+    source: Source, request: ConvertRequest, key: str | None, infos: Sequence[BucketInfo], folder: Path
+) -> tuple[BucketsManifest, list[Manifest]]:
+    """What holds for all instances in a folder, without inputs and outputs, and the manifest of each."""
+    manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
+    timings: dict[str, float] = {}
+    for each in manifests:
+        for stage, seconds in each.timings.items():
+            timings[stage] = round(timings.get(stage, 0) + seconds, 4)
+    common = BucketsManifest(
+        name=source.name,
+        source=manifests[0].source,
+        key=key,
+        request=request.to_json(),
+        model=f"{source.name}.onnx",
+        buckets=tuple(infos),
+        inputs=(),
+        outputs=(),
+        target=manifests[0].target,
+        versions=manifests[0].versions,
+        timings=timings,
+        notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
+        proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
+    )
+    return common, manifests
 
 
 def write_manifest(manifest: BucketsManifest, folder: Path) -> None:

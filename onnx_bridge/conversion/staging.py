@@ -16,7 +16,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import MANIFEST, SHARED, Manifest, is_manifest, manifest_path, with_previous
+from onnx_bridge.bundle.manifest import SHARED, Manifest
+from onnx_bridge.bundle.manifest_text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.atomic_write import exchange
 from onnx_bridge.core.errors import BridgeError, InputError
 

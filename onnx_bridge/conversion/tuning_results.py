@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from onnx_bridge.bundle.manifest import FileInfo, Manifest, manifest_path
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.core.errors import InputError
 
 ENDING = ".tuning.zip"

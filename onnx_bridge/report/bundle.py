@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import Manifest, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import PartitionInfo, TensorInfo
 from onnx_bridge.report.colours import BAD, GOOD, PLAIN, WARN
 from onnx_bridge.report.html import Cell, Column, Page, Row, Share, Table, facts_of, number_cell, text_cell
 from passes.core.base import Proof

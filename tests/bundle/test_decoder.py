@@ -20,7 +20,7 @@ from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.decoding.trial import Original
-from onnx_bridge.bundle.manifest import resealed
+from onnx_bridge.bundle.manifest_text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoder import convert_decoder
 from onnx_bridge.conversion.decoder_layout import recognize

@@ -18,7 +18,8 @@ from onnx import parser
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import Manifest, is_manifest, sealed
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_text import is_manifest, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import onnx_bridge
-from onnx_bridge.bundle.manifest import FileInfo, Manifest
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import FileInfo
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.tuning_results import Origin, TuningResults
 from onnx_bridge.core.errors import InputError

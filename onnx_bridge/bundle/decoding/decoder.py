@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy, tokens
+from onnx_bridge.bundle.manifest_text import manifest_path
+from onnx_bridge.bundle.pack import unpacked
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 
@@ -129,7 +132,6 @@ def open_buckets(
     memory: float | None = None,
 ) -> Buckets:
     """A bundle with buckets, which may be a decoder; raises InputError."""
-    found = Buckets(path, runtime=runtime, timeout=timeout, memory=memory)
-    if found.manifest.decoder is None:
-        return found
-    return Decoder(path, runtime=runtime, timeout=timeout, memory=memory)
+    manifest = BucketsManifest.read(manifest_path(unpacked(path)))
+    kind = Buckets if manifest.decoder is None else Decoder
+    return kind(path, runtime=runtime, timeout=timeout, memory=memory)

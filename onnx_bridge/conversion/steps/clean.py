@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import FileInfo
+from onnx_bridge.bundle.manifest_entries import FileInfo
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.partition import with_inferred_types
 from onnx_bridge.conversion.precision import precision_notes

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest import FileInfo, manifest_path
+from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
 from onnx_bridge.conversion.compiler import Compiler
 from onnx_bridge.conversion.partition import Partitioned, partition

@@ -10,12 +10,12 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import (
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import (
     CalibrationInfo,
     CleaningInfo,
     FileInfo,
     HostNode,
-    Manifest,
     PartitionInfo,
     TensorInfo,
 )

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import Manifest, manifest_path
+from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.conversion.precision import BY_CALIBRATION
 from onnx_bridge.conversion.proving.comparison import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest import manifest_path
+from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.conversion.keys import cleaning_key
 from onnx_bridge.conversion.precision import Precision
 from onnx_bridge.conversion.request import ConvertRequest
