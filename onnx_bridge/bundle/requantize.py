@@ -24,6 +24,8 @@ KEPT = "calibration.npz"
 class QuantizationError(RuntimeFailure):
     """MIGraphX could not quantize a program; the failure is not attributed to a node."""
 
+    page = "guides/quantized-model.md"
+
 
 def quantize(program: Program, precision: str, target: str, samples: Sequence[Mapping[str, Tensor]]) -> None:
     """Quantize a parsed program, with ranges measured on samples.

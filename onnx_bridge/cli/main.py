@@ -242,12 +242,12 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
     code = error.exit_code if code is None else code
     if as_json:
         fields: dict[str, Any] = {"kind": type(error).__name__, "what": error.what, "where": error.where}
-        fields |= {"hint": error.hint, "exit_code": code}
+        fields |= {"hint": error.hint, "page": error.page, "exit_code": code}
         fields |= {"details": error.details} if error.details else {}
         with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
     with contextlib.suppress(OSError):
-        print(f"onnx-bridge: {error}", file=sys.stderr)
+        print(f"onnx-bridge: {error}" + (f"; see docs/{error.page}" if error.page else ""), file=sys.stderr)
     _leave(code)
 
 

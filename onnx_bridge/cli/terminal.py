@@ -49,7 +49,7 @@ def show(result: Any, as_json: bool) -> None:
         return
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
     longer = {"verbose": True} if volume.verbose and "verbose" in inspect.signature(result.render).parameters else {}
-    console(width=width).print(result.render(**longer))
+    console(width=width).print(result.render(**longer), crop=False)
 
 
 @contextlib.contextmanager

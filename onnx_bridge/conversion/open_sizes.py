@@ -49,6 +49,8 @@ class OpenSizesError(InputError):
         enough: a size of those with which it works; None if it is unknown.
     """
 
+    page = "start/first-model.md#several-sizes"
+
     def __init__(
         self, what: str, sizes: OpenSizes, too_small: Iterable[str], *, node: str | None, enough: int | None
     ) -> None:

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+def unbroken(text: str) -> Text:
+    """A line to copy, such as a path or a command: it is not folded where it is longer than the terminal is wide."""
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ignore")
+
+
 def console(**options: Any) -> Console:
     """A console of rich, on which strings have no markup, and neither strings nor texts have control characters.
 
@@ -30,7 +37,8 @@ def console(**options: Any) -> Console:
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             if isinstance(renderable, Text) and (plain := printable(renderable.plain)) != renderable.plain:
-                renderable = Text(plain, style=renderable.style)
+                style, no_wrap, overflow = renderable.style, renderable.no_wrap, renderable.overflow
+                renderable = Text(plain, style=style, no_wrap=no_wrap, overflow=overflow)
             return super().render(renderable, options)
 
     return Escaping(markup=False, emoji=False, highlight=False, **options)

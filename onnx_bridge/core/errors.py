@@ -46,6 +46,7 @@ class RuntimeFailure(BridgeError):
     """
 
     exit_code: ClassVar[int] = 3
+    page = "guides/rejected-model.md"
 
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, output: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
@@ -63,6 +64,7 @@ class ParityError(BridgeError):
     """
 
     exit_code: ClassVar[int] = 1
+    page = "guides/migraphx-bug.md"
 
     def __init__(
         self,
@@ -82,10 +84,13 @@ class Unreachable(BridgeError):
     """A remote location or machine failed to respond; the request may be valid, and can be retried."""
 
     exit_code: ClassVar[int] = 3
+    page = "guides/many-models.md#on-a-cluster"
 
 
 class RuntimeNotFound(RuntimeFailure):
     """MIGraphX, or the requested runtime or target, is not available on this machine."""
+
+    page = "start/install.md"
 
 
 class MigraphxError(RuntimeFailure):
@@ -95,9 +100,13 @@ class MigraphxError(RuntimeFailure):
 class OutOfMemory(RuntimeFailure):
     """The request needed more memory than its limit, or than the machine has."""
 
+    page = "concepts/limits.md"
+
 
 class WorkerTimeout(RuntimeFailure):
     """The request timed out; its worker was killed."""
+
+    page = "concepts/limits.md"
 
 
 class WorkerCrashed(RuntimeFailure):
@@ -107,6 +116,8 @@ class WorkerCrashed(RuntimeFailure):
         signal: the signal that terminated it, or None.
         status: its exit status, or None if a signal terminated it.
     """
+
+    page = "concepts/limits.md"
 
     def __init__(self, doing: str, *, returncode: int, output: str = "") -> None:
         self.signal = signals.Signals(-returncode) if returncode < 0 else None
@@ -119,3 +130,5 @@ class WorkerCrashed(RuntimeFailure):
 
 class ProgramLost(RuntimeFailure):
     """The worker that held the program has exited since; parse or load it again."""
+
+    page = "concepts/limits.md"

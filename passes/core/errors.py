@@ -24,6 +24,8 @@ class BridgeError(Exception):
     """
 
     exit_code: ClassVar[int] = 2
+    page: ClassVar[str | None] = None
+    """The page of ``docs/`` that explains it; None where its line says all."""
 
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)
@@ -49,6 +51,7 @@ class PassError(BridgeError):
     """A defect of a pass, not of the input."""
 
     exit_code = 3
+    page = "guides/passes.md#what-did-it-do-and-is-it-right"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.core.console import unbroken
 from onnx_bridge.migraphx.runtime import Choice, Runtime
 
 if TYPE_CHECKING:
@@ -28,20 +29,12 @@ class RuntimeList:
         return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
 
     def render(self) -> RenderableType:
-        """As a table, the one that is used marked."""
-        from rich.table import Table
-        from rich.text import Text
+        """Two lines for each, the one that is used marked."""
+        from rich.console import Group
 
         if not self.choices:
             return "There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in ("", "kind", "version", "targets", "path", "why"):
-            table.add_column(heading, overflow="fold")
-        for choice in self.choices:
-            runtime = choice.runtime
-            mark, targets = Text("→" if choice.used else "", style="green"), ", ".join(runtime.targets)
-            table.add_row(mark, runtime.kind, runtime.version, targets, str(runtime.path), choice.why)
-        return table
+        return Group(*(line for choice in self.choices for line in _lines(choice)))
 
 
 @dataclass(frozen=True)
@@ -58,6 +51,12 @@ class Paths:
         from rich.console import Group
 
         return Group(*[f"{self.done} {path}" for path in self.paths] or [f"nothing {self.done}"])
+
+
+def _lines(choice: Choice) -> tuple[RenderableType, RenderableType]:
+    runtime = choice.runtime
+    what = f"{runtime.kind}, MIGraphX {runtime.version} for {', '.join(runtime.targets)} ({choice.why})"
+    return f"{'→' if choice.used else ' '} {what}", unbroken(f"  {runtime.path}")
 
 
 def _entry(runtime: Runtime) -> dict[str, Any]:

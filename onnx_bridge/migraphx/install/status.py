@@ -33,11 +33,13 @@ class Check:
         level: its result.
         what: what was found.
         hint: what to do, where the result is not ``ok``.
+        details: what ``--verbose`` shows in addition.
     """
 
     level: Level
     what: str
     hint: str | None = None
+    details: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class RuntimeStatus:
     def to_json(self) -> dict[str, Any]:
         return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
 
-    def render(self) -> RenderableType:
+    def render(self, *, verbose: bool = False) -> RenderableType:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
@@ -64,8 +66,9 @@ class RuntimeStatus:
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for check in self.checks:
-            hint = [f"→ {check.hint}"] if check.hint else []
-            table.add_row(Text(check.level, style=styles[check.level]), Group(check.what, *hint))
+            lines = [check.what, *([f"→ {check.hint}"] if check.hint else [])]
+            lines += [check.details] if verbose and check.details else []
+            table.add_row(Text(check.level, style=styles[check.level]), Group(*lines))
         return table
 
 
@@ -103,7 +106,8 @@ def _runtimes(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
         elif record:
             versions = {package.name: package.version for package in record.packages}
             packages = ", ".join(f"{package} {version}" for package, version in sorted(versions.items()))
-            yield Check("ok", f"{name}: {len(record.files)} libraries intact, from {record.origin} ({packages})")
+            intact = f"{name}: {len(record.files)} libraries intact, from {record.origin}"
+            yield Check("ok", intact, details=packages)
 
 
 def _foreign_modules(places: SearchPlaces) -> Iterator[Check]:

@@ -27,6 +27,8 @@ class ExportFailed(InputError):
         reasons: why, by exporter.
     """
 
+    page = "start/pytorch.md#export"
+
     def __init__(self, reasons: Mapping[str, str], *, where: str, hint: str | None) -> None:
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         super().__init__(f"it cannot be exported: {listed}", where=where, hint=hint)

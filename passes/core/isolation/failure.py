@@ -20,6 +20,7 @@ class NativeFailure(BridgeError):
     """
 
     exit_code: ClassVar[int] = 3
+    page = "concepts/limits.md"
 
     def __init__(self, library: str, limits: Limits, failure: ChildFailure, *, where: str | None = None) -> None:
         """Describe a failure.
