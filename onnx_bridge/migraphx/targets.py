@@ -55,6 +55,11 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
     )
 
 
+def target_beside(as_target: str | None, target: str) -> str:
+    """The target to compile for where another may be rehearsed as well (``--as``), which is done on ``ref``."""
+    return "ref" if as_target is not None and target == "auto" else target
+
+
 def gpu_architecture(root: Path = Path("/")) -> str | None:
     """The architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
     architectures = gpu_architectures(root)

@@ -24,6 +24,7 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.baseline import Baseline
 from onnx_bridge.parity.bisect.bisection import Bisection
@@ -115,7 +116,7 @@ def check(  # noqa: PLR0913
         RuntimeFailure: there is no MIGraphX, or none that the bundle runs on.
     """
     settings = ConvertRequest(
-        target="ref" if as_target is not None and target == "auto" else target,
+        target=target_beside(as_target, target),
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),

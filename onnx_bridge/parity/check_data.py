@@ -21,6 +21,7 @@ from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, Value
+from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.accuracy import AccuracyReport, Scores
 from onnx_bridge.parity.baseline import CLEANED, device_name, original_of
@@ -116,7 +117,7 @@ def check_data(  # noqa: PLR0913
         RuntimeFailure: MIGraphX does not take the model, or is missing.
     """
     settings = ConvertRequest(
-        target="ref" if as_target is not None and target == "auto" else target,
+        target=target_beside(as_target, target),
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),

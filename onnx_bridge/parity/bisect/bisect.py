@@ -26,6 +26,7 @@ from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
+from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Bisection, Component, Fault
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
@@ -98,7 +99,7 @@ def bisect(  # noqa: PLR0913
         RuntimeFailure: there is no MIGraphX.
     """
     conversion = ConvertRequest(
-        target="ref" if as_target is not None and target == "auto" else target,
+        target=target_beside(as_target, target),
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),

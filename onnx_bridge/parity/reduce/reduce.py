@@ -19,6 +19,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Component
 from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
@@ -149,7 +150,7 @@ def reduce(  # noqa: PLR0913
         RuntimeFailure: there is no MIGraphX.
     """
     conversion = ConvertRequest(
-        target="ref" if as_target is not None and target == "auto" else target,
+        target=target_beside(as_target, target),
         pipeline=pipeline,
         dims=dict(dims or {}),
         shapes=as_shapes(shapes),
