@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from onnx_bridge.cli.options import OutputFile
+from onnx_bridge.cli.options import Memory, OutputFile, Timeout
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.quantization import quantize as quantization
 from onnx_bridge.torch.export import factories
@@ -56,6 +56,8 @@ def quantize(
         list[str] | None,
         typer.Option("--args", metavar="ARGS", help="What a factory's module is called with, as for `export`."),
     ] = None,
+    timeout: Timeout = None,
+    memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Quantize a model, run it, and measure how far its outputs are from those in float."""
@@ -76,6 +78,8 @@ def quantize(
             calibration=calibration,
             per_channel=per_channel,
             exclude=[name for text in exclude or () for name in text.split(",") if name],
+            timeout=timeout,
+            memory=memory,
             progress=tell,
         )
     show(quantized, as_json)

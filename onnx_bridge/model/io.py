@@ -28,7 +28,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.reader import build_model
 from onnx_bridge.model.storage import Span, elements, packed_size
-from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope
+from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope, Viewed
 from onnx_bridge.model.writer import serialize
 from passes.core.byte_strings import from_proto
 from passes.core.limits import check_limits
@@ -184,7 +184,7 @@ class Weight:
         dtype, shape: what they are.
     """
 
-    elements: Payload
+    elements: Viewed
     dtype: ir.DataType
     shape: tuple[int, ...]
 

@@ -43,15 +43,19 @@ class Malformed(ValueError):
     """The bytes are not a protobuf message."""
 
 
-class Payload(Protocol):
+class Viewed(Protocol):
+    """Bytes in memory or in a file."""
+
+    def view(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes, one-dimensional, copied only if necessary."""
+
+
+class Payload(Viewed, Protocol):
     """Bytes that are not in the message."""
 
     @property
     def nbytes(self) -> int:
         """Their number."""
-
-    def view(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes, one-dimensional, copied only if necessary."""
 
     def write(self, file: int) -> None:
         """Write them at the position of a file descriptor."""

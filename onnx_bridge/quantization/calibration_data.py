@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.quantization.schemes import Scheme
 from onnx_bridge.samples.calibration import Calibration, load_calibration
@@ -44,17 +43,13 @@ def calibration_samples(
 class CalibrationReader:
     """The samples as ONNX Runtime's quantizer, and Quark's for ONNX, read them."""
 
-    def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
-        self._samples = [as_arrays(each) for each in samples]
-        self._progress, self._next = progress, 0
+    def __init__(self, samples: Sequence[Mapping[str, Array]]) -> None:
+        self._samples = iter(samples)
 
     def get_next(self) -> dict[str, Array] | None:
-        """The next sample; None after the last."""
-        if self._next == len(self._samples):
-            return None
-        self._next += 1
-        self._progress(f"calibrate: sample {self._next} of {len(self._samples)}")
-        return self._samples[self._next - 1]
+        """The next sample, which may be changed; None after the last."""
+        sample = next(self._samples, None)
+        return None if sample is None else {name: array.copy() for name, array in sample.items()}
 
 
 def as_arrays(sample: Sample) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.availability import require_torch
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.request import Dynamic, ExportRequest, as_arguments, output_path
+from passes.core.isolation.limits import Limits, limited
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +45,8 @@ def quantize(  # noqa: PLR0913
     exclude: Sequence[str] = (),
     train: Callable[[nn.Module], object] | None = None,
     dynamic: Dynamic | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
     """Quantize a model, run it, and measure how far its outputs are from those in float.
@@ -70,11 +73,15 @@ def quantize(  # noqa: PLR0913
             are frozen. That module has the signature of the original one, and is trained in place. With the mode fx it
             takes only arguments of the given sizes. Quark only.
         dynamic: open dimensions of a module, as for `onnx_bridge.export`; not for Quark's mode fx.
+        timeout: seconds for each step of a process that runs models, or quantizes one: None is 600 for each sample.
+            A PyTorch module is quantized by Quark in this process, without limits.
+        memory: GiB of such a process; None is 80 % of what is free.
         progress: called with each stage as it begins.
 
     Raises:
         InputError: the quantizer is not installed, or does not support the scheme, or this model; the data does not
             fit; the model is quantized already; or ``out`` cannot be written.
+        NativeFailure: a limit was exceeded, or the quantizer has crashed.
     """
     request = QuantizeRequest(
         quantizer=with_,
@@ -87,14 +94,15 @@ def quantize(  # noqa: PLR0913
         out=output_path(out),
     )
     tell = progress or silent
-    if isinstance(src, (str, os.PathLike, ir.Model)):
-        given = {"args": args, "kwargs": kwargs, "mode": mode, "train": train, "dynamic": dynamic}
-        for name, value in given.items():
-            if value is not None:
-                raise InputError("it is only for PyTorch modules", where=name, hint="omit it")
-        return _quantize_model(src, request, tell)
-    call = ExportRequest(() if args is None else as_arguments(args), dict(kwargs or {}), dynamic or {})
-    return _quantize_module(src, call, request, tell)
+    with limited(Limits.of(timeout, memory)):
+        if isinstance(src, (str, os.PathLike, ir.Model)):
+            given = {"args": args, "kwargs": kwargs, "mode": mode, "train": train, "dynamic": dynamic}
+            for name, value in given.items():
+                if value is not None:
+                    raise InputError("it is only for PyTorch modules", where=name, hint="omit it")
+            return _quantize_model(src, request, tell)
+        call = ExportRequest(() if args is None else as_arguments(args), dict(kwargs or {}), dynamic or {})
+        return _quantize_module(src, call, request, tell)
 
 
 def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeRequest, progress: Progress) -> Quantized:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.quantization import onnxruntime_quantizer, quark_quantizer
-from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays, calibration_samples
+from onnx_bridge.quantization import isolated
+from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.deviation import deviations
 from onnx_bridge.quantization.prepare import prepared
 from onnx_bridge.quantization.quantized import Quantized, require_quantized, saved, versioned
@@ -33,20 +33,17 @@ def quantize_graph(
     scheme = request.scheme
     with prepared(model, scheme, request.exclude) as source:
         data = calibration_samples(scheme, request.calibration, specs(model), own)
-        reader = CalibrationReader(data.samples, progress)
-        progress(f"quantize to {scheme.name}")
-        notes: tuple[str, ...] = ()
-        if request.quantizer == "ort":
-            notes = onnxruntime_quantizer.quantize(source, scheme, reader, per_channel=request.per_channel)
-        else:
-            quark_quantizer.quantize(source, scheme, reader, per_channel=request.per_channel)
-        quantized = source.result("Quark" if request.quantizer == "quark" else "ONNX Runtime's quantizer")
+        samples = [as_arrays(each) for each in data.samples]
+        on = f" on {len(samples)} samples" if scheme.calibrated else ""
+        progress(f"quantize to {scheme.name}{on}")
+        notes = isolated.quantize(request.quantizer, source, scheme, samples, per_channel=request.per_channel)
+        quantized = source.result(isolated.LIBRARIES[request.quantizer])
         require_quantized(quantized, scheme)
         progress("compare with the float model")
         reference, original = Reference(quantized), Reference(model)
         found = deviations(
-            lambda sample: reference.run(as_arrays(sample)),
-            lambda sample: original.run(as_arrays(sample)),
+            reference.run,
+            original.run,
             data.samples,
         )
         quantized = saved(quantized, request.out, progress)

@@ -30,8 +30,8 @@ _PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, 
 _FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, "Symmetric": True, "Bits": 4}}
 
 
-def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> None:
-    """Quantize a file.
+def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
+    """Quantize a file; returns no notes.
 
     Args:
         source: the file to read, and the one to write.
@@ -49,6 +49,7 @@ def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_c
             library.ModelQuantizer(config).quantize_model(str(source.path), str(source.target), reader)
     except Exception as error:  # of any type
         raise InputError(f"Quark cannot do it: {describe(error)}", where=scheme.name) from error
+    return ()
 
 
 def _config(scheme: Scheme, source: Source, per_channel: bool) -> Any:

@@ -36,15 +36,8 @@ class _Received:
 
     elements: Array
 
-    @property
-    def nbytes(self) -> int:
-        return self.elements.nbytes
-
     def view(self) -> Array:
         return self.elements
-
-    def write(self, file: int) -> None:
-        raise NotImplementedError("what a session computes with is not written")
 
 
 def answer(request: dict[str, Any], arrays: Values) -> Message:

@@ -9,11 +9,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
+from torch import nn
 
 import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
+from passes.core.isolation.failure import NativeFailure
+from passes.core.isolation.process import Reason
 
 Data = list[dict[str, Array]]
 
@@ -77,8 +81,24 @@ def test_inputs_that_quantizers_cannot_feed(tmp_path: Path) -> None:
 def test_without_quark(source: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("quark", "quark.onnx", "quark.torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert refused(source, calibration=data) == f"AMD Quark is not installed ({quark.EXTRA})"
+    assert refused(nn.Linear(2, 2), args=torch.ones(1, 2)) == f"AMD Quark is not installed ({quark.EXTRA})"
     onnx_bridge.quantize(source, with_="ort", calibration=data)  # which does not need it
+
+
+LONG = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,8,8] x) => (float[2,3,8,8] y)
+    <int64 most = {1000000000000}, bool yes = {1}, float[8,8] w = {%s}> {
+        h = MatMul (x, w)
+        y = Loop (most, yes, h) <body = b (int64 i, bool more, float[2,3,8,8] s) => (bool on, float[2,3,8,8] t)
+            { on = Identity (more) t = Sin (s) }> }"""
+
+
+def test_a_model_that_does_not_end(data: Data) -> None:
+    """The quantizer runs it, for its ranges, in a process that is ended."""
+    model = ir.from_onnx_text(LONG % ",".join(["0.5"] * 64))
+    with pytest.raises(NativeFailure) as caught:
+        onnx_bridge.quantize(model, with_="ort", calibration=data[:1], timeout=2)
+    assert caught.value.reason is Reason.TIMEOUT
+    assert "quantizer" in caught.value.what
 
 
 def test_without_torchao(monkeypatch: pytest.MonkeyPatch) -> None:

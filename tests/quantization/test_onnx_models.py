@@ -58,8 +58,7 @@ def test_every_scheme_runs_and_stays_near_float(
     assert LEAST[scheme] < output.sqnr_db < 90
     assert output.max_abs < output.largest
     assert made.samples == 8
-    if SCHEMES[scheme].calibrated:
-        assert "calibrate: sample 8 of 8" in stages
+    assert f"quantize to {scheme}{' on 8 samples' * SCHEMES[scheme].calibrated}" in stages
     written = models.load(out)
     assert operators(written)["BatchNormalization"] == 0  # folded before, or it would run in float
     x = data[0]["x"]

@@ -1,7 +1,7 @@
 """ONNX Runtime, and the inference of ONNX, in a process of their own: what crashes, hangs or grows there is an error.
 
-There is one warm process, which is started by the first `call` (or earlier, by `launch`). A call names a module, whose
-function ``answer`` runs there.
+There is one warm process for each purpose, which is started by the first `call` (or earlier, by `launch`). A call names
+a module, whose function ``answer`` runs there.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Worker:
 
 
 @functools.cache
-def shared() -> Worker:
-    """The one of this process."""
+def shared(purpose: str = "sessions") -> Worker:
+    """The one of this process for a purpose: libraries that take much memory have a process of their own."""
     return Worker()
 
 

@@ -38,8 +38,7 @@ def assert_right(module: nn.Module, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])
-@pytest.mark.parametrize("ignored", [-100, 2])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("ignored", "weighted"), [(-100, True), (2, False), (2, True)])
 def test_the_second_output_of_nll_loss_is_the_sum_of_weights(reduction: int, ignored: int, weighted: bool) -> None:
     target = torch.tensor([0, 2, 4, 2, 1, 2])
     weight = torch.linspace(0.2, 1.0, 5) if weighted else None
@@ -50,8 +49,13 @@ def test_nll_loss_of_one_sample() -> None:
     assert_right(Calls(aten.nll_loss_forward.default, torch.tensor(2), None, 1, -100), torch.randn(5))
 
 
-@pytest.mark.parametrize("order", [0, 0.5, 1, 2, 3, 4.3, -1, math.inf, -math.inf])
-@pytest.mark.parametrize("dim, keep", [(None, True), (None, False), ([0, -1], True), (1, False)])
+_DIMS = [(None, True), (None, False), (1, False)]
+_ORDERS = [0, 0.5, 1, 2, 3, 4.3, -1, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("order", "dim", "keep"), [*((2, *dim) for dim in _DIMS), *((order, [0, -1], True) for order in _ORDERS)]
+)
 def test_vector_norms(order: float, dim: Any, keep: bool) -> None:
     assert_right(Calls(torch.linalg.vector_norm, order, dim, keep), torch.rand(3, 4, 2) + 0.5)
 

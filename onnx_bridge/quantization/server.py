@@ -1,0 +1,36 @@
+"""What runs in the process of the quantizers of ONNX models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.quantization import onnxruntime_quantizer, quark_quantizer
+from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
+from onnx_bridge.quantization.prepare import Source
+from onnx_bridge.quantization.schemes import scheme_of
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from passes.core.isolation import value_messages
+from passes.core.isolation.messages import Message
+
+_QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark_quantizer.quantize}
+
+
+def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
+    """Quantize a file (see `onnx_bridge.quantization.isolated`); raises MemoryError where there is none left."""
+    source = Source(Path(request["path"]), Path(request["target"]), tuple(request["excluded"]), request["large"])
+    reader = CalibrationReader([as_arrays(each) for each in value_messages.unpack(request["samples"], arrays)])
+    scheme, per_channel = scheme_of(request["scheme"]), request["per_channel"]
+    try:
+        return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}
+    except InputError as error:
+        cause = error.__cause__
+        if isinstance(cause, MemoryError) or _is_out_of_memory(str(cause)):
+            raise MemoryError from None
+        return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}
+
+
+def _is_out_of_memory(message: str) -> bool:
+    return OnnxRuntimeError(message, where="").reason is Reason.OUT_OF_MEMORY
