@@ -32,6 +32,7 @@ from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
+from passes.core import graphs
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.core.isolation.limits import Limits
 from passes.target.probe import Probe
@@ -50,6 +51,9 @@ _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
 _UNCOMPILED = Judgement(Verdict(Status.OK))
 """Of a probe that takes too long to compile, before its witness is looked at."""
+_MOST_NODES = 4000
+"""The most nodes of a probe, with those in subgraphs, that is compiled: MIGraphX takes 40 seconds for 5,000, and many
+minutes for 20,000."""
 _SLOWER = 30
 """How many times as long as estimated a probe may take: verdicts do not depend on the load of the machine."""
 _RUN_BYTES = 512 << 20
@@ -118,6 +122,8 @@ class ProbedRuntime:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
             return Verdict(Status.OK, unproven=Unproven(Obstacle.UNUSED))
+        if (nodes := sum(1 for _ in graphs.with_nested(probe.nodes))) > _MOST_NODES:
+            return Verdict(Status.HANGS, f"{nodes} nodes in one program are not compiled in time")
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)
 

@@ -74,6 +74,15 @@ class TestNodes:
         verdict = judged(target, last_node("(float[2,3] x) => (y) { y = Erf(x) }"))
         assert verdict.status is Status.OK and verdict.error is not None and verdict.error < 1e-5
 
+    def test_a_branch_of_too_many_nodes_is_not_tried(self, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It would end at the time limit, again and again: in a batch, alone, and cleaned."""
+        monkeypatch.setattr(ProbedRuntime, "_send", None)
+        many = "".join(f"v{index + 1} = Sin (v{index}) " for index in range(5000))
+        text = f"""(bool c, float[2] v0) => (float[2] y) {{ y = If (c) <
+            then_branch = t () => (float[2] v5000) {{ {many} }}, else_branch = e () => (float[2] z) {{ z = Neg (v0) }}
+        > }}"""
+        assert judged(target, last_node(text)).status is Status.HANGS
+
     @pytest.mark.parametrize("most", [9, 2**63 - 1])
     def test_a_loop_that_is_compiled_and_cannot_run(self, target: Target, most: int) -> None:
         """Where it may take too long to run, its witness does not."""
