@@ -112,7 +112,7 @@ differential: setup
 realsize: setup
 	@$(BIN)/python -m fixtures.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
 
-rehearsal: setup
+rehearsal: quark
 	@$(BIN)/python -m fixtures.rehearsal
 
 # The exporters have an environment of their own: what they require contradicts what the project is tested with.

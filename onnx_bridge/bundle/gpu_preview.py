@@ -14,34 +14,29 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest_entries import PartitionInfo
 from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.errors import InputError, WorkerCrashed, WorkerTimeout
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
-from onnx_bridge.migraphx.worker import Worker
-
-_PASSES_SECONDS = 20.0
-"""How long the passes may take with all fusions, before they run without: of some models MIGraphX's do not end."""
 
 
 class AsGpu(Bundle):
     """A bundle, run on ``ref`` after passes of the gpu target; host partitions are unchanged."""
 
-    def __init__(self, bundle: Bundle, groups: int | None = None) -> None:
+    def __init__(self, bundle: Bundle, passes: Rehearsal | None = None) -> None:
         """Wrap a bundle.
 
         Args:
             bundle: one for ``ref``.
-            groups: how many groups of passes run; default: all.
+            passes: those that run; default: all.
 
         Raises:
             InputError: it was compiled for a GPU, or keeps no cleaned model.
@@ -54,8 +49,7 @@ class AsGpu(Bundle):
         if self.model_path is None:
             what = "it keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(self.path), hint="convert into a folder")
-        self._groups = groups
-        self._unfused = False
+        self._passes = passes
         self._views: dict[int, tuple[Operator, ...]] = {}
 
     @cached_property
@@ -65,7 +59,7 @@ class AsGpu(Bundle):
         Raises:
             RuntimeNotFound, RuntimeFailure: as for `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`.
         """
-        return rehearsal(runtimes.find(self.runtime_name))
+        return self._passes or rehearsal(runtimes.find(self.runtime_name))
 
     @property
     def products(self) -> tuple[Operator, ...]:
@@ -80,25 +74,10 @@ class AsGpu(Bundle):
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
-        """A sentence on their kernels; empty if there are no products, or before the first call."""
+        """A sentence on their kernels; none if there are no products, or before the first call."""
         counts = Counter(each.kernel for view in self._views.values() for each in view)
         said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
-        notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
-        if self._unfused:
-            notes.append(
-                f"rehearsed as gpu without fusion, whose passes abort or take longer than {_PASSES_SECONDS:g} s"
-            )
-        return tuple(notes)
-
-    def open(self, worker: Worker | None = None) -> None:
-        """Load the programs, as `Bundle` does; without fusion, where its passes abort or take too long."""
-        try:
-            super().open(worker)
-        except (WorkerTimeout, WorkerCrashed):
-            if self._groups is not None:
-                raise
-            self._groups, self._unfused = self.rehearsal.before_fusion, True
-            super().open(worker)
+        return (f"rehearsed as gpu, convolutions and matrix products are computed: {said}",) if said else ()
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.
@@ -121,11 +100,7 @@ class AsGpu(Bundle):
         with worker.limited(self._limits):
             with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
                 program = parse(worker, path, shapes)
-            count, timeout = self._groups, self._limits.timeout
-            if count is None:
-                count, timeout = len(passes.groups), min(timeout or _PASSES_SECONDS, _PASSES_SECONDS)
-            with worker.limited(replace(self._limits, timeout=timeout)):
-                operators = map(Operator.from_json, program.run_gpu_passes(passes.library, count))
+            operators = map(Operator.from_json, program.run_gpu_passes(passes.library, len(passes.groups)))
             self._views[index] = tuple(each for each in operators if each.is_product)
             program.compile("ref")
         return DevicePartition(info, program, worker, self._limits)

@@ -111,7 +111,7 @@ def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str
     assert passes is not None
 
     def fails(count: int) -> bool:
-        device = replace(detector.device, rehearsal=replace(passes, groups=passes.groups[:count]))
+        device = replace(detector.device, rehearsal=passes.first(count))
         return replace(detector, device=device).detect(submodels) is not None
 
     return passes.groups[bisect_first(range(1, len(passes.groups) + 1), fails) - 1]

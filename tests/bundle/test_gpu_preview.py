@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import onnx_bridge
 from fixtures.quantized import run
-from onnx_bridge.bundle import gpu_preview
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
@@ -40,17 +39,6 @@ def test_numbers_and_kernels(model: Path, bundle: Bundle) -> None:
     assert isinstance(gpu, np.ndarray)
     assert isinstance(ref, np.ndarray)
     assert 0 < np.abs(gpu - ref).max() < 0.05 * np.abs(ref).max()
-
-
-def test_without_the_fusions_that_do_not_end(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fuse_pointwise_reduce takes more than twenty minutes of some networks with 8-bit convolutions."""
-    whole = onnx_bridge.as_gpu(bundle)
-    whole.open()
-    monkeypatch.setattr(gpu_preview, "_PASSES_SECONDS", 0.001)
-    seen = onnx_bridge.as_gpu(bundle)
-    assert seen.products == whole.products
-    assert len(seen.kernel_notes) == len(whole.kernel_notes) + 1
-    assert seen(run.sample("residual", 9)).keys() == {"y"}
 
 
 def test_check(model: Path, bundle: Bundle) -> None:

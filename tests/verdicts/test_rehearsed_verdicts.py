@@ -25,6 +25,9 @@ PatientRuntime = partial(ProbedRuntime, timeout=120.0)
 GLOBAL = "y = LpPool <kernel_shape=[4,4], p=2> (x)"
 FUSED = "a = Exp(x) b = ReduceMean <axes=[2]> (a) c = Sub(a, b) d = Concat <axis=1> (c, a) e = Tanh(d) y = Mul(e, e)"
 
+SEVERAL_OUTPUTS = "a = Exp(x) b = Tanh(x) y = MatMul(a, b)"
+"""Its pointwise module has two outputs, and was inlined again and again."""
+
 
 @pytest.fixture(scope="module")
 def passes(runtime: Runtime) -> Rehearsal:
@@ -56,9 +59,10 @@ def test_the_group_of_passes_at_fault_is_named(runtime: Runtime, passes: Rehears
     assert found.message.startswith("rehearsed as gpu, after rewrite_pooling: ")
 
 
-def test_fused_operators_are_run(runtime: Runtime, passes: Rehearsal) -> None:
+@pytest.mark.parametrize("nodes", [FUSED, SEVERAL_OUTPUTS])
+def test_fused_operators_are_run(nodes: str, runtime: Runtime, passes: Rehearsal) -> None:
     """As long as ``ref`` evaluated pointwise modules in threads, it crashed."""
-    found = verdict(PatientRuntime(runtime, cache=False, rehearsal=passes), FUSED)
+    found = verdict(PatientRuntime(runtime, cache=False, rehearsal=passes), nodes)
     assert (found.status, found.proof) == (Status.OK, Proof.RUN)
 
 

@@ -30,8 +30,6 @@ from onnx_bridge.migraphx.runtime import Runtime
 
 QUANTIZATION = "simplify_qdq"
 """The group of passes that rewrites quantization."""
-FUSION = "fuse_pointwise_reduce"
-"""The group of passes that fuses pointwise operators and reductions."""
 SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
@@ -59,10 +57,9 @@ class Rehearsal:
         """How many groups there are up to and including the one that rewrites quantization."""
         return self.groups.index(QUANTIZATION) + 1
 
-    @property
-    def before_fusion(self) -> int:
-        """How many groups there are before the one that fuses pointwise operators and reductions."""
-        return self.groups.index(FUSION)
+    def first(self, count: int) -> Rehearsal:
+        """The first groups alone."""
+        return replace(self, groups=self.groups[:count])
 
     @property
     def note(self) -> str:

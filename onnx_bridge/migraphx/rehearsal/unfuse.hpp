@@ -96,6 +96,7 @@ struct unfuse
                 {
                     const auto index = output->get_operator().to_value().at("index").to<std::size_t>();
                     m.replace_instruction(output, results.at(index));
+                    m.remove_instruction(output); // or it would be inlined again
                 }
             }
         }
