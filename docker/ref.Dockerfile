@@ -3,8 +3,9 @@
 FROM python:3.12-slim-bookworm
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt /src && rm -rf /src
-RUN useradd --create-home user
-ENV ONNX_BRIDGE_CACHE=/home/user/.cache/onnx-bridge
+# Any user may run it (--user), and keep verdicts.
+ENV ONNX_BRIDGE_CACHE=/cache
+RUN useradd --create-home user && mkdir --mode=1777 /cache
 USER user
 RUN onnx-bridge runtime install
 WORKDIR /models

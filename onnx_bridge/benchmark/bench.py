@@ -202,8 +202,8 @@ class _Benchmark:
                 opened.append((ready, self._row(engine, precision, batch, bundle, ready, sample)))
             if sample is None or not opened:
                 raise next(iter(self.unavailable.values()))
-            self.tell("measuring" if batch is None else f"measuring batch {batch}")
-            found = measure([(engine.call, sample) for engine, _ in opened], plan)
+            what = "measuring" if batch is None else f"measuring batch {batch}"
+            found = measure([(engine.call, sample) for engine, _ in opened], plan, tell=self.tell, what=what)
         self.rows += [
             replace(row, latencies=series.latencies, together=series.together)
             for (_, row), series in zip(opened, found, strict=True)

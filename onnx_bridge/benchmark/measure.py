@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnx_bridge.benchmark.engines import Call
+from onnx_bridge.core.countdown import Countdown
+from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 
 LEAST = 5
@@ -64,6 +66,9 @@ def measure(
     calls: Sequence[tuple[Call, Mapping[str, Value]]],
     plan: Plan,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    tell: Progress = silent,
+    what: str = "measuring",
 ) -> list[Series]:
     """The latencies of each call.
 
@@ -71,11 +76,14 @@ def measure(
         calls: the calls, each with its sample.
         plan: how much is measured.
         clock: the time in seconds.
+        tell: is told the round, between rounds.
+        what: is measured, in words.
     """
     together = [_warm_up(call, sample, plan.warmup, clock) for call, sample in calls]
     places = np.tile(np.arange(len(calls)), (plan.iterations, 1))
     orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn in advance, not between calls
     found: list[list[float]] = [[] for _ in calls]
+    countdown = Countdown(tell, what, plan.iterations, clock=clock, step_name="round")
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -91,6 +99,7 @@ def measure(
                 for _ in turn:
                     call(sample)
                 found[place].append((clock() - before) / together[place])
+            countdown.step()
     finally:
         if was_enabled:
             gc.enable()

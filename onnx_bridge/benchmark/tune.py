@@ -32,7 +32,7 @@ from onnx_bridge.conversion.precision import PRECISIONS
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.progress import Progress, TimedProgress, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.compile_options import TUNING
 from onnx_bridge.migraphx.machine import compile_environment
@@ -250,7 +250,7 @@ class _Search:
         return self.budget - (self.clock() - self._started)
 
     def _run(self, candidate: Candidate) -> Trial:
-        self.tell(f"trial {len(self.done) + 1}: {candidate.name}")
+        self.tell(TimedProgress(f"trial {len(self.done) + 1}: {candidate.name}", max(self._left(), 0.0)))
         trial = self.trials.run(candidate)
         self.journal.add(trial)
         if not self.done and self._left() < 0:

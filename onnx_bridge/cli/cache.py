@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from onnx_bridge.cli.terminal import Json, show
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.user_cache import cache_dir, clear
+from onnx_bridge.core.user_cache import CacheFolder, cache_dir, clear
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -17,8 +16,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 @app.command("dir")
 def cache_folder(as_json: Json = False) -> None:
     """Print the path of the cache folder; the environment variable ONNX_BRIDGE_CACHE moves it."""
-    folder = str(cache_dir())
-    print(json.dumps({"folder": folder}, indent=2) if as_json else folder)
+    show(CacheFolder(cache_dir()), as_json)
 
 
 @app.command("clear")

@@ -27,6 +27,7 @@ from onnx_bridge.cli.options import (
     Shapes,
     Target,
     Timeout,
+    again,
     dims,
     names,
     numbers,
@@ -182,6 +183,7 @@ def check(
         write_junit(junit, report)
     if save_results is not None and report.evidence is not None:
         polygraphy.save_results(save_results, report.evidence.results)
-    show(report, as_json)
+    given = again(inputs=inputs, reference=reference, dim=dim, shape=shape, freeze=freeze)
+    show(report, as_json, then=["bisect", model, *given] if report.exit_code == 1 else ())
     if not report.passed:
         raise typer.Exit(1 if strict and report.not_determined else report.exit_code)

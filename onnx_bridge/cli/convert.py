@@ -207,7 +207,8 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
         if request.check:
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
-        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json)
+        then = ("check", out) if request.conversion.decoder is None else ("generate", out, "--ids", "1,2,3")
+        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
     if report is not None:
         show(report, as_json)
         if not report.passed:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.model import difference
 
 
@@ -17,4 +17,6 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show which nodes were removed, added and changed between two models, and by which passes."""
-    show(difference.diff(first, second), as_json)
+    with progress(as_json, "compare"):
+        found = difference.diff(first, second)
+    show(found, as_json)

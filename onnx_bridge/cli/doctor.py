@@ -22,6 +22,7 @@ from onnx_bridge.cli.options import (
     Shapes,
     Target,
     Timeout,
+    again,
     dims,
     shapes,
     values,
@@ -78,6 +79,10 @@ def doctor(
         )
     if html is not None:
         write_diagnosis(html, found)
-    show(found, as_json)
+    given = again(
+        dim=dim, shape=shape, freeze=freeze, pipeline=pipeline if pipeline != "default" else None, runtime=runtime
+    )
+    then = ("convert", model, "-o", model.stem) if found.passed else ("reduce", model, "-o", f"{model.stem}-reduced")
+    show(found, as_json, then=[*then, *given])
     if not found.passed:
         raise typer.Exit(1)

@@ -28,7 +28,7 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Generate the most probable tokens that follow a prompt."""
-    with progress(as_json):
+    with progress(as_json, "generate"):
         result = generation.generate(
             bundle, _tokens(ids, "--ids"), max_new_tokens, stop=_tokens(stop, "--stop"), timeout=timeout, memory=memory
         )

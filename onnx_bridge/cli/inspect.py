@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_bridge.bundle import inspect as inspection
 from onnx_bridge.cli.options import HtmlReport, ModelOrBundle
-from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.report.bundle import write_bundle
 
@@ -15,7 +15,8 @@ def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False
     Of a bundle with one size, --report writes a model card: where it came from, what was rewritten, how far it is
     proven.
     """
-    found = inspection.inspect(model)
+    with progress(as_json, "read"):
+        found = inspection.inspect(model)
     if html is not None:
         if not isinstance(found, inspection.BundleView):
             raise InputError("only a bundle with one size has a page", where=str(model), hint="name such a bundle")

@@ -7,17 +7,20 @@ import functools
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import passes
 from onnx_bridge.core.regular_file import open_regular
 from onnx_bridge.migraphx.runtime import KINDS, VARIABLE
 from passes.core.errors import InputError, nearest
 from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
 from passes.core.limits import MAX_ELEMENTS
 from passes.core.numpy_files import read_npz
+from passes.pipelines import PIPELINES
 
 
 def _output_file(path: Path | None) -> Path | None:
@@ -47,8 +50,22 @@ Inputs = Annotated[
         help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
     ),
 ]
+
+
+def complete_passes(incomplete: str) -> list[str]:
+    """Specifications of pipelines whose last name is completed."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in (*PIPELINES, *passes.names()) if name.startswith(last)]
+
+
 Pipeline = Annotated[
-    str, typer.Option("--pipeline", metavar="SPEC", help="Passes, as 'a,b{option=value}', or a pipeline's name.")
+    str,
+    typer.Option(
+        "--pipeline",
+        metavar="SPEC",
+        help="Passes, as 'a,b{option=value}', or a pipeline's name.",
+        autocompletion=complete_passes,
+    ),
 ]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
@@ -177,6 +194,13 @@ Memory = Annotated[
     float | None,
     typer.Option(metavar="GiB", min=0.001, max=MAX_GIBIBYTES, help="Most memory of a runtime's process."),
 ]
+
+
+def again(**given: object) -> Iterator[str]:
+    """The options of a command as they were given, for another one; those without a value are left out."""
+    for name, value in given.items():
+        for each in value if isinstance(value, list) else [value] if value is not None else []:
+            yield from (f"--{name.replace('_', '-')}", str(each))
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import typer
 
 from onnx_bridge.bundle import pack as packing
 from onnx_bridge.cli.options import OutputFile
-from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.cli.terminal import Json, progress, show
 
 
 def pack(
@@ -21,4 +21,6 @@ def pack(
     as_json: Json = False,
 ) -> None:
     """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
-    show(packing.pack(bundle, out), as_json)
+    with progress(as_json, "pack"):
+        packed = packing.pack(bundle, out)
+    show(packed, as_json)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onnx_bridge.cli.options import complete_passes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.explain import catalogue, explain
 
@@ -21,12 +22,17 @@ def passes_list(as_json: Json = False) -> None:
 
 @app.command("explain")
 def passes_explain(
-    name: Annotated[str, typer.Argument(metavar="PASS", help="A pass, as 'name' or 'name{option=value}'.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PASS", help="A pass, as 'name' or 'name{option=value}'.", autocompletion=complete_passes
+        ),
+    ],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only about this node.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written."""
-    with progress(as_json):
+    with progress(as_json, "explain"):
         explanation = explain(name, model, node=node)
     show(explanation, as_json)

@@ -51,7 +51,8 @@ def runtime_download(
 @app.command("list")
 def runtime_list(as_json: Json = False) -> None:
     """Show every MIGraphX on this machine, and which one is used. Exit code 1 where there is none."""
-    found = RuntimeList(choices())
+    with progress(as_json, "look for MIGraphX"):
+        found = RuntimeList(choices())
     show(found, as_json)
     if found.used is None:
         raise typer.Exit(1)
@@ -71,7 +72,8 @@ def runtime_remove(
 @app.command("status")
 def status(as_json: Json = False) -> None:
     """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 where no runtime works."""
-    found = runtime_status()
+    with progress(as_json, "check"):
+        found = runtime_status()
     show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from onnx_bridge.core.console import console
-from onnx_bridge.core.progress import TimedProgress
+from onnx_bridge.core.console import console, unbroken
+from onnx_bridge.core.progress import QUIET_SECONDS, TimedProgress, duration
 from passes.core.text import printable
 
 
@@ -37,10 +38,15 @@ volume = Volume()
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
-def show(result: Any, as_json: bool) -> None:
+def show(result: Any, as_json: bool, then: Sequence[object] = ()) -> None:
     """Print a result of the API: all that commands print has ``to_json`` and ``render``.
 
     A ``render`` that has a longer form takes ``verbose``. A JSON document is printed in any case.
+
+    Args:
+        result: of the API.
+        as_json: print its JSON document.
+        then: the arguments of the command to go on with, which is printed as a line to copy.
     """
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
@@ -49,26 +55,37 @@ def show(result: Any, as_json: bool) -> None:
         return
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
     longer = {"verbose": True} if volume.verbose and "verbose" in inspect.signature(result.render).parameters else {}
-    console(width=width).print(result.render(**longer), crop=False)
+    out = console(width=width)
+    out.print(result.render(**longer), crop=False)
+    if then:
+        out.print(unbroken(f"next: onnx-bridge {shlex.join(map(str, then))}"), crop=False)
 
 
 @contextlib.contextmanager
-def progress(as_json: bool) -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the present stage, on a terminal; silence elsewhere."""
+def progress(as_json: bool, beginning: str = "starting") -> Iterator[Callable[[str], None] | None]:
+    """A spinner with the present stage, on a terminal; silence elsewhere.
+
+    Args:
+        as_json: silence as well.
+        beginning: the first stage.
+    """
     if as_json or volume.quiet or not sys.stderr.isatty():
         yield None
         return
     # the stream as it is now: what silences a stage by another one must not silence this
-    with console(file=sys.stderr).status("starting") as status:
-        yield lambda stage: status.update(_Ticking(stage) if isinstance(stage, TimedProgress) else printable(stage))
+    with console(file=sys.stderr).status(_Ticking(beginning)) as status:
+        yield lambda stage: status.update(_Ticking(stage))
 
 
 class _Ticking:
-    """A detail with the time that is left, which is shown anew as it passes."""
+    """A stage or detail with the time that is left, or else, after two seconds, the time that it has taken."""
 
-    def __init__(self, detail: TimedProgress) -> None:
-        self._what, self._end = printable(detail.what), time.monotonic() + detail.seconds
+    def __init__(self, detail: str) -> None:
+        self._detail, self._begun = detail, time.monotonic()
 
     def __rich__(self) -> str:
-        left = self._end - time.monotonic()
-        return TimedProgress(self._what, left) if left > 0 else f"{self._what}, longer than estimated"
+        detail, passed = self._detail, time.monotonic() - self._begun
+        if isinstance(detail, TimedProgress):
+            what, left = printable(detail.what), detail.seconds - passed
+            return TimedProgress(what, left) if left > 0 else f"{what}, longer than estimated"
+        return printable(detail) if passed < QUIET_SECONDS else f"{printable(detail)}, {duration(passed)}"

@@ -22,6 +22,7 @@ from onnx_bridge.cli.options import (
     Pad,
     Target,
     Timeout,
+    complete_passes,
     dims,
     names,
     sizes,
@@ -52,7 +53,8 @@ def tune(
         str, typer.Option(metavar="P,…", help="To try; the others are compared with the first.")
     ] = "fp32,fp16,bf16,int8,fp8",
     pipeline: Annotated[
-        list[str] | None, typer.Option("--pipeline", metavar="SPEC", help="To try; repeatable.")
+        list[str] | None,
+        typer.Option("--pipeline", metavar="SPEC", help="To try; repeatable.", autocompletion=complete_passes),
     ] = None,
     option: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.bundle import pack as packing
-from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.cli.terminal import Json, progress, show
 
 
 def unpack(
@@ -17,4 +17,6 @@ def unpack(
     as_json: Json = False,
 ) -> None:
     """Unpack a bundle into a folder, and verify it."""
-    show(packing.unpack(packed, out), as_json)
+    with progress(as_json, "unpack"):
+        unpacked = packing.unpack(packed, out)
+    show(unpacked, as_json)

@@ -9,7 +9,7 @@ import typer
 
 from onnx_bridge.bundle import verify as verification
 from onnx_bridge.cli.options import Runtime
-from onnx_bridge.cli.terminal import Json, show
+from onnx_bridge.cli.terminal import Json, progress, show
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` or `pack` wrote.", show_default=False)]
 
@@ -27,7 +27,8 @@ def verify(
 
     Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
     """
-    found = verification.verify(bundle, here=here)
+    with progress(as_json, "read every file"):
+        found = verification.verify(bundle, here=here)
     show(found, as_json)
     if not found.passed:
         raise typer.Exit(1)

@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from onnx_bridge.core.progress import Progress, TimedProgress
-
-_QUIET = 2.0
-"""Seconds before anything is told of the time."""
+from onnx_bridge.core.progress import QUIET_SECONDS, Progress, TimedProgress
 
 
 @dataclass
@@ -38,9 +35,9 @@ class Countdown:
         self._started = self.clock()
         self.tell(self._line())
 
-    def step(self) -> None:
-        """One more is done."""
-        self.done += 1
+    def step(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
         if self.done != self.total:
             self.tell(self._line())
 
@@ -54,7 +51,7 @@ class Countdown:
         """The seconds that are left; None if that is unknown or not worth telling."""
         passed = self.clock() - self._started
         if not self.done:
-            return self.estimate if self.estimate is not None and self.estimate > _QUIET else None
-        if self.total is None or self.done >= self.total or passed < _QUIET:
+            return self.estimate if self.estimate is not None and self.estimate > QUIET_SECONDS else None
+        if self.total is None or self.done >= self.total or passed < QUIET_SECONDS:
             return None
         return passed / self.done * (self.total - self.done)

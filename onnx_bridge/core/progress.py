@@ -24,6 +24,8 @@ class Stage(StrEnum):
     CHECK = "check"
 
 
+QUIET_SECONDS = 2.0
+"""How long something takes before its time is told."""
 Progress = Callable[[str], None]
 """A progress callback. A `Stage` announces the next phase; any other text is a detail of the current one."""
 

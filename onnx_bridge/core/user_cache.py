@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
+from onnx_bridge.core.console import unbroken
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -29,6 +31,19 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
     chosen = environment.get("ONNX_BRIDGE_CACHE")
     return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """Where the cache is."""
+
+    folder: Path
+
+    def to_json(self) -> dict[str, Any]:
+        return {"folder": str(self.folder)}
+
+    def render(self) -> RenderableType:
+        return unbroken(str(self.folder))
 
 
 @dataclass(frozen=True)

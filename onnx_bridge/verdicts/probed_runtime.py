@@ -20,7 +20,9 @@ from typing import Any
 
 from onnx_bridge.core.background import Background
 from onnx_bridge.core.code_digest import code_digest
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import bisect_first
+from onnx_bridge.core.progress import silent
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import Tensor
@@ -209,16 +211,14 @@ class ProbedRuntime:
             return
         workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
         evaluations.launch()
-        done = 0
+        countdown = Countdown(self._progress or silent, "judging", len(probes), step_name="kind of node")
         with Background() as background:
             sent: list[Future[dict[Probe, Judgement]]] = []
             for batch in (*_batches(probes), []):
                 requests = [prepare(probe, run=run) for probe, run in batch]
                 for judged in [each.result() for each in sent]:
                     yield judged
-                    done += len(judged)
-                    if self._progress is not None:
-                        self._progress(f"MIGraphX has judged {done} of {len(probes)} kinds of nodes")
+                    countdown.step(len(judged))
                 sent = [background.submit(self._judge_requests, requests)]
 
     def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:

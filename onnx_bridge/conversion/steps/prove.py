@@ -44,7 +44,7 @@ from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
 from onnx_bridge.conversion.steps.describe import describe
 from onnx_bridge.conversion.steps.resolve import Plan, resolve
 from onnx_bridge.core.errors import BridgeError, ParityError
-from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.compare import OutputComparison
@@ -135,7 +135,7 @@ class _Prover:
         if seconds > budget and not unlimited:
             raise TooLarge(f"a run would take about {seconds:.3g} s, and the budget is {budget:g} s")
         if seconds > 1:
-            self.plan.stopwatch.progress(f"comparing with the reference at real size, about {seconds:.3g} s")
+            self.plan.stopwatch.progress(TimedProgress("comparing with the reference at real size", seconds))
         original = Original(self._path, self._model, self.request.freeze, samples=self.samples)
         timeout = self.request.timeout if unlimited else min(self.request.timeout or budget * _SLACK, budget * _SLACK)
         error = self._compare(self.compiled, self.manifest, original, timeout)

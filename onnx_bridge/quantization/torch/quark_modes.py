@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
@@ -178,9 +179,10 @@ class CalibrationBatches(Sequence[list[torch.Tensor]]):
         return [to_tensor(array) for array in self._samples[index].values()]
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        countdown = Countdown(self._progress, "calibrate", len(self))
         for index in range(len(self)):
-            self._progress(f"calibrate: sample {index + 1} of {len(self)}")
             yield self[index]
+            countdown.step()
 
 
 def _graph(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
