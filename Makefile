@@ -17,6 +17,8 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 4 8,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
+RELU := <ir_version: 8, opset_import: [\"\": 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Relu (a) }
+
 .PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo decoders realsize rehearsal third-party differential witness-study docs package lint format bench clean
 .DEFAULT_GOAL := help
 
@@ -150,7 +152,8 @@ package: $(INSTALLED)
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv build/package
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge passes list >/dev/null
+	build/package/bin/python -c "from onnx import parser, save; save(parser.parse_model('$(RELU)'), 'build/package/relu.onnx')"
+	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge clean relu.onnx -o clean.onnx
 
 bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def unbroken(text: str) -> Text:
+def unbroken(text: str) -> RenderableType:
     """A line to copy, such as a path or a command: it is not folded where it is longer than the terminal is wide."""
+    from rich.console import Group
     from rich.text import Text
 
-    return Text(text, no_wrap=True, overflow="ignore")
+    return Group(Text(text, no_wrap=True, overflow="ignore"))  # a text by itself would be joined with others
 
 
 def console(**options: Any) -> Console:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.documentation import blocks, coverage, execute
+from fixtures.documentation import blocks, coverage, execute, picture
 from fixtures.documentation.folder import prepare
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -21,11 +21,11 @@ NAMES = [str(page.relative_to(blocks.ROOT)) for page in blocks.PAGES]
 
 
 @pytest.fixture
-def folder(runtime: Runtime, exported: Callable[..., Path]) -> Iterator[Path]:
+def folder(runtime: Runtime, exported: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with a short path, so that lines are folded as for a user."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        execute.link_cache(folder)
+        execute.link_cache(folder, tmp_path_factory.getbasetemp().parent / "verdicts")
         prepare(folder, lambda name, path: shutil.copyfile(exported(name, dynamic_batch=True), path))
         yield folder
 
@@ -61,6 +61,10 @@ def test_words() -> None:
     assert blocks.words(shown) == blocks.words("bert: largest\n  error 4.2e-06 proven at real size, 12 s")
     assert blocks.words(shown) != blocks.words(shown.replace("proven", "refused"))
     assert blocks.words(shown) != blocks.words(shown + " wrong")
+
+
+def test_the_picture_is_what_the_guide_shows() -> None:
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture()
 
 
 def test_the_readme_is_short() -> None:
