@@ -183,7 +183,7 @@ def check(
         write_junit(junit, report)
     if save_results is not None and report.evidence is not None:
         polygraphy.save_results(save_results, report.evidence.results)
-    given = again(inputs=inputs, reference=reference, dim=dim, shape=shape, freeze=freeze)
-    show(report, as_json, then=["bisect", model, *given] if report.exit_code == 1 else ())
+    bisect = ("bisect", model, *again(inputs=inputs, reference=reference, dim=dim, shape=shape, freeze=freeze))
+    show(report, as_json, then=bisect if report.exit_code == 1 else ())
     if not report.passed:
         raise typer.Exit(1 if strict and report.not_determined else report.exit_code)
