@@ -80,6 +80,7 @@ _BY_SUBPACKAGE = (
     "contrib.windowed_cache",
     "ml.features",
     "ml.linear",
+    "ml.svm",
     "ml.trees",
 )
 _LAST = (

@@ -20,7 +20,7 @@ from passes.core.rewrite import Match
 
 DOMAIN = "ai.onnx.ml"
 _OLDEST = 11
-"""The oldest supported opset of the standard operators."""
+"""The oldest opset of the standard operators, if a rule does not say otherwise."""
 _DEFAULT = 13
 """The opset to import into a model that imports no standard operators."""
 _FEATURES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64)
@@ -50,18 +50,19 @@ class Features(Match):
         return self.shape[-1]
 
 
-def read(node: ir.Node, scope: Scope, *, rank: int | None = 2) -> Features | Skip | None:
+def read(node: ir.Node, scope: Scope, *, rank: int | None = 2, oldest: int = _OLDEST) -> Features | Skip | None:
     """The features that a node takes as its first input.
 
     Args:
         node: an operator of ai.onnx.ml.
         scope: where it is.
         rank: the maximum rank of the features; None for any rank.
+        oldest: the oldest opset of the standard operators that the rule can write.
     """
     if not node.inputs or node.inputs[0] is None:
         return None
-    if scope.opset_imports.get("", _DEFAULT) < _OLDEST:
-        return Skip(f"opset {scope.opset()} is too old: use convert-opset")
+    if opset(scope) < oldest:
+        return Skip(f"opset {opset(scope)} is too old: use convert-opset")
     dtype, shape = scope.dtype(node.inputs[0]), scope.shape(node.inputs[0])
     if dtype == ir.DataType.STRING:
         return Skip("it takes strings, which run on the host")
@@ -72,6 +73,11 @@ def read(node: ir.Node, scope: Scope, *, rank: int | None = 2) -> Features | Ski
     if not len(shape) or (rank is not None and len(shape) > rank):
         return Skip(f"its features have {len(shape)} dimensions")
     return Features(node, dtype, shape.numpy())
+
+
+def opset(scope: Scope) -> int:
+    """The version of the standard operators that a rule writes."""
+    return scope.opset_imports.get("", _DEFAULT)
 
 
 def begin(edit: Edit) -> None:

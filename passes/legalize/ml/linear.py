@@ -23,6 +23,9 @@ from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, Features
 
+_OLDEST = 9
+"""The oldest opset of the standard operators."""
+
 
 class LinearRegressor(NodeRewrite[Features]):
     """Write a LinearRegressor as a matrix product."""
@@ -33,7 +36,7 @@ class LinearRegressor(NodeRewrite[Features]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
         """Match coefficients that fit the features."""
-        found = ml.read(node, context.scope)
+        found = ml.read(node, context.scope, oldest=_OLDEST)
         return _fits(found, node.attributes.get_int("targets", 1)) if isinstance(found, Features) else found
 
     def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
@@ -54,7 +57,7 @@ class LinearClassifier(NodeRewrite[Features]):
 
     def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
         """Match coefficients that fit the features, and labels that are integers or unused."""
-        found = ml.read(node, context.scope)
+        found = ml.read(node, context.scope, oldest=_OLDEST)
         if not isinstance(found, Features):
             return found
         targets = len(ml.floats(node, "intercepts"))

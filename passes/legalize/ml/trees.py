@@ -4,8 +4,9 @@ All nodes of all trees are evaluated at once, and a product with the paths selec
 Hummingbird, "A Tensor Compiler for Unified Machine Learning Prediction Serving", OSDI 2020):
 
     d = x[features] ≤ thresholds                    [trees, rows, nodes]
-    e = (d·C = b)                                   [trees, rows, leaves]; C is 1, −1 or 0 where a leaf is on the
-                                                    yes side of a node, on its no side, or not below it
+    e = (d·C ≥ b)                                   [trees, rows, leaves]; C is 1, −1 or 0 where a leaf is on the
+                                                    yes side of a node, on its no side, or not below it;
+                                                    b counts the yes sides, so that no sum exceeds it
     y = Σ over trees of e·W                         [rows, targets]
 
 Trees that are too large for that are traversed level by level, all rows and trees at once:
@@ -32,6 +33,10 @@ from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 from passes.legalize.ml.tree_ensembles import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
 
+_OLDEST = 9
+"""The oldest opset of the standard operators, which onnxmltools writes for LightGBM."""
+_TRAVERSABLE = 11
+"""The first opset that has GatherElements."""
 _COMPARISONS = {"LT": "Less", "GT": "Greater", "LEQ": "Less", "GTE": "Greater"}
 
 Column = Callable[[np.ndarray], ir.Value]
@@ -51,7 +56,7 @@ class _TreeRule(NodeRewrite[_Trees]):
     """The maximum size of the matrix of paths; larger trees are traversed."""
 
     def _read(self, node: ir.Node, context: NodeContext) -> _Trees | Skip | None:
-        found = ml.read(node, context.scope)
+        found = ml.read(node, context.scope, oldest=_OLDEST)
         if not isinstance(found, Features):
             return found
         precision = ir.DataType.DOUBLE if found.dtype == ir.DataType.DOUBLE else FLOAT
@@ -61,18 +66,25 @@ class _TreeRule(NodeRewrite[_Trees]):
         inner = ensemble.mode != LEAF
         if inner.any() and not 0 <= ensemble.feature[inner].min() <= ensemble.feature[inner].max() < found.columns:
             return Skip(f"a node refers to a feature beyond the {found.columns} columns")
-        return _Trees(node, found.dtype, found.shape, ensemble, precision)
+        trees = _Trees(node, found.dtype, found.shape, ensemble, precision)
+        if ml.opset(context.scope) < _TRAVERSABLE and self._paths(ensemble) is None:
+            return Skip(f"opset {ml.opset(context.scope)} is too old to traverse its trees: use convert-opset")
+        return trees
+
+    def _paths(self, trees: Ensemble) -> Sequence[Sequence[Path]] | None:
+        """The paths of each tree; None if the trees are to be traversed."""
+        paths = trees.paths(1024) if trees.aggregate in ("SUM", "AVERAGE") else None
+        if paths is None:
+            return None
+        nodes = max((len({node for path in tree for node, _ in path.turns}) for tree in paths), default=0)
+        return paths if len(paths) * nodes * max(map(len, paths)) <= self.max_cells else None
 
     def _sum(self, match: _Trees, edit: Edit) -> ir.Value:
         """The aggregated weights of the leaves, [rows, targets]."""
         x = ml.matrix(match, edit, match.precision)
-        trees = match.ensemble
-        paths = trees.paths(1024) if trees.aggregate in ("SUM", "AVERAGE") else None
-        if paths is not None:
-            nodes = max((len({node for path in tree for node, _ in path.turns}) for tree in paths), default=0)
-            if len(paths) * nodes * max(map(len, paths)) <= self.max_cells:
-                return _average(_by_paths(match, paths, x, edit), trees, edit)
-        return _average(_by_walking(match, x, edit), trees, edit)
+        trees, paths = match.ensemble, self._paths(match.ensemble)
+        scores = _by_walking(match, x, edit) if paths is None else _by_paths(match, paths, x, edit)
+        return _average(scores, trees, edit)
 
 
 class TreeEnsembleRegressor(_TreeRule):
@@ -204,7 +216,7 @@ def _by_paths(match: _Trees, paths: Sequence[Sequence[Path]], x: ir.Value, edit:
     nodes, leaves = max(1, *map(len, inner)), max(map(len, paths))
     place = np.zeros((len(paths), nodes), np.int64)
     turns = np.zeros((len(paths), nodes, leaves), dtype)
-    needed = np.full((len(paths), 1, leaves), -1, dtype)  # entries without a leaf are never selected
+    needed = np.full((len(paths), 1, leaves), 1, dtype)  # entries without a leaf, of sum 0, are never selected
     weights = np.zeros((len(paths), leaves, trees.targets), dtype)
     for tree, (found, own) in enumerate(zip(paths, inner, strict=True)):
         place[tree, : len(own)] = own
@@ -221,7 +233,8 @@ def _by_paths(match: _Trees, paths: Sequence[Sequence[Path]], x: ir.Value, edit:
         seen, trees, lambda array: edit.constant(array[place][:, None]), set(place.ravel().tolist()), edit
     )
     sides = edit.op("Cast", [decided], {"to": match.precision.value})
-    reached = edit.op("Equal", [edit.op("MatMul", [sides, edit.constant(turns)]), edit.constant(needed)])
+    sums = edit.op("MatMul", [sides, edit.constant(turns)])
+    reached = edit.op("Greater", [sums, edit.constant(needed - 0.5)])
     reached = edit.op("Cast", [reached], {"to": match.precision.value})
     by_tree = edit.op("MatMul", [reached, edit.constant(weights)])
     return edit.op("ReduceSum", [by_tree, edit.constant(np.array([0]))], {"keepdims": 0})
@@ -290,7 +303,7 @@ def _compare(seen: ir.Value, mode: str, threshold: ir.Value, edit: Edit) -> ir.V
 
     Not LessOrEqual, which MIGraphX implements as the negation of Greater: that is wrong for NaN.
     """
-    equal = edit.op("Equal", [seen, threshold]) if mode not in ("LT", "GT") else None
+    equal = _equal(seen, threshold, edit) if mode not in ("LT", "GT") else None
     if mode == "NEQ":
         return edit.op("Not", [equal])
     if mode == "EQ":
@@ -298,6 +311,14 @@ def _compare(seen: ir.Value, mode: str, threshold: ir.Value, edit: Edit) -> ir.V
         return equal
     strict = edit.op(_COMPARISONS[mode], [seen, threshold])
     return strict if equal is None else edit.op("Or", [strict, equal])
+
+
+def _equal(a: ir.Value, b: ir.Value, edit: Edit) -> ir.Value:
+    """Whether floats are equal, of which one is a constant number; Equal takes floats since opset 11."""
+    if edit.scope.opset() >= 11:
+        return edit.op("Equal", [a, b])
+    differs = edit.op("Or", [edit.op("Less", [a, b]), edit.op("Greater", [a, b])])
+    return edit.op("Not", [edit.op("Or", [differs, edit.op("IsNaN", [a])])])
 
 
 def _is_member(seen: ir.Value, trees: Ensemble, column: Column, edit: Edit) -> ir.Value:
@@ -309,7 +330,7 @@ def _is_member(seen: ir.Value, trees: Ensemble, column: Column, edit: Edit) -> i
     shape = edit.scope.shape(seen)
     assert shape is not None
     axis = edit.constant(np.array([len(shape)]))
-    equal = edit.op("Equal", [edit.op("Unsqueeze", [seen, axis]), column(sets)])
+    equal = _equal(edit.op("Unsqueeze", [seen, axis]), column(sets), edit)
     count = edit.op("ReduceMax", [edit.op("Cast", [equal], {"to": FLOAT.value}), axis], {"keepdims": 0})
     return edit.op("Greater", [count, ml.number(0.5, count, edit)])
 
