@@ -39,7 +39,7 @@ class Padding:
         Raises:
             InputError: it would have to be smaller.
         """
-        widths = [self._widths(axis, small, large) for axis in tensor.axes]
+        widths = [growth(axis, small, large, self.before) for axis in tensor.axes]
         if not any(map(any, widths)):
             return array
         if any(width < 0 for pair in widths for width in pair):
@@ -61,14 +61,15 @@ class Padding:
             return array
         places = []
         for axis in axes:
-            size, (before, _) = size_of(axis, small), self._widths(axis, small, large)
+            size, (before, _) = size_of(axis, small), growth(axis, small, large, self.before)
             places.append(slice(None) if size is None else slice(before, before + size))
         return array[tuple(places)]
 
-    def _widths(self, axis: Axis, small: Sizes, large: Sizes) -> tuple[int, int]:
-        """How much an axis grows at its start and at its end."""
-        sizes = small, {**small, **{name: large[name] for name in self.before}}, large
-        have, at_start, needed = (size_of(axis, each) for each in sizes)
-        if have is None or at_start is None or needed is None:
-            return 0, 0
-        return at_start - have, needed - at_start
+
+def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> tuple[int, int]:
+    """How much an axis grows at its start, by the dimensions ``before``, and at its end, by the others."""
+    sizes = small, {**small, **{name: large[name] for name in before}}, large
+    have, at_start, needed = (size_of(axis, each) for each in sizes)
+    if have is None or at_start is None or needed is None:
+        return 0, 0
+    return at_start - have, needed - at_start

@@ -185,7 +185,7 @@ class CompiledGraph:
                 what = f"it was called with too many sizes: it has {len(self._programs)} programs"
                 raise InputError(what, where="the graph", hint="raise the option 'programs', or mask padded dimensions")
             module = self._bound(args, constants, wanted)
-            inputs = {signature.names[i]: padding.padded(each.detach(), shapes[i]).clone() for i, each in given.items()}
+            inputs = {signature.names[i]: _padded(each, shapes[i]).clone() for i, each in given.items()}
             programs = obtain_programs(module, (), inputs, self._options.request()).programs
             self._programs[key] = programs
             self._names[key] = dict(zip(wanted, (port.name for port in programs.entry.outputs), strict=True))
@@ -251,7 +251,7 @@ class CompiledGraph:
         found: dict[str, torch.Tensor] = {}
         if plan.programs is not None:
             names = self._signature.names
-            inputs = {names[i]: _real(padding.padded(args[i].detach(), shape)) for i, shape in plan.shapes.items()}
+            inputs = {names[i]: _real(_padded(args[i], shape)) for i, shape in plan.shapes.items()}
             found = plan.programs.run(inputs)
         leaves: dict[int, Any] = {}
         for index, each in enumerate(plan.outcome.outputs):
@@ -270,6 +270,10 @@ class CompiledGraph:
             if isinstance(each, Repeated):
                 leaves[index] = leaves[each.position]
         return _pytree.tree_unflatten([leaves[index] for index in sorted(leaves)], plan.outcome.spec)
+
+
+def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    return padding.padded(tensor.detach(), padding.widths_to(shape, tensor))
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -111,9 +111,6 @@ class LoweringCall:
             return
         inputs = {str(value.name): _dims(value) for value in exported.model.graph.inputs}
         outputs = {str(value.name): _dims(value) for value in exported.model.graph.outputs}
-        before = {
-            name: padding.axes_of(dims, self.request.pad_before) for name, dims in (*inputs.items(), *outputs.items())
-        }
         names = list(exported.expected[0])
         given = symbol_sizes(self.tensors, self.dims)
         with inference_copy(self.module) as copied, suppressed_output():
@@ -126,9 +123,9 @@ class LoweringCall:
                 small = {symbol: min(given[symbol], max(1, size - 1)) for symbol, size in large.items()}
                 if small == large:
                     continue
-                shapes = {name: padding.shape_of(dims, small) for name, dims in outputs.items()}
                 tensors = resized(self.tensors, self.dims, small)
-                changed = padding.changed_output(run, tensors, inputs, shapes, small, large, before)
+                before = self.request.pad_before
+                changed = padding.changed_output(run, tensors, inputs, outputs, small, large, before)
                 if changed is not None:
                     sizes = ", ".join(f"{symbol} from {small[symbol]} to {size}" for symbol, size in large.items())
                     what = f"the module returns something else when it is padded ({sizes}): {changed}"

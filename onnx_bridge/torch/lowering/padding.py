@@ -1,9 +1,8 @@
 """Open dimensions, and the bucket sizes that they are padded to.
 
-A tensor is padded with zeros at the end of each open dimension, or at its start, and each output is cut to the size
-that it has without padding. That gives the same numbers only if padding does not affect them (a mask of zeros, a causal
-mask, a batch), which is checked with the module itself (`changed_output`). Dimensions that a module appends to are
-padded at their start, so that new elements directly follow the old ones.
+A tensor is padded with zeros where `onnx_bridge.bundle.padding` says, and each output is cut to the size that it has
+without padding. That gives the same numbers only if padding does not affect them (a mask of zeros, a causal
+mask, a batch), which is checked with the module itself (`changed_output`).
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import onnx_ir as ir
 import torch
 
+from onnx_bridge.bundle.buckets_manifest import size_of
+from onnx_bridge.bundle.padding import growth
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.torch.export.tensors import to_array
@@ -22,7 +22,8 @@ Tensors = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, int]
 Dims = tuple[int | str | None, ...]
 """A shape: sizes, symbols or expressions of symbols; None is unknown."""
-Axes = frozenset[int]
+Widths = Sequence[tuple[int, int]]
+"""How much each axis grows at its start and at its end."""
 
 
 def combinations(buckets: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
@@ -70,43 +71,47 @@ def solve(shapes: Mapping[str, Sequence[int]], dims: Mapping[str, Dims]) -> dict
 
 def shape_of(dims: Dims, sizes: Sizes) -> tuple[int | None, ...]:
     """A shape for these sizes; None for unknown dimensions."""
-    return tuple(_evaluated(dim, sizes) for dim in dims)
+    return tuple(size_of(dim, sizes) for dim in dims)
 
 
-def axes_of(dims: Dims, symbols: Collection[str]) -> Axes:
-    """The axes of a shape that depend on one of the symbols."""
-    return frozenset(axis for axis, dim in enumerate(dims) if isinstance(dim, str) and _symbols(dim) & set(symbols))
+def widths_of(dims: Dims, small: Sizes, large: Sizes, before: Collection[str] = ()) -> Widths:
+    """How much a tensor grows; the dimensions ``before`` grow at their start."""
+    return [growth(dim, small, large, before) for dim in dims]
 
 
-def padded(tensor: torch.Tensor, shape: Sequence[int], before: Axes = frozenset()) -> torch.Tensor:
-    """Pad a tensor with zeros to ``shape``: at the start of the axes ``before``, and at the end of others."""
-    if tuple(tensor.shape) == tuple(shape):
+def widths_to(shape: Sequence[int], tensor: torch.Tensor) -> Widths:
+    """How much a tensor grows at its ends, up to a shape."""
+    return [(0, size - have) for have, size in zip(tensor.shape, shape, strict=True)]
+
+
+def padded(tensor: torch.Tensor, widths: Widths) -> torch.Tensor:
+    """Pad a tensor with zeros."""
+    if not any(map(any, widths)):
         return tensor
-    made = torch.zeros(tuple(shape), dtype=tensor.dtype, device=tensor.device)
-    made[_window(shape, tensor.shape, before)] = tensor
+    pairs = list(zip(tensor.shape, widths, strict=True))
+    made = torch.zeros([start + size + end for size, (start, end) in pairs], dtype=tensor.dtype, device=tensor.device)
+    made[tuple(slice(start, start + size) for size, (start, _) in pairs)] = tensor
     return made
 
 
-def cut(tensor: torch.Tensor, shape: Sequence[int | None], before: Axes = frozenset()) -> torch.Tensor:
+def cut(tensor: torch.Tensor, shape: Sequence[int | None], widths: Widths = ()) -> torch.Tensor:
     """A contiguous copy of a tensor without its padding; dimensions of size None are not cut."""
     wanted = [have if size is None else size for have, size in zip(tensor.shape, shape, strict=True)]
-    return tensor if list(tensor.shape) == wanted else tensor[_window(tensor.shape, wanted, before)].contiguous()
-
-
-def _window(large: Sequence[int], small: Sequence[int], before: Axes) -> tuple[slice, ...]:
-    """The place of the small shape in the large one."""
-    pairs = enumerate(zip(large, small, strict=True))
-    return tuple(slice(have - size, have) if axis in before else slice(size) for axis, (have, size) in pairs)
+    if list(tensor.shape) == wanted:
+        return tensor
+    starts = [start for start, _ in widths] or [0] * len(wanted)
+    places = zip(starts, wanted, strict=True)
+    return tensor[tuple(slice(start, start + size) for start, size in places)].contiguous()
 
 
 def changed_output(
     run: Callable[[Tensors, Sizes], Tensors],
     tensors: Tensors,
     inputs: Mapping[str, Dims],
-    outputs: Mapping[str, Sequence[int | None]],
+    outputs: Mapping[str, Dims],
     small: Sizes,
     large: Sizes,
-    before: Mapping[str, Axes] | None = None,
+    before: Collection[str] = (),
 ) -> str | None:
     """Check whether padding changes an output.
 
@@ -114,26 +119,22 @@ def changed_output(
         run: runs the module on tensors of the given sizes.
         tensors: inputs of the small sizes.
         inputs: the dimensions of each input.
-        outputs: the shape of each output for the small sizes.
+        outputs: the dimensions of each output.
         small: sizes of symbols.
         large: the sizes to pad to.
-        before: the axes of inputs and outputs that are padded at their start, by name.
+        before: the symbols that are padded at their start.
 
     Returns:
         The first output that differs, and by how much; None if all agree, for the given values and for others (the
         given ones in reverse order, floats negated).
     """
-    starts = before or {}
-
-    def axes(name: str) -> Axes:
-        return starts.get(name, frozenset())
-
+    widths = {name: widths_of(dims, small, large, before) for name, dims in (*inputs.items(), *outputs.items())}
+    shapes = {name: shape_of(dims, small) for name, dims in outputs.items()}
     for inverted in (False, True):
         given = {name: _inverted(each) if inverted else each for name, each in tensors.items()}
         expected = run(given, small)
-        shapes = {name: shape_of(inputs[name], large) for name in given}
-        wide = {name: padded(each, [size or 0 for size in shapes[name]], axes(name)) for name, each in given.items()}
-        found = {name: cut(each, outputs[name], axes(name)) for name, each in run(wide, large).items()}
+        wide = {name: padded(each, widths[name]) for name, each in given.items()}
+        found = {name: cut(each, shapes[name], widths[name]) for name, each in run(wide, large).items()}
         compared = compare(
             {name: to_array(each) for name, each in found.items()},
             {name: to_array(each) for name, each in expected.items()},
@@ -147,22 +148,6 @@ def changed_output(
 def _inverted(tensor: torch.Tensor) -> torch.Tensor:
     flipped = tensor.flip(-1) if tensor.dim() else tensor
     return -flipped if flipped.is_floating_point() and bool(flipped.isfinite().all()) else flipped
-
-
-def _evaluated(dim: int | str | None, sizes: Sizes) -> int | None:
-    if not isinstance(dim, str):
-        return dim
-    if dim in sizes:
-        return sizes[dim]
-    value = ir.SymbolicDim(dim).evaluate(sizes) if _symbols(dim) <= sizes.keys() else None
-    return value if isinstance(value, int) else None
-
-
-def _symbols(dim: str) -> frozenset[str]:
-    try:
-        return ir.SymbolicDim(dim).free_symbols()
-    except ValueError:  # a name that is not an expression
-        return frozenset((dim,))
 
 
 def _unfit(name: str, shape: Sequence[int], wanted: Dims) -> InputError:

@@ -22,7 +22,7 @@ from onnx_bridge.torch.export.tensors import to_array, to_tensor
 from onnx_bridge.torch.lowering.gradients import without_gradients
 from onnx_bridge.torch.lowering.in_process import InProcess, require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
-from onnx_bridge.torch.lowering.padding import Dims, axes_of, cut, padded, shape_of, smallest, solve
+from onnx_bridge.torch.lowering.padding import Dims, cut, padded, shape_of, smallest, solve, widths_of
 from onnx_bridge.torch.lowering.request import LowerRequest
 from passes.core.isolation.limits import Limits
 
@@ -129,8 +129,6 @@ class Programs:
         ]
         self._residents: dict[int, InProcess] = {}
         self._dims = {port.name: port.dims for port in self.entry.inputs}
-        ports = (*self.entry.inputs, *self.entry.outputs)
-        self._before = {port.name: axes_of(port.dims, self.entry.pad_before) for port in ports}
         sizes = {symbol: [each[symbol] for each in self.entry.buckets] for symbol in self.entry.buckets[0]}
         self._sizes = {symbol: sorted(set(each)) for symbol, each in sizes.items()}
 
@@ -170,10 +168,11 @@ class Programs:
         sizes = solve({name: tuple(tensors[name].shape) for name in self._dims}, self._dims)
         bucket = smallest(sizes, self._sizes)
         index = self.entry.buckets.index(bucket)
-        padded_inputs = {}
-        for name, dims in self._dims.items():
-            shape = [size or 0 for size in shape_of(dims, bucket)]
-            padded_inputs[name] = padded(tensors[name].detach(), shape, self._before[name])
+        before = self.entry.pad_before
+        padded_inputs = {
+            name: padded(tensors[name].detach(), widths_of(dims, sizes, bucket, before))
+            for name, dims in self._dims.items()
+        }
         found = (
             self._run_in_process(index, padded_inputs)
             if self.request.in_process
@@ -183,7 +182,7 @@ class Programs:
         for port in self.entry.outputs:
             tensor = found[port.name]
             if sizes:
-                tensor = cut(tensor, shape_of(port.dims, sizes), self._before[port.name])
+                tensor = cut(tensor, shape_of(port.dims, sizes), widths_of(port.dims, sizes, bucket, before))
             outputs[port.name] = tensor.to(device)
         return without_gradients(outputs, tensors.values())
 
