@@ -33,7 +33,7 @@ from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.race_conditions import race_condition
-from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
+from onnx_bridge.verdicts.run_time import compile_seconds, longest_seconds, run_seconds
 from passes.core import graphs
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 from passes.core.isolation.limits import Limits
@@ -280,10 +280,7 @@ class ProbedRuntime:
         tensors: dict[str, Tensor] = {}
         for index, request in enumerate(requests):
             tensors |= request.tensors(str(index))
-        seconds = [
-            run_seconds(request.probe, self.runtime) if request.samples else compile_seconds(request.probe)
-            for request in requests
-        ]
+        seconds = [longest_seconds(each.probe, self.runtime, run=bool(each.samples)) for each in requests]
         message: dict[str, Any] = {
             "do": "probe",
             "timeout": self._timeout + _SLOWER * max(seconds),

@@ -4,7 +4,7 @@ The estimate decides which probes are run at real size, so it depends on the pro
 never on the load of the machine. Measured on ``ref`` with one core, in millions a second: 20 multiply-adds of a
 convolution, half as many of a transposed one, 30 of a product without Eigen and 5,000 with it; 15 to 40 elements read
 or written. MIGraphX unrolls recurrent operators, and compiles in a time that grows with the square of the steps: 2
-seconds for 100, a minute for 500.
+seconds for 100, a minute for 500; and with the square of the nodes: 40 seconds for 5,000.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SAMPLES = 2
 """How many samples a probe is run on, at most."""
 _CONVOLVED, _MOVED = 15e6, 20e6
 _MULTIPLIED, _MULTIPLIED_FAST = 30e6, 2000e6
-_UNROLLED = 2e-4
+_UNROLLED, _COMPILED = 2e-4, 1.6e-6
 _EIGEN = b"5Eigen8internal"
 """In names of symbols of a core library that multiplies matrices with Eigen: an option of those who build MIGraphX,
 since ROCm/AMDMIGraphX pull request 4631."""
@@ -38,6 +38,12 @@ def run_seconds(probe: Probe, runtime: Runtime) -> float:
 def compile_seconds(probe: Probe) -> float:
     """The estimated seconds for compiling a probe, as far as they depend on its sizes."""
     return _UNROLLED * sum(map(_steps, graphs.with_nested(probe.nodes))) ** 2
+
+
+def longest_seconds(probe: Probe, runtime: Runtime, *, run: bool) -> float:
+    """The estimated seconds that a time limit is made of: for compiling all nodes, and perhaps for all runs."""
+    nodes = sum(1 for _ in graphs.with_nested(probe.nodes))
+    return _COMPILED * nodes**2 + (run_seconds(probe, runtime) if run else compile_seconds(probe))
 
 
 def work_seconds(work: Work, runtime: Runtime) -> float:

@@ -18,7 +18,7 @@ from onnx_bridge.verdicts import probed_runtime
 from onnx_bridge.verdicts.cache import VerdictCache, shared
 from onnx_bridge.verdicts.probe_request import ProbeRequest, prepare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from onnx_bridge.verdicts.run_time import run_seconds
+from onnx_bridge.verdicts.run_time import longest_seconds, run_seconds
 from passes.core import graphs, inference
 from passes.core.base import Obstacle, Proof, Skip, Status, Target, Unproven, Verdict
 from passes.core.graphs import Scope
@@ -325,6 +325,11 @@ class TestAttribution:
         judged(target, last_node("(float[2,1] x) => (y) { y = Erf(x) }"))
         maps = [Path(f"/proc/{worker.pid}/maps").read_text() for worker in workers._shared.values() if worker.pid]
         assert any("libc_malloc_debug" in text for text in maps)
+
+    def test_a_long_replacement_has_time_to_compile(self, runtime: Runtime) -> None:
+        """Such as an unrolled LSTM of int8 models: MIGraphX takes seconds, and on a busy machine many times as long."""
+        text = " ".join(f"x{each + 1} = Add(x{each}, x0)" for each in range(1500))
+        assert longest_seconds(cluster(f"(float[2] x0) => (x1500) {{ {text} }}"), runtime, run=False) > 1
 
     def test_hangs(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         slow = last_node("(float[100000] x) => (y) { y = Abs(x) }")

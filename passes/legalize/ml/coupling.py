@@ -78,7 +78,7 @@ class _Body:
         qp = self("MatMul", self._q, p)
         pqp = self("MatMul", ones, self("Mul", p, qp))
         error = self("Abs", self("Sub", qp, pqp))
-        small = self("Cast", self("Less", error, np.float32(0.005) / np.float32(count)), to=FLOAT.value)
+        small = self("Cast", self("Less", error, float(np.float32(0.005) / np.float32(count))), to=FLOAT.value)
         active = self("Less", self("MatMul", ones, small), count - 0.5)
         for i in range(count):
             place = np.eye(count)[:, i : i + 1]

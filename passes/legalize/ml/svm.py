@@ -176,7 +176,7 @@ def _linear(match: _Machine, edit: Edit) -> tuple[ir.Value, ir.Value]:
     scores = a("Add", a("MatMul", ml.matrix(match, edit), weights), match.rho[0])
     best = edit.op("ArgMax", [scores], {"axis": 1, "keepdims": 0})
     if classes == 2 and not len(ml.floats(node, "prob_a")):  # the larger score has a threshold
-        limit = np.nextafter(np.float32(0.5), np.float32(0)) if (match.coefficients >= 0).all() else np.float32(0)
+        limit = float(np.nextafter(np.float32(0.5), np.float32(0))) if (match.coefficients >= 0).all() else 0.0
         above = edit.op("Cast", [a("Greater", scores, limit)], {"to": FLOAT.value})
         above = edit.op("Cast", [a("MatMul", above, np.ones((2, 1)))], {"to": ir.DataType.BOOL.value})
         is_second = edit.op("Squeeze", [above, edit.constant(np.array([1]))])
