@@ -9,10 +9,11 @@ A difference of the bundle is not one of faults only where neither a pass nor MI
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
@@ -22,6 +23,7 @@ from onnx_bridge.reference.judgement import Judge, Tested
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.reference.unfolded import unfolded
+from passes.analysis.zero_point_shifts import shift_of, unshifted
 from passes.core import graphs
 
 Values = Mapping[str, Value]
@@ -30,6 +32,8 @@ Values = Mapping[str, Value]
 @dataclass(frozen=True)
 class InsideModel:
     """The values inside a model on ONNX Runtime.
+
+    Integers that a pass shifted with their zero point are there by their earlier name, as they were before.
 
     Attributes:
         model: the model.
@@ -46,17 +50,33 @@ class InsideModel:
     @cached_property
     def names(self) -> Collection[str]:
         """The tensors of its main graph."""
-        made = (value for node in self._unfolded.graph for value in node.outputs if value.name)
-        return frozenset(str(each.name) for each in made if each.type is None or isinstance(each.type, ir.TensorType))
+        tensors = (each for each in self._made if each.type is None or isinstance(each.type, ir.TensorType))
+        return frozenset((*(str(each.name) for each in tensors), *self._shifted))
+
+    @property
+    def _made(self) -> Iterator[ir.Value]:
+        return (value for node in self._unfolded.graph for value in node.outputs if value.name)
+
+    @cached_property
+    def _shifted(self) -> Mapping[str, tuple[str, int]]:
+        """The values that were shifted, with the offset, by their earlier names."""
+        shifts = ((value, shift_of(value)) for value in self._made)
+        return {shift[0]: (str(value.name), shift[1]) for value, shift in shifts if shift is not None}
 
     def values(self, sample: Values, names: Sequence[str]) -> Values:
         """Some of its values, and its outputs; raises InputError."""
         outputs = [str(value.name) for value in self._unfolded.graph.outputs]
-        part = cut(self._unfolded, {}, [*outputs, *names])
+        part = cut(self._unfolded, {}, [*outputs, *(self._shifted.get(name, (name, 0))[0] for name in names)])
         inputs = [str(value.name) for value in part.graph.inputs if not value.is_initializer()]
         given = sample if self.sample is None else self.sample
         found = Reference(part).run({name: given[name] for name in inputs})
-        return dict(zip((str(value.name) for value in part.graph.outputs), found.values(), strict=True))
+        values = dict(zip((str(value.name) for value in part.graph.outputs), found.values(), strict=True))
+        for name in self._shifted.keys() & set(names):
+            mine, offset = self._shifted[name]
+            array = values[mine]
+            assert isinstance(array, np.ndarray)
+            values[name] = unshifted(array, offset)
+        return values
 
 
 @dataclass

@@ -42,3 +42,9 @@ def shift_of(value: ir.Value) -> tuple[str, int] | None:
 def shifted(array: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
     """Integers plus an offset, converted to a dtype that can hold them."""
     return (array.astype(np.int64) + offset).astype(dtype)
+
+
+def unshifted(array: np.ndarray, offset: int) -> np.ndarray:
+    """The 8-bit integers of which a value is the shifted one: of the other signedness, where there is an offset."""
+    dtype = array.dtype if not offset else np.dtype(np.uint8 if offset < 0 else np.int8)
+    return shifted(array, -offset, dtype)

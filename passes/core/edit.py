@@ -236,7 +236,7 @@ class Proposal:
             new = identity.outputs[0]
             new_values.add(new)
         if new in new_values:
-            new.name = old.name
+            graphs.take_name(new, old)
             new_values.discard(new)
         graphs.replace(old, new)
 

@@ -346,8 +346,14 @@ def replace(old: ir.Value, new: ir.Value) -> None:
             new.meta.setdefault(CLAIMED, new.shape)
         new.shape = merge_shapes(new.shape, old.shape)
     if old.is_graph_output():
-        new.name = old.name
+        take_name(new, old)
     old.replace_all_uses_with(new, replace_graph_outputs=True)
+
+
+def take_name(new: ir.Value, old: ir.Value) -> None:
+    """Let ``new`` have the name of ``old``, and what is recorded of the value of that name."""
+    new.name = old.name
+    new.metadata_props.update(old.metadata_props)
 
 
 def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:

@@ -14,6 +14,11 @@ from onnx_bridge.reference.judgement import Judge
 from onnx_bridge.reference.judges import InsideModel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
+from passes.cleanup.lift_constant_nodes import LiftConstantNodes
+from passes.core.base import Context
+from passes.core.inference import infer
+from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
+from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 ONE = np.float32(1.0)
@@ -229,3 +234,32 @@ def test_a_model_of_tokens_moves_with_what_it_looks_up() -> None:
     sample = {"ids": np.array([0, 3])}
     moved = Judge(source, Tolerances()).moves(sample, Reference(source).run(sample))
     assert 0 < (moved["y"].max_abs or 0) < 1e-4
+
+
+SHIFTED = """shifted (float[8] x) => (float[8] y) {{
+    zero = Constant <value = float {{{zero}}}> ()
+    s = Add (x, zero)
+    step = Constant <value = float {{1.0}}> ()
+    zero_point = Constant <value = uint8 {{100}}> ()
+    q = QuantizeLinear (s, step, zero_point)
+    d = DequantizeLinear (q, step, zero_point)
+    hundred = Constant <value = float {{{scale}}}> ()
+    e = Exp (d)
+    y = Mul (e, hundred)
+}}"""
+
+
+@pytest.mark.parametrize(("scale", "determined"), [("100.0", False), ("101.0", True)])
+def test_a_tie_of_integers_that_a_pass_shifted(scale: str, determined: bool) -> None:
+    """With uint8 made int8, and QuantizeLinear replaced behind that, its choice is still found by its first name."""
+    other = model(SHIFTED.format(zero="-0.00004", scale=scale))
+    infer(other)
+    for step in (LiftConstantNodes(), Uint8ToInt8(), SaturateBeforeQuantize()):
+        step.run(other, Context())
+    assert "Clip" in [node.op_type for node in other.graph]
+    assert [value.name for node in other.graph for value in node.outputs if value.dtype == ir.DataType.INT8] == [
+        "q_int8"
+    ]
+    x = np.array([1.50002, 0.2, 0.7, 1.1, 2.3, 0.9, 1.4, 2.1], np.float32)
+    (found,) = judged(model(SHIFTED.format(zero="0.0", scale="100.0")), other, x=x).outputs
+    assert found.verdict == ("differs" if determined else "not determined")

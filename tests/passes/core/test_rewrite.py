@@ -65,11 +65,13 @@ def test_outputs_keep_their_names_and_know_their_types() -> None:
     source = model("(float16[2,n] x) => (float16[2,n] y) { h = Sinh(x) k = Abs(h) y = Sinh(k) }")
     before = next(node for node in source.graph if node.op_type == "Abs").inputs[0]
     assert before is not None
+    before.metadata_props["recorded"] = "of the value of this name"
     apply(Sinh(), source, rtol=1e-2, atol=1e-2)
     absolute = next(node for node in source.graph if node.op_type == "Abs")
     assert absolute.inputs[0] is not before
     assert absolute.inputs[0] is not None
     assert absolute.inputs[0].name == before.name
+    assert absolute.inputs[0].metadata_props == {"recorded": "of the value of this name"}
     for node in source.graph:
         assert node.outputs[0].dtype == ir.DataType.FLOAT16
         assert node.outputs[0].shape == ir.Shape([2, "n"])
