@@ -27,6 +27,9 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 
+_LISTED = 8
+"""How many nodes a sentence names."""
+
 
 class AsGpu(Bundle):
     """A bundle, run on ``ref`` after passes of the gpu target; host partitions are unchanged."""
@@ -74,9 +77,16 @@ class AsGpu(Bundle):
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
-        """A sentence on their kernels; none if there are no products, or before the first call."""
-        counts = Counter(each.kernel for view in self._views.values() for each in view)
-        said = ", ".join(f"{count} in {kernel}" for kernel, count in counts.most_common())
+        """A sentence on their kernels; none if there are no products, or before the first call.
+
+        Of a quantized model it names the nodes that are left in float, where MIGraphX keeps their names.
+        """
+        products = [each for view in self._views.values() for each in view]
+        counts = Counter(each.kernel for each in products)
+        left = list(dict.fromkeys(name for each in products if each.kernel == "float" for name in each.nodes))
+        more = f", and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+        named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
+        said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
         return (f"rehearsed as gpu, convolutions and matrix products are computed: {said}",) if said else ()
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
@@ -99,7 +109,7 @@ class AsGpu(Bundle):
         shapes = {each.name: each.shape for each in info.inputs}
         with worker.limited(self._limits):
             with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
-                program = parse(worker, path, shapes)
+                program = parse(worker, path, shapes, use_debug_symbols=bool(self.manifest.forecast))
             operators = map(Operator.from_json, program.run_gpu_passes(passes.library, len(passes.groups)))
             self._views[index] = tuple(each for each in operators if each.is_product)
             program.compile("ref")

@@ -16,11 +16,14 @@ from onnx_bridge.model import io as models
 from passes.target.partition import extract
 
 
-def parse(worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] | None]) -> RemoteProgram:
-    """Parse a model, whose inputs have these shapes, with MIGraphX."""
+def parse(
+    worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] | None], *, use_debug_symbols: bool = False
+) -> RemoteProgram:
+    """Parse a model, whose inputs have these shapes, with MIGraphX; operators keep the names of nodes where it can."""
     # MIGraphX reads a size of 0 in the file as unknown
     empty = {name: [dim or 0 for dim in shape] for name, shape in shapes.items() if shape and 0 in shape}
-    return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty))
+    named = use_debug_symbols and "debug_symbols" in worker.features
+    return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty, use_debug_symbols=named))
 
 
 @contextlib.contextmanager

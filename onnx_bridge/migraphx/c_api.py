@@ -22,13 +22,9 @@ from onnx_bridge.migraphx.program import STORAGE, TYPES, DynamicDimension, OnnxO
 LIBRARY = "libmigraphx_c.so.3"
 """Its file name: the soname of the interface that is bound here."""
 _FEATURES = {
-    "onnx_operators": "migraphx_get_onnx_operators_size",
-    "run_trace": "migraphx_program_run_trace",
     "debug_symbols": "migraphx_onnx_options_set_use_debug_symbols",
     "quantize_bf16": "migraphx_quantize_bf16",
     "quantize_fp8": "migraphx_quantize_fp8",
-    "limit_loop_iterations": "migraphx_onnx_options_set_limit_loop_iterations",
-    "external_data_path": "migraphx_onnx_options_set_external_data_path",
 }
 """The symbol that a library exports, by the feature that it implies."""
 
@@ -252,6 +248,8 @@ def _onnx_options(library: CLibrary, options: OnnxOptions) -> Handle:
         set_("limit_loop_iterations", c_int64(options.limit_max_iterations))
     if options.external_data_path is not None:
         set_("external_data_path", os.fsencode(options.external_data_path))
+    if options.use_debug_symbols:
+        set_("use_debug_symbols", c_bool(True))
     return handle
 
 

@@ -161,6 +161,7 @@ class OnnxOptions:
         max_loop_iterations: the iterations of a Loop without a trip count.
         limit_max_iterations: the most iterations of any Loop.
         external_data_path: the folder of the external data of a model that is parsed from memory.
+        use_debug_symbols: whether instructions keep the names of the ONNX nodes that they come from.
     """
 
     default_dim_value: int | None = None
@@ -170,6 +171,7 @@ class OnnxOptions:
     max_loop_iterations: int | None = None
     limit_max_iterations: int | None = None
     external_data_path: Path | None = None
+    use_debug_symbols: bool = False
 
 
 class Program(Protocol):

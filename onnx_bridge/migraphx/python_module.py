@@ -20,12 +20,9 @@ from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeatu
 from onnx_bridge.migraphx.program import ML_DTYPES, STORAGE, DynamicDimension, OnnxOptions, Shape, Tensor
 
 _FEATURES = {
-    "onnx_operators": ("get_onnx_operators", ""),
     "debug_symbols": ("parse_onnx", "use_debug_symbols"),
     "quantize_bf16": ("quantize_bf16", ""),
     "quantize_fp8": ("quantize_fp8", ""),
-    "limit_loop_iterations": ("parse_onnx", "limit_max_iterations"),
-    "external_data_path": ("parse_onnx_buffer", "external_data_path"),
 }
 """The function of the module, and the argument of it, that a feature implies."""
 
@@ -121,6 +118,8 @@ class ModuleLibrary:
             values["limit_max_iterations"] = options.limit_max_iterations
         if options.external_data_path is not None:
             values["external_data_path"] = str(options.external_data_path)
+        if options.use_debug_symbols:
+            values["use_debug_symbols"] = True
         return values
 
 

@@ -15,6 +15,7 @@ from fixtures.quantized import run
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
+from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -39,6 +40,32 @@ def test_numbers_and_kernels(model: Path, bundle: Bundle) -> None:
     assert isinstance(gpu, np.ndarray)
     assert isinstance(ref, np.ndarray)
     assert 0 < np.abs(gpu - ref).max() < 0.05 * np.abs(ref).max()
+
+
+PARTLY = """
+<ir_version: 10, opset_import: ["": 21]> g (float[1,2,4,4] x) => (float[1,2,4,4] y)
+<int8[2,2,1,1] w = {3, -4, 5, 6}, float s = {0.1}, int8 z = {0}, float[2,2,1,1] v = {1, -2, 3, 4}> {
+    q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, s, z) c = Conv(d, e)
+    y = Conv(c, v)
+}
+"""
+
+
+def test_nodes_that_are_left_in_float_are_named(second_runtime: Runtime, tmp_path: Path) -> None:
+    """By MIGraphX from 2.16 on, which keeps the names of nodes."""
+    parsed = onnx.parser.parse_model(PARTLY)
+    parsed.graph.node[-1].name = "plain"
+    onnx.save(parsed, tmp_path / "partly.onnx")
+    path = str(second_runtime.path)
+    bundle = onnx_bridge.convert(tmp_path / "partly.onnx", tmp_path / "out", target="ref", runtime=path)
+    seen = onnx_bridge.as_gpu(onnx_bridge.load(bundle.path, runtime=path))
+    try:
+        names = "debug_symbols" in workers.shared(seen.rehearsal.runtime).features
+    except RuntimeNotFound as error:
+        pytest.skip(f"{second_runtime.path.name} was unpacked without MIGraphX's headers: {error.what}")
+    seen.open()
+    (note,) = seen.kernel_notes
+    assert ("1 in float (plain)" if names else "1 in float") in note
 
 
 def test_check(model: Path, bundle: Bundle) -> None:

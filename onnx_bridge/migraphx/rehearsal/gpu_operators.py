@@ -19,6 +19,7 @@ class Operator:
         dtypes: those of its first two operands ("int8_type").
         correction: whether it multiplies a zero point, and so only corrects another product.
         int4: whether an operand is unpacked from 4 bits.
+        nodes: the names of the ONNX nodes that it comes from, where MIGraphX keeps them.
     """
 
     name: str
@@ -26,12 +27,13 @@ class Operator:
     dtypes: tuple[str, str]
     correction: bool
     int4: bool
+    nodes: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Operator:
         """One that the library with the passes describes."""
-        dims, dtypes = tuple(values["dims"]), tuple(values["dtypes"])
-        return cls(values["operator"], dims, dtypes, values["correction"], values["int4"])
+        dims, dtypes, nodes = (tuple(values[name]) for name in ("dims", "dtypes", "nodes"))
+        return cls(values["operator"], dims, dtypes, values["correction"], values["int4"], nodes)
 
     @property
     def is_product(self) -> bool:

@@ -1,7 +1,9 @@
 // The operators of a program that its quantization is about.
 #pragma once
 
+#include <iomanip>
 #include <ostream>
+#include <set>
 #include <string>
 
 #include <migraphx/instruction.hpp>
@@ -42,6 +44,19 @@ bool is_zero_point(migraphx::instruction_ref ins)
     return from.elements() == 1 or from.lens().size() <= 1;
 }
 
+// The ONNX nodes that an instruction comes from, where MIGraphX keeps them (from 2.16 on).
+template <class Instruction>
+auto nodes_of(const Instruction& ins, int) -> decltype(ins.get_debug_symbols())
+{
+    return ins.get_debug_symbols();
+}
+
+template <class Instruction>
+std::set<std::string> nodes_of(const Instruction&, long)
+{
+    return {};
+}
+
 void describe(const migraphx::module& m, std::ostream& out)
 {
     for(auto ins : migraphx::iterator_for(m))
@@ -60,7 +75,14 @@ void describe(const migraphx::module& m, std::ostream& out)
         out << R"(], "dtypes": [")" << inputs[0]->get_shape().type_string() << R"(", ")"
             << inputs[1]->get_shape().type_string() << R"("], "correction": )"
             << (correction and name.rfind("quant_", 0) == 0 ? "true" : "false") << R"(, "int4": )"
-            << (product and (is_int4(inputs[0]) or is_int4(inputs[1])) ? "true" : "false") << "}\n";
+            << (product and (is_int4(inputs[0]) or is_int4(inputs[1])) ? "true" : "false") << R"(, "nodes": [)";
+        const char* separator = "";
+        for(const auto& node : nodes_of(*ins, 0))
+        {
+            out << separator << std::quoted(node);
+            separator = ", ";
+        }
+        out << "]}\n";
     }
 }
 
