@@ -136,14 +136,18 @@ class _Origin:
 
 def _follow(source: Location, origin: _Origin) -> Iterator[_Found]:
     name = origin.name
-    if source.is_dir():
+    try:
+        is_folder, is_there = source.is_dir(), source.exists()
+    except OSError as error:
+        raise InputError(f"it cannot be read: {error.strerror}", where=str(source)) from None
+    if is_folder:
         models = list(_models(source, origin.out))
         if not models:
             raise InputError("there is no .onnx file in this folder", where=str(source))
         for model in models:
             inner = model.relative_to(source).with_suffix("").as_posix()  # type: ignore[arg-type]  # of one kind
             yield origin.found(model, f"{name}/{inner}" if name else inner)
-    elif not source.exists() and _is_glob(source):
+    elif not is_there and _is_glob(source):
         matches = _matches(source)
         if not matches:
             raise InputError("nothing matches", where=str(source))

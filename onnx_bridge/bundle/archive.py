@@ -101,8 +101,8 @@ def members(archive: tarfile.TarFile, packed: Path) -> Iterator[tarfile.TarInfo]
         plain = entry.isreg() and not entry.issparse() and entry.pax_headers.keys() <= _HEADERS
         parents = {str(parent) for parent in name.parents}
         clashes = str(name) in seen | folders or not seen.isdisjoint(parents)
-        long = len(entry.name.encode(errors="surrogateescape")) > _MAX_NAME
-        if not plain or name.is_absolute() or ".." in name.parts or not name.parts or clashes or long:
+        unfit = "\0" in entry.name or len(entry.name.encode(errors="surrogateescape")) > _MAX_NAME
+        if not plain or name.is_absolute() or ".." in name.parts or not name.parts or clashes or unfit:
             what = f"{entry.name!r} in it is not a file of a bundle"
             raise InputError(what, where=str(packed), hint=_HINT)
         if name.name == FIRST and entry.size > _MAX_MANIFEST:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.digest import file_digest
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.schema import Count, Size
 from onnx_bridge.core.values import Kind
 from passes.core.limits import MAX_ELEMENTS
@@ -46,11 +47,14 @@ class TensorInfo:
 
     @classmethod
     def of(cls, value: ir.Value) -> TensorInfo:
-        """The type that a model declares for a value."""
+        """The type that a model declares for a value; raises InputError where no machine holds it."""
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
         kind = Kind.of(value.type) or Kind.TENSOR
+        if math.prod(size or 1 for size in shape or ()) > MAX_ELEMENTS:
+            what = f"it has the shape {list(shape or ())}, more than fits into the memory of any machine"
+            raise InputError(what, where=f"value {value.name!r}")
         return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import importlib
 import importlib.util
 import io
@@ -184,6 +185,8 @@ def main() -> NoReturn:
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own, whose class typer does not export
             _fail(InputError(error.format_message(), hint="`onnx-bridge --help` shows verbs and options"), as_json)
+        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            _fail(InputError(f"no file can be there: {error.strerror}", where=str(error.filename)), as_json)
         if debug:
             raise
         what = f"unexpected {type(error).__name__}: {error}"

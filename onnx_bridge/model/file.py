@@ -49,6 +49,8 @@ _TYPED_DATA = {
     ir.DataType.STRING: "string_data",
 }
 """The field of the elements of a tensor; for other types it is ``int32_data``."""
+_DATA = ("raw_data", "int32_data", *dict.fromkeys(_TYPED_DATA.values()))
+"""All of these fields, of which a tensor has one."""
 
 
 @dataclass
@@ -298,12 +300,16 @@ class ModelFile:
             tensor.external_data.add(key="location", value=str(len(self.spans)))
             self.spans.append(span)
             return
-        if tensor.HasField("raw_data"):
+        filled = [name for name in _DATA if len(getattr(tensor, name))]
+        expected = "raw_data" if tensor.HasField("raw_data") else _TYPED_DATA.get(dtype, "int32_data")
+        if others := [name for name in filled if name != expected]:
+            raise self._error(f"{what} has elements as {others[0]}, where its type and other fields need {expected}")
+        if expected == "raw_data":
             if dtype == ir.DataType.STRING:
                 raise self._error(f"{what} has strings as raw data")
             found, unit = len(tensor.raw_data), "bytes"
         else:
-            found, unit = len(getattr(tensor, _TYPED_DATA.get(dtype, "int32_data"))), "entries"
+            found, unit = len(getattr(tensor, expected)), "entries"
             if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
                 needed = 2 * count
             elif dtype == ir.DataType.STRING or dtype.bitwidth > 4:  # narrower elements are packed, a byte an entry

@@ -354,6 +354,8 @@ def _decoded(values: dict[str, Any]) -> Any:
     kind = values.get(_CLASS) or legacy
     if kind is None:
         return values
+    if not isinstance(kind, str):
+        raise InputError("the class of a value in it is no name")
     if kind in _RESULTS or {"lst", "outputs"} & values.keys():
         raise InputError("it holds results, not inputs", hint="Polygraphy saves inputs with --save-inputs")
     if kind in ("LazyArray", "LazyNumpyArray"):

@@ -124,7 +124,8 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
         place: its index among the inputs: two inputs have the same numbers in another order.
         opset: of the standard operators.
     """
-    if next(_uses(value, ("If",), 0), None) or next(_uses(value, ("Loop",), 1), None):
+    decides = next(_uses(value, ("If",), 0), None) or next(_uses(value, ("Loop",), 1), None)
+    if decides and array.dtype == np.bool_:
         return [~array]  # the other branch; a Loop with iterations, or without
     match spec.role:
         case IntegerRange() if _only_used_by(value, _DIVISIONS):

@@ -174,6 +174,9 @@ class TestGather:
         for source in (folder / "empty", folder / "*.none"):
             with pytest.raises(InputError, match=r"no \.onnx file|nothing matches"):
                 gather([source], Path("/out"))
+        (folder / "long.txt").write_text("a" * 300 + ".onnx")
+        with pytest.raises(InputError, match="too long"):
+            gather([folder / "long.txt"], Path("/out"))
 
     def test_one_file_is_not_a_batch(self, folder: Path) -> None:
         assert not is_batch([folder / "a.onnx"])

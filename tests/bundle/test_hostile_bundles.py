@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import parser
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest_entries import TensorInfo
 from onnx_bridge.bundle.manifest_text import is_manifest, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -261,3 +263,9 @@ def test_a_manifest_that_is_nested_too_deeply(tmp_path: Path, start: str) -> Non
     assert onnx_bridge.verify(tmp_path, here=False).problems
     with pytest.raises(InputError):
         onnx_bridge.load(tmp_path)
+
+
+def test_a_value_that_no_machine_holds() -> None:
+    value = ir.Value(name="y", shape=ir.Shape([2**31, 2**31]), type=ir.TensorType(ir.DataType.FLOAT))
+    with pytest.raises(InputError, match="memory of any machine"):
+        TensorInfo.of(value)

@@ -141,7 +141,7 @@ def test_a_damaged_file(bundles: dict[str, Path], cache: Path) -> None:
     assert not [each for each in (cache / "bundles").iterdir() if each.is_dir()]
 
 
-@pytest.mark.parametrize("name", ["../outside", "/outside", "link"])
+@pytest.mark.parametrize("name", ["../outside", "/outside", "link", "a\0b"])
 def test_what_pack_does_not_write(name: str, tmp_path: Path) -> None:
     """Nothing is written outside of the folder, and no link is followed."""
     packed = tmp_path / "m.onnxbridge"
@@ -152,6 +152,8 @@ def test_what_pack_does_not_write(name: str, tmp_path: Path) -> None:
         entry = tarfile.TarInfo(name)
         if name == "link":
             entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        if "\0" in name:
+            entry.name, entry.pax_headers = "a", {"path": name}
         archive.addfile(entry)
     with pytest.raises(InputError, match="not a file of a bundle"):
         onnx_bridge.unpack(packed, tmp_path / "a/out")

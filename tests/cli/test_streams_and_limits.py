@@ -79,6 +79,13 @@ def test_a_folder_that_does_not_exist_is_an_error_before_the_work(tmp_path: Path
     assert done.stderr.count("folder does not exist") == 1
 
 
+@pytest.mark.parametrize("command", [["check"], ["convert", "-o", "out"], ["inspect"], ["doctor"]])
+def test_names_that_no_file_can_have(tmp_path: Path, command: list[str]) -> None:
+    found = subprocess.run([PROGRAM, *command, "a" * 300], capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 2
+    assert "too long" in found.stderr and "defect" not in found.stderr
+
+
 def test_memory_limits_below_those_of_the_system(runtime: Runtime, model: Path) -> None:
     done = shell('ulimit -d 4000000; "$0" "$@"', "check", model, "--target", "ref", "--memory", "8")
     assert done.returncode == 0, done.stderr

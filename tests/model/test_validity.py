@@ -62,6 +62,11 @@ DEFECTS: dict[str, tuple[onnx.ModelProto, Change, str]] = {
         lambda model: setattr(model.graph.node[1].attribute[0], "ref_attr_name", "body"),
         "a subgraph that is an attribute of a function",
     ),
+    "elements in another field": (
+        text("c = Constant<value = float[2] {1, 2}>() y = Mul(x, c)", "float[2, 2] x", "float[2, 2] y"),
+        lambda model: model.graph.node[0].attribute[0].t.int32_data.append(1),
+        "elements as int32_data",
+    ),
     "no operator": (text(RELU), lambda model: setattr(model.graph.node[0], "op_type", ""), "no operator"),
     "too few inputs": (text(RELU), lambda model: model.graph.node[0].ClearField("input"), "Relu .*0 inputs"),
     "too many inputs": (text(RELU), lambda model: model.graph.node[0].input.append("x"), "Relu .*2 inputs"),

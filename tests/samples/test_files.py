@@ -99,6 +99,10 @@ def test_invalid_files(tmp_path: Path) -> None:
         files.read(tmp_path / "in.txt", wanted)
     with pytest.raises(InputError, match=r"has 0 input files \(none\)"):
         files.read(tmp_path, wanted)
+    (tmp_path / "in.json").write_text('[{"x": {"polygraphy_class": ["ndarray"]}}]')
+    with pytest.raises(InputError, match=r"in\.json: the class of a value"):
+        files.read(tmp_path / "in.json", wanted)
+    (tmp_path / "in.json").unlink()
     for data in (b"", b"\xff\xff"):
         (tmp_path / "input_0.pb").write_bytes(data)
         with pytest.raises(InputError, match=r"input_0\.pb: is no serialized tensor"):

@@ -15,6 +15,13 @@ def test_scatter_indices_are_distinct_and_also_negative() -> None:
     np.testing.assert_array_equal(edge["i"], ordinary["i"] - [4, 3])
 
 
+def test_a_condition_that_is_no_boolean() -> None:
+    """ONNX Runtime refuses the model; a probe of it has samples all the same."""
+    text = """(float c, float[2] x) => (float[2] y) {
+        y = If(c) <then_branch = t () => (a) { a = Relu(x) }, else_branch = e () => (b) { b = Abs(x) }> }"""
+    assert all(each["c"].dtype == np.float32 for each in samples(tiny(text)))
+
+
 def test_edge_values() -> None:
     _, edge = samples(tiny("(float[8,8] x) => (float[8,8] y) { y = Round(x) }"))
     assert {0.0, 0.5, -0.5, 2.5, -10.0} <= set(edge["x"].ravel().tolist())

@@ -28,6 +28,9 @@ from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
+_MOST = 2**25
+"""The most elements of a constant."""
+
 
 @dataclass(frozen=True)
 class _Range(Match):
@@ -53,12 +56,12 @@ class CountRange(NodeRewrite[_Range]):
             start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)
             if delta == 0:
                 return Skip("its delta is 0")
-            return _Range(node, max(math.ceil((limit - start) / delta), 0), dtype)
+            return _counted(node, max(math.ceil((limit - start) / delta), 0), dtype)
         if sizes is None:
             names = ("its start", "its limit", "its delta")
             operands = zip(node.inputs, constants, names, strict=True)
             return Skip(next(not_constant(v, name) for v, tensor, name in operands if v and tensor is None))
-        return _Range(node, sizes[0], dtype)
+        return _counted(node, sizes[0], dtype)
 
     def rewrite(self, match: _Range, edit: Edit) -> Sequence[ir.Value | None]:
         """Computed in float32 for narrower floats."""
@@ -73,6 +76,10 @@ class CountRange(NodeRewrite[_Range]):
         step = edit.op("Mul", [reshape(edit, cast(edit, delta, dtype, match.dtype), [1]), steps])
         found = edit.op("Add", [reshape(edit, cast(edit, start, dtype, match.dtype), [1]), step])
         return [cast(edit, found, match.dtype, dtype)]
+
+
+def _counted(node: ir.Node, count: int, dtype: ir.DataType) -> _Range | Skip:
+    return _Range(node, count, dtype) if count <= _MOST else Skip(f"its {count} steps are too many for a constant")
 
 
 @dataclass(frozen=True)

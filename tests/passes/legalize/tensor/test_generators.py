@@ -36,6 +36,8 @@ def test_unknown_ranges() -> None:
     text = "(float l) => (float[n] y) { y = Range(s, l, s) }"
     (reason,) = left(CountRange(), text, s=np.float32(1))
     assert reason == "its limit is not constant: freeze it with --freeze l=VALUE"
+    (reason,) = left(CountRange(), f"(int64 s) => (int64[{2**62}] y) {{ y = Range(s, s, s) }}")
+    assert "steps" in reason
 
 
 @pytest.mark.parametrize("periodic", [0, 1])
