@@ -51,7 +51,7 @@ class BucketInfo:
     """One bucket.
 
     Attributes:
-        dims: its sizes, and the values of selecting inputs.
+        dims: its sizes, and the values of selecting inputs; none for what runs once before a decoder.
         folder: that of its bundle, beside the manifest.
         manifest: the digest of that bundle's manifest.
     """
@@ -150,7 +150,7 @@ class BucketsManifest:
     @property
     def partition_line(self) -> str:
         """The buckets in one line."""
-        return f"buckets: {'; '.join(label(each.dims) for each in self.buckets)}"
+        return f"buckets: {'; '.join(each.folder for each in self.buckets)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"format": BUCKETS, **asdict(self), "proof": self.proof.to_json()}

@@ -17,7 +17,15 @@ def generate(
     bundle: Annotated[
         Path, typer.Argument(metavar="BUNDLE", help="What `convert --as decoder` wrote.", show_default=False)
     ],
-    ids: Annotated[str, typer.Option(metavar="1,15,7", help="The tokens of the prompt.", show_default=False)],
+    ids: Annotated[
+        str | None, typer.Option(metavar="1,15,7", help="The tokens of the prompt, or of what an encoder takes.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="X.npy", help="What an encoder takes, if these are no tokens.")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="2", help="Behind an encoder: the tokens that the text begins with.")
+    ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="The most tokens; or what fits.")
     ] = None,
@@ -27,10 +35,17 @@ def generate(
     memory: Memory = None,
     as_json: Json = False,
 ) -> None:
-    """Generate the most probable tokens that follow a prompt."""
+    """Generate the most probable tokens that follow a prompt, or the text that an encoder's input leads to."""
     with progress(as_json, "generate"):
         result = generation.generate(
-            bundle, _tokens(ids, "--ids"), max_new_tokens, stop=_tokens(stop, "--stop"), timeout=timeout, memory=memory
+            bundle,
+            None if ids is None else _tokens(ids, "--ids"),
+            max_new_tokens,
+            inputs=inputs,
+            prompt=None if prompt is None else _tokens(prompt, "--prompt"),
+            stop=_tokens(stop, "--stop"),
+            timeout=timeout,
+            memory=memory,
         )
     show(result, as_json)
 

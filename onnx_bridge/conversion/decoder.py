@@ -16,30 +16,32 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets_manifest import Axis, BucketInfo, BucketsManifest, BucketTensor, label
+from onnx_bridge.bundle.buckets_manifest import BucketsManifest, label
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
-from onnx_bridge.bundle.manifest_entries import TensorInfo
 from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
+from onnx_bridge.conversion.decoder_manifest import describe_decoder, refuse_difference
+from onnx_bridge.conversion.encoder_decoder.convert import run_encoder_decoder
+from onnx_bridge.conversion.encoder_decoder.files import Files
+from onnx_bridge.conversion.encoder_decoder.parts import has_encoder
 from onnx_bridge.conversion.instances import (
     Instance,
     check_place,
-    content_key,
     convert_instances,
-    describe,
     instance_staging,
     write_manifest,
 )
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
 from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, DecoderSizes, as_json
 from onnx_bridge.conversion.source import ModelSource, Source
-from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array
+from onnx_bridge.model import io as models
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.core.base import Proof
@@ -72,14 +74,15 @@ def convert_decoder(  # noqa: PLR0913
     """Convert a language model with a cache, as optimum and onnxruntime-genai export it, so that it generates.
 
     Args:
-        model: an ONNX file; its inputs are token ids, an attention mask, perhaps position ids, and the cache.
+        model: an ONNX file; its inputs are token ids, an attention mask, perhaps position ids, and the cache. If it
+            takes what an encoder returns, its other files are beside it, as optimum names them.
         out: a folder.
         max_length: the most tokens of a text, the prompt included: the size of the cache.
         prefill: how many tokens of a prompt programs take at a time, a program for each; there is always one for a
             single token. A prompt of any length is cut into these.
         target: like the following, as for `onnx_bridge.convert`.
         pipeline: as above.
-        dims: the size of the batch, by its symbol; default: 1.
+        dims: the size of the batch, by its symbol, default 1; and the sizes of an encoder's inputs.
         freeze: as above.
         host: as above.
         cache: as above.
@@ -124,7 +127,13 @@ def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress
     """Convert a decoder as a request with its sizes says; errors are those of `convert_decoder`."""
     if isinstance(model, ir.Model):
         raise InputError("a decoder is converted from a file", where="decoder", hint="save the model")
+    for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
+        if getattr(request, name):
+            what = "a decoder chooses its own shapes, and is not calibrated"
+            raise InputError(what, where=name, hint="give max_length and prefill alone")
     with limited(Limits.of(request.timeout, request.memory)):
+        if has_encoder(models.load(model), request.freeze):
+            return run_encoder_decoder(Files.beside(Path(model)), out, request, progress or silent)
         return _Conversion.of(model, out, request).run(progress or silent)
 
 
@@ -151,10 +160,6 @@ class _Conversion:
     def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> _Conversion:
         sizes = request.decoder
         assert sizes is not None
-        for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
-            if getattr(request, name):
-                what = "a decoder chooses its own shapes, and is not calibrated"
-                raise InputError(what, where=name, hint="give max_length and prefill alone")
         source = Source.of(model)
         source.hash()
         original = source.model()
@@ -174,7 +179,7 @@ class _Conversion:
         check_place(self.source, self.out, instances)
         with instance_staging(self.source, self.out, instances) as folder:
             cleaned, infos = convert_instances(self.source, folder, instances, whole, progress)
-            manifest = self._manifest(infos, folder)
+            manifest = describe_decoder(self.source, self.source.to_json(), self.request, self.layout, infos, folder)
             progress("generating beside the reference")
             write_manifest(self._proven(manifest, cleaned, folder), folder)
         limits = {"timeout": self.request.timeout, "memory": self.request.memory}
@@ -188,18 +193,6 @@ class _Conversion:
         assert isinstance(mask, np.ndarray)
         return {**sample, self.layout.mask: np.ones_like(mask)}
 
-    def _manifest(self, infos: Sequence[BucketInfo], folder: Path) -> BucketsManifest:
-        key = content_key(self.source, self.request)
-        common, manifests = describe(self.source, self.request, key, infos, folder)
-        inputs, outputs = (each.inputs for each in manifests), (each.outputs for each in manifests)
-        length = self.layout.max_length
-        return replace(
-            common,
-            inputs=tuple(_tensor(infos, each, length) for each in zip(*inputs, strict=True)),
-            outputs=tuple(_tensor(infos, each, length) for each in zip(*outputs, strict=True)),
-            decoder=self.layout,
-        )
-
     def _proven(self, manifest: BucketsManifest, cleaned: ir.Model, folder: Path) -> BucketsManifest:
         """The manifest of a decoder that has generated what the reference generates, padding included where it may."""
         if manifest.proof.level is not Proof.RUN:
@@ -210,15 +203,7 @@ class _Conversion:
         error = manifest.proof.error or 0.0
         for each in trials(partial(self._cache, folder, self.layout), original, edges(self.widths), tolerances):
             error = max(error, each.error)
-            if each.reason is not None:
-                raise ParityError(
-                    f"behind {each.prompt} tokens it generates something else than ONNX Runtime: {each.reason}",
-                    output=self.layout.logits,
-                    error=each.error,
-                    tolerance=None,
-                    where=str(self.source.given),
-                    hint="--prove never converts all the same",
-                )
+            refuse_difference(each, self.layout, Path(str(self.source.given)))
         proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
         padded = replace(self.layout, pads=True)
         for each in trials(partial(self._cache, folder, padded), original, inside(self.widths), tolerances):
@@ -237,19 +222,3 @@ class _Conversion:
             for width in self.widths
         }
         return StaticCache(layout, {each.name: each.numpy for each in bundles[1].inputs}, bundles)
-
-
-def _tensor(infos: Sequence[BucketInfo], found: Sequence[TensorInfo], length: int) -> BucketTensor:
-    """An input or output of all programs: sizes that are the width, or what it leaves of the cache, follow it."""
-    widths = [each.dims[WIDTH] for each in infos]
-    axes: list[Axis] = []
-    for sizes in zip(*(each.shape or () for each in found), strict=True):
-        if len(set(sizes)) == 1:
-            axes.append(sizes[0])
-        elif list(sizes) == widths:
-            axes.append(WIDTH)
-        elif list(sizes) == [length - width for width in widths]:
-            axes.append(f"{length} - {WIDTH}")
-        else:
-            axes.append(None)
-    return BucketTensor(found[0].name, found[0].dtype, tuple(axes))

@@ -18,8 +18,8 @@ from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.samples.roles import Dim, Positions, dims_of, roles
 
-_PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
-_PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
+PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
+PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
 BRANCH = "use_cache_branch"
 """The input of a merged decoder (optimum) that chooses the branch with a cache."""
 
@@ -41,9 +41,9 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         if each.name not in model.graph.initializers and each.name not in request.freeze
     }
     outputs = {str(each.name): each for each in model.graph.outputs}
-    pasts, presents = _matching(_PAST, inputs), _matching(_PRESENT, outputs)
+    pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)
     if not pasts or pasts.keys() != presents.keys():
-        what = f"its inputs are {_listed(inputs)}, and its outputs {_listed(outputs)}"
+        what = f"its inputs are {listed(inputs)}, and its outputs {listed(outputs)}"
         hint = "a decoder has a cache: inputs past_key_values.0.key, …, and outputs present.0.key, …"
         raise InputError(f"this is not a decoder with a cache: {what}", where="decoder", hint=hint)
     others = [name for name in inputs if name not in pasts.values()]
@@ -54,7 +54,7 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     positions = _at_most_one([name for name in others if "position" in name])
     if unknown := [name for name in others if name not in (ids, mask, positions)]:
         hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
-        raise InputError(f"what its inputs {_listed(unknown)} are is not known", where="decoder", hint=hint)
+        raise InputError(f"what its inputs {listed(unknown)} are is not known", where="decoder", hint=hint)
     in_place = _writes_in_place(inputs, pasts)
     logits = _one(
         "logits", [n for n in outputs if n == "logits"] or [n for n in outputs if n not in presents.values()], outputs
@@ -67,18 +67,19 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     batch = _batch(inputs[ids], request)
     _check_positions(inputs, positions, sizes)
     cache = tuple(
-        CacheTensor(past, presents[key], *_cache_shape(inputs[past], batch, sizes.max_length))
+        CacheTensor(past, presents[key], *cache_shape(inputs[past], batch, sizes.max_length))
         for key, past in pasts.items()
     )
     return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place)
 
 
-def _matching(pattern: re.Pattern[str], names: Mapping[str, ir.Value]) -> dict[str, str]:
+def matching(pattern: re.Pattern[str], names: Mapping[str, ir.Value]) -> dict[str, str]:
     """Names by what follows the prefix."""
     return {found[1]: name for name in names if (found := pattern.fullmatch(name))}
 
 
-def _listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
+def listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
+    """The first names, for messages."""
     shown = list(names)
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
 
@@ -86,7 +87,7 @@ def _listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
 def _one(what: str, found: Sequence[str], among: Mapping[str, ir.Value] | Sequence[str]) -> str:
     if len(found) != 1:
         hint = "name them input_ids and logits" if not found else "freeze or remove the others"
-        raise InputError(f"which of {_listed(among)} are the {what} is not known", where="decoder", hint=hint)
+        raise InputError(f"which of {listed(among)} are the {what} is not known", where="decoder", hint=hint)
     return found[0]
 
 
@@ -110,7 +111,7 @@ def _batch(ids: ir.Value, request: ConvertRequest) -> int:
     return dims[0] if isinstance(dims[0], int) else request.dims.get(dims[0] or "", 1)
 
 
-def _cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...], int]:
+def cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...], int]:
     """The shape of a cache for some tokens, and their axis."""
     dims = dims_of(past) or ()
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]

@@ -25,10 +25,19 @@ class Source:
         name: the model's, which files are named after.
     """
 
-    def __init__(self, given: ModelSource) -> None:
+    def __init__(self, given: ModelSource, *, name: str | None = None, digest: str | None = None) -> None:
+        """A source.
+
+        Args:
+            given: what the user gave.
+            name: of a model in memory; default: that of its graph.
+            digest: of what a model in memory was made from; default: unknown.
+        """
         self.given = given
-        self._digest: Future[str] | str | None = None
-        if isinstance(given, ir.Model):
+        self._digest: Future[str] | str | None = digest
+        if name is not None:
+            self.name = name
+        elif isinstance(given, ir.Model):
             self.name = re.sub(r"[^\w.-]+", "_", given.graph.name or "") or "model"
         else:
             self.name = Path(given).stem
@@ -56,7 +65,7 @@ class Source:
 
     @property
     def digest(self) -> str | None:
-        """The SHA-256 of the file; None for a model in memory. Waits for the background."""
+        """The SHA-256 of the file; of a model in memory, what was given, or None. Waits for the background."""
         return self._digest.result() if isinstance(self._digest, Future) else self._digest
 
     def to_json(self) -> dict[str, str | None]:

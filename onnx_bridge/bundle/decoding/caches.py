@@ -76,6 +76,7 @@ class Cache(ABC):
         given = {layout.ids: ids, **past}
         given |= {} if layout.mask is None else {layout.mask: mask}
         given |= {} if layout.positions is None else {layout.positions: positions}
+        given |= {} if layout.length is None else {layout.length: np.array([self.length])}
         outputs = program({name: _typed(each, self._dtypes[name]) for name, each in given.items()})
         for each in layout.cache:
             self._arrays[each.past] = _array(outputs, each.present)
@@ -90,11 +91,18 @@ class StaticCache(Cache):
         layout: of the model.
         dtypes: of its inputs.
         programs: by width; there is one for a single token.
+        given: the inputs that are the same for all tokens.
     """
 
-    def __init__(self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], programs: Mapping[int, Program]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        dtypes: Mapping[str, np.dtype[Any]],
+        programs: Mapping[int, Program],
+        given: Mapping[str, Array] | None = None,
+    ) -> None:
         super().__init__(layout, dtypes)
-        self._programs = programs
+        self._programs, self._given = programs, given or {}
         for each in layout.cache:
             self._arrays[each.past] = np.zeros(each.shape, dtypes[each.past])
 
@@ -104,7 +112,7 @@ class StaticCache(Cache):
         return self.layout.max_length - self.length
 
     def _feed(self, ids: Array, mask: Array) -> Array:
-        if self.layout.in_place and not mask.all():
+        if (self.layout.in_place or self.layout.encoder is not None) and not mask.all():
             what = "a model with this kind of cache takes no padding between or before tokens"
             raise InputError(what, hint="give texts of one length, or one after the other")
         at = 0
@@ -132,7 +140,7 @@ class StaticCache(Cache):
             each.past: self._arrays[each.past] if layout.in_place else _last(self._arrays[each.past], width, each.axis)
             for each in layout.cache
         }
-        logits = self._call(self._programs[width], ids, positions[:, own], hidden, past)
+        logits = self._call(self._programs[width], ids, positions[:, own], hidden, {**past, **self._given})
         self.length += count
         return logits[:, last if logits.shape[1] == width else -1]
 

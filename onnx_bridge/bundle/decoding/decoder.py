@@ -10,8 +10,10 @@ import numpy as np
 
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoder_layout import ENCODER, MEMORY, WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
+from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy, tokens
 from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.bundle.pack import unpacked
@@ -49,15 +51,19 @@ class Decoder(Buckets):
         max_new_tokens: int | None = None,
         *,
         attention_mask: Array | None = None,
+        prompt: Array | None = None,
         choose: Choose = greedy,
         stop: Collection[int] = (),
     ) -> Array:
-        """Generate the tokens that follow prompts.
+        """Generate the tokens that follow prompts; or, of a model with an encoder, those of a text from a source.
 
         Args:
-            input_ids: the prompts, (batch, count).
+            input_ids: the prompts, (batch, count); or the source: tokens likewise, or features.
             max_new_tokens: the most tokens; default: until the cache is full.
-            attention_mask: (batch, count), 0 for padding in front of shorter prompts; default: there is none.
+            attention_mask: (batch, count), 0 for padding in front of shorter prompts, or behind shorter sources;
+                default: there is none.
+            prompt: of a model with an encoder, the tokens that the text begins with, (batch, count); default: its own
+                first token.
             choose: sampling: from logits, (batch, vocabulary) float32, to tokens, (batch,); default: the most probable.
             stop: tokens that end a text; it is filled up with its last token while others go on.
 
@@ -68,7 +74,8 @@ class Decoder(Buckets):
             InputError: an argument is wrong, or the prompt is longer than the cache.
             RuntimeFailure: MIGraphX failed.
         """
-        found = list(self.stream(input_ids, max_new_tokens, attention_mask=attention_mask, choose=choose, stop=stop))
+        options = {"attention_mask": attention_mask, "prompt": prompt}
+        found = list(self.stream(input_ids, max_new_tokens, **options, choose=choose, stop=stop))
         return np.stack(found, 1) if found else np.zeros((self.layout.batch, 0), np.int64)
 
     def stream(
@@ -77,26 +84,66 @@ class Decoder(Buckets):
         max_new_tokens: int | None = None,
         *,
         attention_mask: Array | None = None,
+        prompt: Array | None = None,
         choose: Choose = greedy,
         stop: Collection[int] = (),
     ) -> Iterator[Array]:
         """The same as `generate`, token by token: yields (batch,) int64."""
-        return tokens(self.cache(), input_ids, max_new_tokens, mask=attention_mask, choose=choose, stop=stop)
+        layout = self.layout
+        if layout.encoder is None:
+            if prompt is not None:
+                raise InputError(
+                    "a decoder without an encoder has no prompt besides its input", hint="give one of both"
+                )
+            return tokens(self.cache(), input_ids, max_new_tokens, mask=attention_mask, choose=choose, stop=stop)
+        if prompt is None:
+            if not layout.encoder.start:
+                what = "the token that a text begins with is not known"
+                raise InputError(what, where=str(self.path), hint="give it as the prompt")
+            prompt = np.tile(np.array(layout.encoder.start), (layout.batch, 1))
+        return tokens(self.cache(input_ids, attention_mask), prompt, max_new_tokens, choose=choose, stop=stop)
 
-    def cache(self) -> StaticCache:
-        """An empty cache, which takes tokens and returns logits; for conversations, and for sampling of one's own."""
-        dtypes = {each.name: each.numpy for each in self.bundles[0].inputs}
-        programs = {each.dims[WIDTH]: bundle for each, bundle in zip(self.manifest.buckets, self.bundles, strict=True)}
-        return StaticCache(self.layout, dtypes, programs)
+    def cache(self, source: Array | None = None, mask: Array | None = None) -> StaticCache:
+        """An empty cache, which takes tokens and returns logits; for conversations, and for sampling of one's own.
+
+        Args:
+            source: of a model with an encoder, what to generate from.
+            mask: its attention mask.
+
+        Raises:
+            InputError: the source is missing, or does not fit the model.
+            RuntimeFailure: MIGraphX failed.
+        """
+        if (self.layout.encoder is None) is not (source is None):
+            what = "a decoder without an encoder has no source" if source is not None else "the source is missing"
+            raise InputError(what, where=str(self.path))
+        programs = self._programs
+        dtypes = {each.name: each.numpy for each in programs[1].inputs}
+        encoding = self.encoding
+        given = {} if encoding is None or source is None else encoding(source, mask)
+        return StaticCache(self.layout, dtypes, programs, given)
+
+    @property
+    def _programs(self) -> dict[int, Bundle]:
+        """The programs of the decoder itself, by width."""
+        pairs = zip(self.manifest.buckets, self.bundles, strict=True)
+        return {each.dims[WIDTH]: bundle for each, bundle in pairs if WIDTH in each.dims}
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The programs that run once for a text."""
+        layout = self.layout.encoder
+        found = {each.folder: bundle for each, bundle in zip(self.manifest.buckets, self.bundles, strict=True)}
+        return None if layout is None else Encoding(layout, found[ENCODER], found[MEMORY])
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run one program, the one that takes as many tokens as there are; arguments and errors are `Bundle`'s."""
         ids = arrays.get(self.layout.ids)
         shape = ids.shape if isinstance(ids, np.ndarray) else ()
-        for bundle in self.bundles:
-            if bundle.inputs and any(each.name == self.layout.ids and each.shape == shape for each in bundle.inputs):
+        for width, bundle in self._programs.items():
+            if shape == (self.layout.batch, width):
                 return bundle(arrays)
-        widths = ", ".join(str(each.dims[WIDTH]) for each in self.manifest.buckets)
+        widths = ", ".join(map(str, self._programs))
         what = f"no program takes token ids of the shape {list(shape)}"
         raise InputError(what, where=str(self.path), hint=f"they take {widths} tokens; `generate` takes any number")
 
@@ -107,21 +154,29 @@ class Decoder(Buckets):
         layout = self.layout
         kind = "written in place" if layout.in_place else "appended to"
         line = f"decoder: {len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
-        return Group(super().render(), line)
+        encoder = layout.encoder
+        source = [] if encoder is None else [f"encoder: {encoder.source} {list(encoder.shape)}"]
+        return Group(super().render(), line, *source)
 
     def _check(self) -> None:
         """Require that the programs have the layout of the manifest; raises InputError."""
-        for info, bundle in zip(self.manifest.buckets, self.bundles, strict=True):
-            width = info.dims.get(WIDTH, 0)
-            inputs = {each.name: each.shape for each in bundle.inputs}
-            outputs = {each.name for each in bundle.outputs}
-            needed = {self.layout.logits, *(each.present for each in self.layout.cache)}
-            if not 0 < width <= self.layout.max_length or inputs != self.layout.shapes(width) or needed - outputs:
-                what = "the manifest is damaged: the program does not have the layout of the decoder"
-                raise InputError(what, where=str(bundle.path), hint="convert again")
-        if not self.bundles or self.manifest.buckets[0].dims != {WIDTH: 1}:
-            what = "the manifest is damaged: no program takes a single token"
+        layout, buckets = self.layout, self.manifest.buckets
+        folders = {ENCODER, MEMORY} if layout.encoder is not None else set()
+        others = [each.folder for each in buckets if WIDTH not in each.dims]
+        if not buckets or buckets[0].dims != {WIDTH: 1} or {*others} != folders or len(others) > len(folders):
+            what = "the manifest is damaged: these are not the programs of a decoder"
             raise InputError(what, where=str(self.path), hint="convert again")
+        needed = {layout.logits, *(each.present for each in layout.cache)}
+        damaged = [
+            bundle
+            for width, bundle in self._programs.items()
+            if not 0 < width <= layout.max_length
+            or {each.name: each.shape for each in bundle.inputs} != layout.shapes(width)
+            or needed - {each.name for each in bundle.outputs}
+        ]
+        if damaged or not (self.encoding is None or self.encoding.is_intact):
+            what = "the manifest is damaged: the programs do not have the layout of the decoder"
+            raise InputError(what, where=str(damaged[0].path if damaged else self.path), hint="convert again")
 
 
 def open_buckets(

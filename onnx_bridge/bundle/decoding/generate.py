@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples import files
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,11 +43,13 @@ class Generated:
         return Group(",".join(map(str, self.tokens)), f"{len(self.tokens)} tokens in {self.seconds:.3g} s")
 
 
-def generate(
+def generate(  # noqa: PLR0913
     bundle: str | os.PathLike[str],
-    ids: Sequence[int],
+    ids: Sequence[int] | None = None,
     max_new_tokens: int | None = None,
     *,
+    inputs: str | os.PathLike[str] | None = None,
+    prompt: Sequence[int] | None = None,
     choose: Choose = greedy,
     stop: Collection[int] = (),
     runtime: str | None = None,
@@ -55,23 +60,43 @@ def generate(
 
     Args:
         bundle: a decoder (`onnx_bridge.convert_decoder`).
-        ids: the tokens of the prompt.
+        ids: the tokens of the prompt, or of the source of a model with an encoder.
         max_new_tokens: as for `Decoder.generate`.
-        choose: likewise.
+        inputs: a file with what an encoder takes, ``.npy`` or ``.npz``, instead of ``ids``.
+        prompt: of a model with an encoder, the tokens that the text begins with; default: its own first token.
+        choose: as for `Decoder.generate`.
         stop: likewise.
         runtime: as for `onnx_bridge.load`.
         timeout: likewise.
         memory: likewise.
 
     Raises:
-        InputError: it is no decoder, or as for `Decoder.generate`.
+        InputError: it is no decoder, there are both or none of ``ids`` and ``inputs``, or as for `Decoder.generate`.
         RuntimeFailure: as for `onnx_bridge.load`.
     """
     decoder = Decoder(bundle, runtime=runtime, timeout=timeout, memory=memory)
     if decoder.layout.batch != 1:
         what = f"it generates {decoder.layout.batch} texts at a time"
         raise InputError(what, where=str(bundle), hint="from Python: onnx_bridge.load(…).generate(…)")
+    source = _source(decoder, ids, inputs)
+    first = None if prompt is None else np.array([prompt], np.int64)
     decoder.open()
     started = time.perf_counter()
-    found = decoder.generate(np.array([ids], np.int64), max_new_tokens, choose=choose, stop=stop)
+    found = decoder.generate(source, max_new_tokens, prompt=first, choose=choose, stop=stop)
     return Generated(found[0].tolist(), round(time.perf_counter() - started, 6))
+
+
+def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLike[str] | None) -> Array:
+    """What to generate from; raises InputError."""
+    hint = "give ids; or inputs, of a model with an encoder"
+    if (ids is None) is (inputs is None):
+        raise InputError("there is nothing to generate from" if ids is None else "there are two sources", hint=hint)
+    if ids is not None:
+        return np.array([ids], np.int64)
+    encoding, path = decoder.encoding, Path(str(inputs))
+    if encoding is None:
+        raise InputError("only an encoder takes inputs from a file", where=str(path), hint=hint)
+    (sample,) = files.read(path, [encoding.spec], count=1)
+    source = sample[encoding.spec.name]
+    assert isinstance(source, np.ndarray)
+    return source

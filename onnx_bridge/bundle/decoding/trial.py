@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -51,6 +52,16 @@ class Trial:
         return next((each.reason for one in self.comparisons for each in one.outputs if each.reason is not None), None)
 
 
+class Generating(Protocol):
+    """A model as the reference generates with it."""
+
+    def cache(self, layout: Layout) -> GrowingCache:
+        """An empty cache."""
+
+    def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
+        """Seeded token ids, (batch, count)."""
+
+
 class Original:
     """The model that a decoder was converted from, as ONNX Runtime generates with it.
 
@@ -85,7 +96,7 @@ class Original:
 
 def trials(
     caches: Callable[[], StaticCache],
-    original: Original,
+    original: Generating,
     lengths: Sequence[int],
     tolerances: Tolerances,
     *,

@@ -1,0 +1,94 @@
+"""What a decoder generates from: the encoder and the projections of cross-attention, run once for a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoder_layout import Encoder
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Array
+from onnx_bridge.samples.inputs import TensorSpec
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The programs that run once for a text.
+
+    Attributes:
+        layout: of their inputs and outputs.
+        encoder: the encoder.
+        memory: from what the encoder returns to the keys and values of cross-attention.
+    """
+
+    layout: Encoder
+    encoder: Bundle
+    memory: Bundle
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What the encoder takes."""
+        layout, dtypes = self.layout, {each.name: each.numpy for each in self.encoder.inputs}
+        batch, count, *others = layout.shape
+        return TensorSpec(layout.source, dtypes[layout.source], (batch, None if layout.pads else count, *others))
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the programs have the inputs and outputs of the layout."""
+        encoder = {each.name: each.shape for each in self.encoder.inputs}
+        outputs = {each.name: each.shape for each in self.encoder.outputs}
+        memory = {each.name: each.shape for each in self.memory.inputs}
+        found = {**encoder, **outputs, **{each.name: each.shape for each in self.memory.outputs}}
+        return (
+            encoder == self.layout.shapes
+            and memory == {self.layout.memory: outputs.get(self.layout.hidden)}
+            and all(found.get(each.value) == each.shape for each in self.layout.given)
+        )
+
+    def __call__(self, source: Array, mask: Array | None = None) -> dict[str, Array]:
+        """The inputs of the decoder that are the same for all tokens.
+
+        Args:
+            source: tokens, (batch, count), or features, in the shape of the layout.
+            mask: (batch, count), 0 for padding behind shorter sources; default: there is none.
+
+        Raises:
+            InputError: they have another shape or dtype.
+            RuntimeFailure: MIGraphX failed.
+        """
+        given = self._inputs(np.asarray(source), None if mask is None else np.asarray(mask))
+        outputs = self.encoder(given)
+        found = {**given, **outputs, **self.memory({self.layout.memory: outputs[self.layout.hidden]})}
+        arrays: dict[str, Array] = {}
+        for each in self.layout.given:
+            array = found[each.value]
+            assert isinstance(array, np.ndarray)
+            arrays[each.name] = array
+        return arrays
+
+    def _inputs(self, source: Array, mask: Array | None) -> dict[str, Array]:
+        """The inputs of the encoder, padded to its size."""
+        layout = self.layout
+        dtypes = {each.name: each.numpy for each in self.encoder.inputs}
+        wanted = dtypes[layout.source]
+        same_kind = source.dtype.kind in "iu" if wanted.kind in "iu" else source.dtype.kind == "f"
+        if source.ndim != len(layout.shape) or not same_kind:
+            what = f"the source is {source.dtype.name}{list(source.shape)}"
+            raise InputError(what, hint=f"give {wanted.name}{list(layout.shape)}")
+        if mask is not None and (layout.mask is None or mask.shape != source.shape[:2]):
+            what = "the encoder takes no mask" if layout.mask is None else f"the mask is {list(mask.shape)}"
+            raise InputError(what, hint=f"the source is {list(source.shape)}")
+        mask = np.ones(source.shape[:2], np.int64) if mask is None else mask
+        missing = layout.shape[1] - source.shape[1]
+        fits = source.shape[:1] + source.shape[2:] == layout.shape[:1] + layout.shape[2:]
+        if not fits or missing < 0 or not source.size or (missing and not layout.pads):
+            what = f"the source has the shape {list(source.shape)}"
+            hint = f"the encoder takes {list(layout.shape)}" + (", or fewer tokens" if layout.pads else "")
+            raise InputError(what, hint=hint)
+        source = np.pad(source, ((0, 0), (0, missing), *((0, 0) for _ in layout.shape[2:])))
+        given = {layout.source: source.astype(wanted)}
+        if layout.mask is not None:
+            given[layout.mask] = np.pad(mask, ((0, 0), (0, missing))).astype(dtypes[layout.mask])
+        return given
