@@ -27,6 +27,8 @@ settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
 # A shell lets its background jobs, and their children, ignore Ctrl-C; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Test processes share the processors: PyTorch, and what they start, computes in one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 _MARKERS = {
     "runtime": "runtime",

@@ -213,6 +213,8 @@ def _options(libraries: Sequence[Path]) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _SILENT
     options.use_deterministic_compute = True
+    # threads that wait for work would use as much time of processors as those that compute
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for library in libraries:
         try:
             options.register_custom_ops_library(str(library))

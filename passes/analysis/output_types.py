@@ -15,6 +15,7 @@ def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     try:
         with unreleased_opsets():
             session = ort.InferenceSession(arrays["model"].tobytes(), options, providers=["CPUExecutionProvider"])

@@ -89,6 +89,7 @@ def on_ort(proto: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     given = {}
     for name, each in inputs.items():

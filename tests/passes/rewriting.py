@@ -50,6 +50,7 @@ def run(proto: onnx.ModelProto, inputs: Mapping[str, Array] | None = None) -> di
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs or feeds(proto))), strict=True))

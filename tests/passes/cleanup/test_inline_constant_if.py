@@ -30,6 +30,7 @@ def outputs(model: ir.Model, feeds: dict[str, np.ndarray] = X) -> list[np.ndarra
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     return list(ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run(None, feeds))
 
 

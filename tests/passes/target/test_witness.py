@@ -79,6 +79,7 @@ def run(probe: Probe) -> None:
     proto = probe.to_proto(full=True)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds = {}
     for each in proto.graph.input:
