@@ -21,8 +21,8 @@ PIPELINES = {
     # some to fold. Nodes that are redundant or can be merged or fused are found once shapes are known, and before the
     # 8-bit passes, which insert Clip between them. Last, legalize probes the runtime, if there is one.
     "default": "check-quantization,inline-functions,unshadow-names,fold-constants,dissolve-sequences,"
-    f"{_QUANTIZATION_TO_QDQ},infer-shapes,remove-identity,lift-constant-nodes,share-constants,"
-    "eliminate-common-subexpressions,merge-reshapes,merge-transposes,fold-batch-norm,fold-pad,fuse-gelu,"
-    f"fuse-layer-norm,{_QDQ_TO_INT8},remove-dead,infer-shapes,legalize",
+    f"{_QUANTIZATION_TO_QDQ},infer-shapes,remove-identity,lift-constant-nodes,fuse-gemm,share-constants,"
+    "eliminate-common-subexpressions,merge-reshapes,merge-transposes,merge-slices,fold-batch-norm,fold-pad,"
+    f"fuse-gelu,fuse-layer-norm,{_QDQ_TO_INT8},remove-dead,infer-shapes,legalize",
 }
 """Named pipelines, as specifications."""

@@ -1,7 +1,7 @@
 """Merge a node that only changes the shape with the one before it.
 
     g(f(x))  →  Reshape(x, shape of g(f(x)))        or x, where that is its shape
-                f, g: Reshape, Flatten, Squeeze, Unsqueeze
+                f, g: Reshape, Flatten, Squeeze, Unsqueeze, Transpose that moves only axes of size 1
 
 Such operators keep the order of elements, so only the last shape matters. The shape input of a Reshape is valid for x
 as well, if no 0 in it copies a dimension of the intermediate value. Any other shape must be known, so this pass runs
@@ -24,6 +24,7 @@ import onnx_ir as ir
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope, ints
+from passes.core.matching import is_redefined
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.core.visibility import can_stand_for
 
@@ -53,7 +54,7 @@ class MergeReshapes(NodeRewrite[_Chain]):
     """Merge chains of Reshape, Flatten, Squeeze and Unsqueeze into one Reshape, or remove them."""
 
     name = "merge-reshapes"
-    operators = frozenset({("", "Flatten"), ("", "Reshape"), ("", "Squeeze"), ("", "Unsqueeze")})
+    operators = frozenset(("", each) for each in ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
     allows_references = True
 
     def match(self, node: ir.Node, context: NodeContext) -> _Chain | Skip | None:
@@ -93,7 +94,20 @@ class MergeReshapes(NodeRewrite[_Chain]):
         return [edit.op("Reshape", [match.source, shape], attributes)]
 
     def _reshapes(self, node: ir.Node, scope: Scope) -> bool:
-        return (node.domain, node.op_type) in self.operators and node.op_identifier() not in scope.model.functions
+        if (node.domain, node.op_type) not in self.operators or is_redefined(node, scope):
+            return False
+        return node.op_type != "Transpose" or _keeps_order(node, scope)
+
+
+def _keeps_order(transpose: ir.Node, scope: Scope) -> bool:
+    """Whether a Transpose moves no axis of more than one element past another."""
+    permutation, shape = transpose.attributes.get("perm"), scope.proven_shape(transpose.inputs[0])
+    if shape is None or (permutation is not None and permutation.is_ref()):
+        return False
+    count = range(len(shape))
+    axes = [*permutation.as_ints()] if permutation is not None else [*reversed(count)]
+    long = [axis for axis in axes if axis in count and shape[axis] != 1]
+    return sorted(axes) == [*count] and long == sorted(long)
 
 
 def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scope: Scope) -> _Target | Skip:

@@ -65,6 +65,39 @@ class TestMatches:
         apply(MergeReshapes(), m)
         assert operators(m) == ["Neg"]
 
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            ("a = Reshape(x, s) b = Transpose<perm=[0,2,1,3]>(a) y = Reshape(b, t)", [2, 12]),
+            ("a = Transpose<perm=[1,0,2,3]>(u) y = Reshape(a, t)", [2, 12]),
+            ("a = Reshape(x, s) y = Transpose<perm=[3,0,2,1]>(a)", None),
+            ("a = Reshape(x, s) y = Transpose<perm=[0,2,3,1]>(a)", [2, 3, 4, 1]),
+            ("a = Reshape(x, s) y = Transpose(a)", None),
+            ("a = Unsqueeze(v, zero) y = Transpose(a)", [5, 1]),
+        ],
+    )
+    def test_a_transpose_of_axes_of_size_one(self, body: str, expected: list[int] | None) -> None:
+        values = {"s": shape(2, 1, 3, 4), "t": shape(2, 12), "zero": shape(0)}
+        used = {name: value for name, value in values.items() if f", {name})" in body}
+        m = model(f"(float[2,3,4] x, float[1,2,3,4] u, float[5] v) => (float[] y) {{ {body} }}", **used)
+        apply(MergeReshapes(), m)
+        if expected is None:
+            assert operators(m) == ["Reshape", "Transpose"]
+        else:
+            assert operators(m) == ["Reshape"]
+            assert target(m) == expected
+
+    def test_windows_of_which_there_is_one(self) -> None:
+        """As Swin has them at its last stage: there and back."""
+        m = model(
+            """(float[1,49,6] x) => (float[1,49,6] y)
+            { a = Reshape(x, s) b = Transpose<perm=[0,1,3,2,4,5]>(a) c = Reshape(b, t) y = Neg(c) }""",
+            s=shape(1, 1, 7, 1, 7, 6),
+            t=shape(1, 49, 6),
+        )
+        apply(MergeReshapes(), m)
+        assert operators(m) == ["Neg"]
+
     def test_before_opset_13(self) -> None:
         m = model("(float[2,3] x) => (float[] y) { a = Unsqueeze<axes=[0]>(x) y = Unsqueeze<axes=[3]>(a) }", opset=11)
         apply(MergeReshapes(), m)
@@ -174,6 +207,24 @@ class TestSkips:
             "(float[2,3] x) => (float[] y, float[] z) { a = Unsqueeze(x, one) y = Flatten(a) z = Neg(a) }", one=shape(0)
         )
         assert reasons(apply(MergeReshapes(), m)) == ["a is used elsewhere"]
+
+    def test_a_transpose_alone(self) -> None:
+        m = model("(float[1,3] x) => (float[] y) { a = Transpose(x) y = Neg(a) }")
+        assert not apply(MergeReshapes(), m).rewrites
+
+    def test_a_transpose_of_an_open_axis(self) -> None:
+        """It may be 1, or not."""
+        m = model(
+            "(float[n,3] x) => (float[] y) { a = Transpose(x) y = Reshape(a, flat) }",
+            flat=shape(-1),
+        )
+        assert not apply(MergeReshapes(), m).rewrites
+
+    def test_a_permutation_that_the_caller_gives(self) -> None:
+        functions = """<domain: "local", opset_import: ["": 17]>
+            f <p> (x) => (y) { a = Transpose<perm: ints = @p>(x) y = Flatten(a) }"""
+        m = model("(float[1,3,1] x) => (float[] y) { y = local.f <p=[2,1,0]> (x) }", functions=functions)
+        assert not apply(MergeReshapes(), m).rewrites
 
     def test_used_as_a_shape(self) -> None:
         m = model(
