@@ -1,67 +1,125 @@
-"""Tasks in a fork of the worker process: a task that corrupts its memory does not affect the next fork.
+"""Tasks in forks of the worker process: a task that corrupts its memory does not affect the next fork.
 
 A fork takes about 5 ms, a new worker process 300 ms. A failure of a task that is alone in its fork is its own; many
-tasks in one fork are a hundred times as fast, but those without an answer have to be run again.
+tasks in one fork are a hundred times as fast, but those without an answer have to be run again. Several forks run at a
+time, so that they keep several cores busy.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
 from passes.core.isolation import messages
 
+Task = Callable[[], TensorMessage]
 _PR_SET_PDEATHSIG = 1
+_PRINTED = 64 << 10
+"""The most bytes of what a fork has printed that are told."""
 
 
-def run_in_fork(tasks: Sequence[Callable[[], TensorMessage]], timeout: float) -> list[TensorMessage]:
-    """Run tasks one after the other in a fork of this process, which must have no thread that holds a lock.
+def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: int) -> list[list[TensorMessage]]:
+    """Run groups of tasks, each in a fork of this process, which must have no thread that holds a lock.
 
     Args:
-        tasks: none may raise.
-        timeout: seconds for each.
+        groups: what a fork does one after the other; no task may raise. What they print goes to a memory file.
+        timeout: seconds for each task.
+        at_a_time: how many forks run beside each other.
 
     Returns:
-        What they returned, in order. Where the fork ended before all were done, the last answer is that of the task
-        that it was running: ``{"died": returncode}``, as `subprocess.Popen.returncode`, or ``{"timeout": seconds}``.
+        For each group what its tasks returned, in order. Where the fork ended before all were done, the last answer is
+        that of the task that it was running: ``{"died": returncode, "printed": text}``, the code as
+        `subprocess.Popen.returncode`, or ``{"timeout": seconds}``.
     """
-    ours, theirs = socket.socketpair()
-    parent = os.getpid()
-    gc.freeze()  # or the first collection would copy every page
-    child = os.fork()
-    if child == 0:
-        _run(tasks, theirs, parent)
-    theirs.close()
-    answers: list[TensorMessage] = []
+    gc.freeze()  # or the first collection in a fork would copy every page
+    waiting = [_Fork(tasks, timeout) for tasks in groups]
+    forks = list(waiting)
+    running: list[_Fork] = []
     try:
-        while len(answers) < len(tasks):
-            if not select.select([ours], [], [], timeout)[0]:
-                answers.append(({"timeout": timeout}, {}))
-                break
-            answers.append(unpack(*messages.receive(ours)))
-    except (EOFError, ConnectionError):
-        _, status = os.waitpid(child, 0)
-        child = 0
-        answers.append(({"died": os.waitstatus_to_exitcode(status)}, {}))
+        while waiting or running:
+            while waiting and len(running) < at_a_time:
+                waiting[0].start()
+                running.append(waiting.pop(0))
+            pause = min(each.deadline for each in running) - time.monotonic()
+            ready, _, _ = select.select(running, [], [], max(0.0, pause))
+            for each in ready or [each for each in running if each.deadline <= time.monotonic()]:
+                each.take(ready=bool(ready))
+            running = [each for each in running if not each.ended]
     finally:
-        ours.close()
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    return answers
+        for each in running:
+            each.end()
+    return [each.answers for each in forks]
 
 
-def _run(tasks: Sequence[Callable[[], TensorMessage]], connection: socket.socket, parent: int) -> None:
-    """Everything that the fork does; it ends with its parent, also in the middle of a call."""
+class _Fork:
+    """A fork that runs tasks; its ``fileno`` is readable when there is an answer, or it has died."""
+
+    def __init__(self, tasks: Sequence[Task], timeout: float) -> None:
+        self.answers: list[TensorMessage] = []
+        self.deadline = 0.0
+        self.ended = False
+        self._tasks, self._timeout = tasks, timeout
+
+    def start(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        self._output = os.memfd_create("fork", os.MFD_CLOEXEC)
+        fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
+        parent = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            _run(self._tasks, theirs, self._output, parent)
+        theirs.close()
+        self.deadline = time.monotonic() + self._timeout
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def take(self, *, ready: bool) -> None:
+        """Take the next answer, if it is ready, or that there is none."""
+        if not ready:
+            self.answers.append(({"timeout": self._timeout}, {}))
+            self.end()
+            return
+        try:
+            self.answers.append(unpack(*messages.receive(self._connection)))
+        except (EOFError, ConnectionError):
+            _, status = os.waitpid(self._child, 0)
+            self._child = 0
+            self.answers.append(({"died": os.waitstatus_to_exitcode(status), "printed": self._printed()}, {}))
+            self.end()
+            return
+        self.deadline = time.monotonic() + self._timeout
+        if len(self.answers) == len(self._tasks):
+            self.end()
+
+    def end(self) -> None:
+        self.ended = True
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+        self._connection.close()
+        os.close(self._output)
+
+    def _printed(self) -> str:
+        size = os.fstat(self._output).st_size
+        return os.pread(self._output, _PRINTED, max(0, size - _PRINTED)).decode(errors="replace")
+
+
+def _run(tasks: Sequence[Task], connection: socket.socket, output: int, parent: int) -> None:
+    """Everything that a fork does; it ends with its parent, also in the middle of a call."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
             for task in tasks:
                 messages.send(connection, *pack(*task()))
     finally:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
-from onnx_bridge.migraphx.forked import run_in_fork
+from onnx_bridge.migraphx.forked import run_in_forks
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
@@ -24,6 +24,11 @@ from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
 from passes.core.isolation.child import serve
 from passes.core.isolation.messages import Array, Message
+
+_MOST_FORKS = 4
+"""The most forks at a time: each may take as much memory as the process may."""
+_TASK_SECONDS = 0.01
+"""What a probe takes beyond its estimate."""
 
 
 class Server:
@@ -97,7 +102,7 @@ class Server:
         return _describe(program), {}
 
     def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
-        """Probe small models in one fork, or each in its own; those after one that ends a common fork get no answer."""
+        """Probe small models in a few forks, or each in its own; those after one that ends its fork get no answer."""
         passes = request["passes"]
         if passes is not None:
             pass_library.load(Path(passes["library"]))  # once, not in every fork
@@ -109,13 +114,17 @@ class Server:
             ]
             tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples, passes))
             self._library.has_target(probe["target"])  # loaded once, not in every fork
-        groups = [[task] for task in tasks] if request["alone"] else [tasks]
-        answers: list[dict[str, Any]] = []
+        at_a_time = min(len(os.sched_getaffinity(0)), _MOST_FORKS)
+        groups = [[index] for index in range(len(tasks))]
+        if not request["alone"]:
+            groups = _balanced(request["seconds"], at_a_time)
+        answers: list[dict[str, Any] | None] = [None] * len(tasks)
         outputs: Tensors = {}
-        for group in groups:
-            for answer, found in run_in_fork(group, request["timeout"]):
-                outputs |= {f"{len(answers)}:{name}": tensor for name, tensor in found.items()}
-                answers.append({"printed": _printed(), **answer} if "died" in answer else answer)
+        found = run_in_forks([[tasks[index] for index in group] for group in groups], request["timeout"], at_a_time)
+        for group, answered in zip(groups, found, strict=True):
+            for index, (answer, arrays) in zip(group, answered, strict=False):
+                answers[index] = answer
+                outputs |= {f"{index}:{name}": tensor for name, tensor in arrays.items()}
         return {"answers": answers}, outputs
 
     def _probe(
@@ -159,6 +168,17 @@ class Server:
         number, self._next = self._next, self._next + 1
         self._programs[number] = program
         return {"program": number, **_describe(program)}, {}
+
+
+def _balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
+    """Indices of tasks in at most ``count`` groups, in their order, that take about as long each."""
+    groups: list[list[int]] = [[] for _ in range(count)]
+    taken = [0.0] * count
+    for index in sorted(range(len(seconds)), key=lambda each: -seconds[each]):
+        least = taken.index(min(taken))
+        groups[least].append(index)
+        taken[least] += seconds[index] + _TASK_SECONDS
+    return [sorted(group) for group in groups if group]
 
 
 def _run_gpu_passes(program: Program, passes: Mapping[str, Any]) -> list[dict[str, Any]]:

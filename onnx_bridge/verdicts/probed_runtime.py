@@ -1,9 +1,5 @@
-"""A runtime as the target of passes: nodes are probed in batches and judged, verdicts are cached on disk.
-
-Probes are parsed, compiled and run in a fork of a worker whose heap checks itself where the runtime has glibc's
-debugging library. ``ok`` is certain also in a fork with other probes; any other verdict is given only to a probe that
-was alone in its fork, so that a crash or a corrupted heap is attributed to the probe that caused it. Large constants
-are sent only to confirm a rejection.
+"""A runtime as the target of passes: nodes are judged by probes, large ones by their witnesses; verdicts are cached on
+disk.
 """
 
 from __future__ import annotations
@@ -12,41 +8,27 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from onnx_bridge.core.background import Background
 from onnx_bridge.core.code_digest import code_digest
-from onnx_bridge.core.countdown import Countdown
-from onnx_bridge.core.delta_debug import bisect_first
-from onnx_bridge.core.progress import silent
 from onnx_bridge.core.user_cache import cache_dir
-from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.reference import evaluations
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
-from onnx_bridge.verdicts.judge import Judgement, judge
-from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
+from onnx_bridge.verdicts.judge import Judgement
+from onnx_bridge.verdicts.probe_request import TARGET
+from onnx_bridge.verdicts.prober import Prober
 from onnx_bridge.verdicts.race_conditions import race_condition
-from onnx_bridge.verdicts.run_time import compile_seconds, longest_seconds, run_seconds
+from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
 from passes.core import graphs
 from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
-from passes.core.isolation.limits import Limits
 from passes.target.probe import Probe
 from passes.target.witness import witness
 
-_BATCH, _BATCH_BYTES = 32, 64 << 20
-"""The most probes, and bytes of those that are run, in one request."""
-_REHEARSED = 3.0
-"""How many times longer a probe may take with the gpu target's passes."""
 SECONDS = 10.0
 """The default time limit of a probe."""
-_MEMORY = 4 << 30
 BUDGET = 2.0
 """The default budget of estimated seconds for runs at real size."""
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
@@ -56,12 +38,8 @@ _UNCOMPILED = Judgement(Verdict(Status.OK))
 _MOST_NODES = 4000
 """The most nodes of a probe, with those in subgraphs, that is compiled: MIGraphX takes 40 seconds for 5,000, and many
 minutes for 20,000."""
-_SLOWER = 30
-"""How many times as long as estimated a probe may take: verdicts do not depend on the load of the machine."""
 _RUN_BYTES = 512 << 20
 """The most bytes of constants, inputs and outputs of a probe that is run."""
-_WHOLE_BYTES = 1 << 30
-"""The most bytes of constants that are sent to confirm a failure."""
 
 
 class ProbedRuntime:
@@ -94,10 +72,8 @@ class ProbedRuntime:
         self.runtime = runtime
         self.budget = BUDGET if budget is None else budget
         self._left = self.budget
-        self._progress = progress
-        self._timeout = timeout
         self._compile_for = compile_for
-        self._rehearsal = rehearsal
+        self._prober = Prober(runtime, timeout, compile_for, rehearsal, progress)
         self._cache = shared(_cache_file(runtime, timeout, compile_for, rehearsal)) if cache else VerdictCache(None)
         self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()
@@ -173,7 +149,7 @@ class ProbedRuntime:
             if compile_seconds(probe) > self.budget and _passes(found[probe])
         }
         self._store(judged)
-        for batch in self._send_all([(probe, probe not in not_run) for probe in probes if probe not in judged]):
+        for batch in self._prober.judge([(probe, probe not in not_run) for probe in probes if probe not in judged]):
             for probe in batch.keys() & not_run:
                 batch[probe] = _with_witness(batch[probe], found[probe])
             batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
@@ -185,7 +161,7 @@ class ProbedRuntime:
         """The judgement of each witness by its signature."""
         by_signature = {each.signature: each for each in witnesses}
         found = {signature: Judgement(verdict) for signature, verdict in self._known(by_signature).items()}
-        for batch in self._send_all(
+        for batch in self._prober.judge(
             [(each, True) for signature, each in by_signature.items() if signature not in found]
         ):
             self._store(batch)
@@ -204,123 +180,6 @@ class ProbedRuntime:
     def _seconds(self, probe: Probe) -> float:
         """The estimated seconds of a run; infinite if it would need too much memory."""
         return run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
-
-    def _send_all(self, probes: Sequence[tuple[Probe, bool]]) -> Iterator[dict[Probe, Judgement]]:
-        """Judge probes, each with whether to run it, in batches: MIGraphX has one while the next is prepared."""
-        if not probes:
-            return
-        workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
-        evaluations.launch()
-        countdown = Countdown(self._progress or silent, "judging", len(probes), step_name="kind of node")
-        with Background() as background:
-            sent: list[Future[dict[Probe, Judgement]]] = []
-            for batch in (*_batches(probes), []):
-                requests = [prepare(probe, run=run) for probe, run in batch]
-                for judged in [each.result() for each in sent]:
-                    yield judged
-                    countdown.step(len(judged))
-                sent = [background.submit(self._judge_requests, requests)]
-
-    def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:
-        found = self._certain(requests)
-        if self._rehearsal is None:
-            return found
-        right = [each for each in requests if found[each.probe].verdict.status is Status.OK]
-        rehearsed = self._certain(right, len(self._rehearsal.groups))
-        for request in right:
-            if rehearsed[request.probe].verdict.status is not Status.OK:
-                found[request.probe] = self._attributed(request, rehearsed[request.probe], self._rehearsal.groups)
-        return found
-
-    def _attributed(self, request: ProbeRequest, after_all: Judgement, groups: Sequence[str]) -> Judgement:
-        """The judgement of a probe that is right on ``ref``, and not after all groups of passes: after the first."""
-        judged = {len(groups): after_all}
-
-        def fails(count: int) -> bool:
-            judged[count] = self._certain([request], count)[request.probe]
-            return judged[count].verdict.status is not Status.OK
-
-        first = bisect_first(range(1, len(groups) + 1), fails)
-        found, group = judged[first], groups[first - 1]
-        message = f"rehearsed as gpu, after {group}: {found.verdict.message}"
-        return replace(found, verdict=replace(found.verdict, message=message, group=group))
-
-    def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Judgement]:
-        """Judge probes, after some groups of passes of the gpu target; failures are judged alone, and confirmed."""
-        together = self._send(requests, alone=False, groups=groups)
-        found = dict(zip((request.probe for request in requests), together, strict=False))
-        # in a common fork another probe may be the cause; rejections are certain where all probes were answered
-        certain = {Status.OK} if _ended_early(together, requests) else {Status.OK, Status.REJECTED}
-        doubted = [
-            each for each in requests if each.probe not in found or found[each.probe].verdict.status not in certain
-        ]
-        alone = self._send(doubted, alone=True, groups=groups)
-        found |= zip([request.probe for request in doubted], alone, strict=True)
-        for request in requests:
-            found[request.probe] = self._confirmed(request, found[request.probe], groups)
-        return found
-
-    def _confirmed(self, request: ProbeRequest, judgement: Judgement, groups: int) -> Judgement:
-        """A failure, judged again with all constants of the probe, and with another reference."""
-        probe = request.probe
-        run = request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
-        if judgement.verdict.status is not Status.OK and not request.whole and probe.data_bytes <= _WHOLE_BYTES:
-            (judgement,) = self._send([prepare(probe, run=run, full=True)], alone=True, groups=groups)
-        if judgement.verdict.status is Status.WRONG and probe.replaces is not None and run:
-            # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
-            (second,) = self._send([prepare(probe, run=run, by_onnx=True)], alone=True, groups=groups)
-            judgement = second if second.verdict.status is Status.OK else judgement
-        by_constants = judgement.verdict.status is Status.WRONG and not probe.has_all_data
-        return replace(judgement, by_constants=by_constants)
-
-    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, groups: int = 0) -> list[Judgement]:
-        """Judge probes, each in a fork of its own, or all in one, which may end before all are answered."""
-        if not requests:
-            return []
-        tensors: dict[str, Tensor] = {}
-        for index, request in enumerate(requests):
-            tensors |= request.tensors(str(index))
-        seconds = [longest_seconds(each.probe, self.runtime, run=bool(each.samples)) for each in requests]
-        message: dict[str, Any] = {
-            "do": "probe",
-            "timeout": self._timeout + _SLOWER * max(seconds),
-            "alone": alone,
-            "probes": [request.to_json() for request in requests],
-            "passes": None,
-        }
-        runtime, stands_in = self.runtime, self._compile_for != TARGET
-        if groups and self._rehearsal is not None:
-            runtime, stands_in = self._rehearsal.runtime, True
-            message["passes"] = {"library": str(self._rehearsal.library), "count": groups}
-            message["timeout"] *= _REHEARSED
-        worker = workers.shared_with_heap_checks(runtime)
-        with worker.limited(Limits(memory=_MEMORY)):
-            answer, outputs = worker.request("probing", message, tensors)
-        found = []
-        for index, (request, each) in enumerate(zip(requests, answer["answers"], strict=False)):
-            prefix = f"{index}:"
-            own = {name.removeprefix(prefix): each for name, each in outputs.items() if name.startswith(prefix)}
-            found.append(judge(request, each, own, stands_in=stands_in))
-        return found
-
-
-def _ended_early(judgements: Sequence[Judgement], requests: Sequence[ProbeRequest]) -> bool:
-    ends = (Status.CRASHES, Status.HANGS)
-    return len(judgements) < len(requests) or any(each.verdict.status in ends for each in judgements)
-
-
-def _batches(probes: Iterable[tuple[Probe, bool]]) -> Iterator[list[tuple[Probe, bool]]]:
-    """Batches of a limited number of probes and bytes."""
-    batch: list[tuple[Probe, bool]] = []
-    size = 0
-    for probe, run in probes:
-        more = probe.bytes if run else 0
-        if batch and (len(batch) >= _BATCH or size + more > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append((probe, run))
-        size += more
-    yield batch
 
 
 def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:

@@ -14,10 +14,11 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.verdicts import probed_runtime
+from onnx_bridge.verdicts import probed_runtime, prober
 from onnx_bridge.verdicts.cache import VerdictCache, shared
 from onnx_bridge.verdicts.probe_request import ProbeRequest, prepare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.prober import Prober
 from onnx_bridge.verdicts.run_time import longest_seconds, run_seconds
 from passes.core import graphs, inference
 from passes.core.base import Obstacle, Proof, Skip, Status, Target, Unproven, Verdict
@@ -76,7 +77,7 @@ class TestNodes:
 
     def test_a_branch_of_too_many_nodes_is_not_tried(self, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
         """It would end at the time limit, again and again: in a batch, alone, and cleaned."""
-        monkeypatch.setattr(ProbedRuntime, "_send", None)
+        monkeypatch.setattr(Prober, "_send", None)
         many = "".join(f"v{index + 1} = Sin (v{index}) " for index in range(5000))
         text = f"""(bool c, float[2] v0) => (float[2] y) {{ y = If (c) <
             then_branch = t () => (float[2] v5000) {{ {many} }}, else_branch = e () => (float[2] z) {{ z = Neg (v0) }}
@@ -224,16 +225,21 @@ class TestBudget:
 
     def test_large_nodes_share_a_witness(self, runtime: Runtime, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[Probe] = []
-        monkeypatch.setattr(probed_runtime, "prepare", lambda probe, *rest, run: self.prepare(asked, probe, rest, run))
+        self.record(asked, monkeypatch)
         verdicts = ProbedRuntime(runtime, budget=0.0).verdicts([self.conv(8), self.conv(10), self.conv(12)])
         expected = Unproven(Obstacle.SIZE)
         assert {(each.status, each.proof, each.unproven) for each in verdicts} == {(Status.OK, Proof.WITNESS, expected)}
         assert len(asked) == 1 and asked[0].bytes < self.conv(8).bytes
 
     @staticmethod
-    def prepare(asked: list[Probe], probe: Probe, rest: tuple[Any, ...], run: bool) -> ProbeRequest:
-        asked += [probe] if run else []
-        return prepare(probe, *rest, run=run)
+    def record(asked: list[Probe], monkeypatch: pytest.MonkeyPatch, *, all_of_them: bool = False) -> None:
+        """Add the probes to ``asked`` that are sent, or only those that are run."""
+
+        def recorded(probe: Probe, *, run: bool, **options: bool) -> ProbeRequest:
+            asked.extend([probe] if run or all_of_them else [])
+            return prepare(probe, run=run, **options)
+
+        monkeypatch.setattr(prober, "prepare", recorded)
 
     def test_what_fits_runs_at_real_size(self, runtime: Runtime) -> None:
         cost = run_seconds(self.conv(8), runtime)
@@ -257,7 +263,7 @@ class TestBudget:
     def test_a_long_recurrence_is_not_compiled(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         """MIGraphX unrolls it: 500 steps take about a minute, which is no hang."""
         asked: list[Probe] = []
-        monkeypatch.setattr(probed_runtime, "prepare", lambda probe, *rest, run: self.prepare(asked, probe, rest, True))
+        self.record(asked, monkeypatch, all_of_them=True)
         draw = np.random.default_rng(0)
         weights = {"w": draw.standard_normal((1, 12, 3)), "r": draw.standard_normal((1, 12, 4))}
         text = "(float[500,1,3] x) => (float[500,1,1,4] y) { y = GRU<hidden_size=4>(x, w, r) }"
@@ -333,7 +339,7 @@ class TestAttribution:
 
     def test_hangs(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         slow = last_node("(float[100000] x) => (y) { y = Abs(x) }")
-        monkeypatch.setattr(probed_runtime, "_SLOWER", 0)
+        monkeypatch.setattr(prober, "_SLOWER", 0)
         hasty = ProbedRuntime(runtime, cache=False, timeout=1e-4)
         assert judged(hasty, slow) == Verdict(Status.HANGS, "no answer within 0.0001 s")
         assert judged(ProbedRuntime(runtime, cache=False), slow).status is Status.OK
