@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.locations import Location
 
 if TYPE_CHECKING:
@@ -111,13 +112,12 @@ class Outcome:
             verbose: list every job.
         """
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
         parts: list[RenderableType] = []
         listed = [each for each in self.results if verbose or each.failed or each.status == "planned"]
         if listed:
-            table = Table("job", "status", "proven", "reason", "log", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            table = plain_table("job", "status", "proven", "reason", "log")
             for each in listed:
                 stage = f" in {each.error.stage}" if each.error else ""
                 why = each.reason or each.check or "; ".join(each.notes)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
@@ -200,11 +201,10 @@ class BenchResult:
         from rich.console import Group
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("engine")
-        for name in ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s"):
-            table.add_column(name, justify="right")
-        table.add_column("MiB", justify="right")
+        table = Table("engine", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        times = ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s", "MiB")
+        for name in times:
+            table.add_column(name, justify="right", overflow="fold")
         ratios = self.ratios()
         for row in self.rows:
             found = row.summary
@@ -283,15 +283,10 @@ _SLOWEST = 10
 
 def _operator_table(row: Row) -> RenderableType:
     """The slowest operators of a row."""
-    from rich.table import Table
-
     shown, count = row.operators[:_SLOWEST], len(row.operators)
     title = f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {count} operators"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    table.add_column("MIGraphX's operator", overflow="fold")
-    table.add_column("of ONNX")
-    for name in ("times", "ms", "share", "slowest"):
-        table.add_column(name, justify="right")
+    numbers = ("times", "ms", "share", "slowest")
+    table = plain_table("MIGraphX's operator", "of ONNX", *numbers, numbers=numbers, title=title, title_justify="left")
     for each in shown:
         onnx = ", ".join(each.onnx)
         slowest = f"{each.slowest} {1e3 * each.longest:.3g} ms"

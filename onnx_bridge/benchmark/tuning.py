@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.benchmark.pareto import Candidate, Trial, explain, pareto_front, winner
+from onnx_bridge.core.console import plain_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,21 +64,18 @@ class Tuning:
     def render(self) -> RenderableType:
         """A table of the Pareto front, and a sentence for each trial."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="Pareto front", title_justify="left")
-        table.add_column("candidate")
-        for name in ("p50 ms", "× first [98 %]", "MiB", "error"):
-            table.add_column(name, justify="right")
+        numbers = ("p50 ms", "× first [98 %]", "MiB", "error")
+        table = plain_table("candidate", *numbers, numbers=numbers, title="Pareto front", title_justify="left")
         for trial in pareto_front(self.trials):
-            numbers = (
+            figures = (
                 f"{1e3 * trial.latency:.3g}",
                 str(trial.ratio),
                 f"{trial.memory / 2**20:.3g}",
                 f"{trial.error:.2g}",
             )
-            table.add_row(Text(trial.candidate.name, style="bold" if trial is self.winner else ""), *numbers)
+            table.add_row(Text(trial.candidate.name, style="bold" if trial is self.winner else ""), *figures)
         lines = [explain(trial, self.trials) for trial in self.trials]
         if self.sizes:
             sizes = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in self.sizes.items())

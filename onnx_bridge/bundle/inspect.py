@@ -15,6 +15,7 @@ from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
 from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
@@ -221,11 +222,7 @@ def _facts(facts: Mapping[str, RenderableType]) -> RenderableType:
 
 
 def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("", "name", "dtype", "shape"):
-        table.add_column(heading, overflow="fold")
+    table = plain_table("", "name", "dtype", "shape")
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for each in tensors:
             shape = "unknown" if each["shape"] is None else " × ".join(str(dim or "?") for dim in each["shape"])

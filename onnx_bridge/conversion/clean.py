@@ -14,6 +14,7 @@ from onnx_bridge.conversion.observed_shapes import observe_shapes
 from onnx_bridge.conversion.open_sizes import ChosenSizes, freezing
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
@@ -87,12 +88,9 @@ class Cleaned:
     def render(self, *, verbose: bool = False) -> RenderableType:
         """As a table of the passes that did something, or of all if ``verbose``."""
         from rich.console import Group
-        from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("pass")
-        for heading in ("nodes", "rewrites", "skips", "seconds", *(["numbers"] if self.checked else [])):
-            table.add_column(heading, justify="right")
+        numbers = ("nodes", "rewrites", "skips", "seconds", *(["numbers"] if self.checked else []))
+        table = plain_table("pass", *numbers, numbers=numbers)
         for index, step in enumerate(self.steps):
             if not (verbose or step.result.rewrites or step.result.skips):
                 continue

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.bundle.work_share import WorkShare
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.core.base import Proof, Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
 
 UNKNOWN = "unknown"
@@ -144,7 +144,8 @@ class Diagnosis:
         return Text.assemble(("everything will run", "green"), host, unproven, parsed)
 
     def _by_operator(self) -> RenderableType:
-        table = _table("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")
+        headings = ("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")
+        table = plain_table(*headings, numbers=["nodes"])
         groups: dict[str, list[NodeDiagnosis]] = {}
         for each in self.nodes:
             groups.setdefault(each.operator, []).append(each)
@@ -161,7 +162,7 @@ class Diagnosis:
         return table
 
     def _by_node(self) -> RenderableType:
-        table = _table("node", "operator", "module", "verdict", "proof", "planned action", "MIGraphX says")
+        table = plain_table("node", "operator", "module", "verdict", "proof", "planned action", "MIGraphX says")
         for each in self.nodes:
             action = f"{each.action}{f': {each.by}' if each.by else ''}"
             unproven = each.unproven if each.proof is Proof.NONE else ""
@@ -181,12 +182,3 @@ def counted(counts: Counter[Any]) -> str:
     if len(counts) == 1:
         return str(next(iter(counts)))
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
-
-
-def _table(*headings: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading == "nodes" else "left")
-    return table

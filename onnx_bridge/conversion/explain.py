@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 import passes
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -45,17 +46,12 @@ class Catalogue:
 
     def render(self) -> RenderableType:
         from rich.console import Group
-        from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in ("pass", "exactness", "options", "does"):
-            table.add_column(heading, overflow="fold")
+        table = plain_table("pass", "exactness", "options", "does")
         for each in self.passes:
             options = Group(*(f"{name}={default}" for name, default in each.options.items()))
             table.add_row(each.name, each.exactness, options, each.does)
-        pipelines = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        pipelines.add_column("pipeline")
-        pipelines.add_column("passes", overflow="fold")
+        pipelines = plain_table("pipeline", "passes")
         for name, spec in self.pipelines.items():
             pipelines.add_row(name, spec.replace(",", ", ") or "(nothing)")
         return Group(table, "", pipelines)

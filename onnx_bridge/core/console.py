@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from passes.core.text import printable
@@ -10,6 +10,7 @@ from passes.core.text import printable
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -19,6 +20,23 @@ def unbroken(text: str) -> RenderableType:
     from rich.text import Text
 
     return Group(Text(text, no_wrap=True, overflow="ignore"))  # a text by itself would be joined with others
+
+
+def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -> Table:
+    """A table without lines, for eighty columns as well: texts are folded where it is too wide, numbers are not.
+
+    Args:
+        headings: of all columns.
+        numbers: the headings of those with numbers, which are aligned at the right.
+        options: of rich's Table.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
+    for each in headings:
+        number = each in numbers
+        table.add_column(each, overflow="fold", justify="right" if number else "left", no_wrap=number)
+    return table
 
 
 def console(**options: Any) -> Console:

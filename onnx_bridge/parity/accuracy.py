@@ -142,7 +142,7 @@ class AccuracyReport:
         sides, rows = self.table()
         table = Table("output", "metric", "against", box=None, pad_edge=False)
         for heading in (*sides, "least"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", overflow="fold")
         for row in rows:
             table.add_row(*(Text(text, style="red" if low else "") for text, low in row))
         lines = [Text(f"{side}: {each}", style="red") for side, each in self.failures.items()]

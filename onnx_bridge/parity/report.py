@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
@@ -22,6 +22,8 @@ REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
 _LISTED = 20
 """The most differences that are listed."""
+_DIGITS = (3, 2, 6, 4)
+"""Of the largest error, of how far the reference moves, of the cosine and of the SQNR."""
 
 
 @dataclass(frozen=True)
@@ -195,19 +197,19 @@ class CheckReport:
 
     def render(self) -> RenderableType:
         """A table of the outputs, each with its worst sample, then every difference and a sentence, for rich."""
-        table = Table("leg", "output", "type", box=None, pad_edge=False)
-        for heading in ("max error", "reference moves", "cosine", "SQNR dB"):
-            table.add_column(heading, justify="right")
-        table.add_column("")
+        numbers = ("max error", "moves", "cosine", "SQNR dB")
+        table = plain_table("leg", "output", "type", *numbers, "", numbers=numbers)
         for leg in self.legs:
-            for output in _worst_samples(leg):
+            for index, output in enumerate(_worst_samples(leg)):
+                figures = (output.max_abs, output.moves, output.cosine, output.sqnr_db)
                 table.add_row(
-                    Text(leg.name),
+                    Text("" if index else leg.name),
                     Text(output.name),
                     Text(f"{output.dtype}{list(output.shape)}"),
-                    _figure(output.max_abs),
-                    Text("–" if output.moves is None else f"{output.moves:.2g}"),
-                    *(_figure(number) for number in (output.cosine, output.sqnr_db)),
+                    *(
+                        Text("–" if each is None else f"{each:.{digits}g}")
+                        for each, digits in zip(figures, _DIGITS, strict=True)
+                    ),
                     _verdict(output),
                 )
         parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]
@@ -251,10 +253,6 @@ def _worst_samples(leg: Leg) -> list[OutputComparison]:
             if ranks[0] > ranks[1]:
                 worst[output.name] = output
     return list(worst.values())
-
-
-def _figure(number: float | None) -> Text:
-    return Text("–" if number is None else f"{number:.6g}")
 
 
 def _verdict(output: OutputComparison) -> Text:

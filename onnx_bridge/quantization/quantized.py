@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
@@ -69,13 +70,10 @@ class Quantized:
     def render(self) -> RenderableType:
         """How far each output is from float, and how it was quantized, for rich."""
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("output")
-        for heading in ("SQNR", "largest error", "of largest value"):
-            table.add_column(heading, justify="right")
+        numbers = ("SQNR", "largest error", "of largest value")
+        table = plain_table("output", *numbers, numbers=numbers)
         for each in self.deviations:
             ratio = "–" if each.sqnr_db is None else f"{each.sqnr_db:.1f} dB"
             table.add_row(Text(each.name), ratio, f"{each.max_abs:.3g}", f"{each.largest:.3g}")

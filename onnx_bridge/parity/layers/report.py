@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from onnx_bridge.core.console import plain_table
 from onnx_bridge.reference.compare import OutputComparison
 
 _LISTED, _EXAMPLES = 60, 10
@@ -159,13 +159,8 @@ class LayerReport:
         chosen = {row.tensor for row in worst}
         shown = [row for row in self.rows if row.tensor in chosen]
         cleaning = any(row.cleaning is not None and not row.cleaning.passed for row in self.rows)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for heading in ("node", "operator", "module"):
-            table.add_column(heading, overflow="fold")
-        for heading in (*(["cleaning"] if cleaning else []), "accumulated", "local"):
-            table.add_column(heading, justify="right")
-        table.add_column("made by", overflow="fold")
-        table.add_column("")
+        kinds = (*(["cleaning"] if cleaning else []), "accumulated", "local")
+        table = plain_table("node", "operator", "module", *kinds, "made by", "")
         for row in shown:
             errors = (*([row.cleaning] if cleaning else []), row.accumulated, row.local)
             names = map(Text, (row.node, row.operator, row.module))
