@@ -202,8 +202,19 @@ class BenchResult:
         from rich.table import Table
 
         table = Table("engine", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        times = ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s", "MiB")
-        for name in times:
+        numbers = (
+            "p50 ms",
+            "p90",
+            "p99",
+            "min",
+            "mean ± std",
+            "samples/s",
+            "× first [98 %]",
+            "load s",
+            "first s",
+            "MiB",
+        )
+        for name in numbers:
             table.add_column(name, justify="right", overflow="fold")
         ratios = self.ratios()
         for row in self.rows:
