@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Arithmetic, Array
+from passes.builders.arithmetic import Arithmetic, Array, wide
 
 Allowed = ir.Value | Array | None
 """Which query may attend to which key: booleans that broadcast to the scores; None for no mask."""
@@ -137,6 +137,21 @@ def attend(a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, s
     if groups > 1:
         output = a.reshape(output, [heads.batch, heads.query_heads, heads.queries, heads.value_size])
     return Attended(output, raw, capped, biased, probabilities)
+
+
+def attend_rounded_once(
+    a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, scoring: Scoring
+) -> Attended:
+    """The same, in 32 bits where the operands have 16: softmax multiplies the rounding of large scores.
+
+    Arguments and results are those of `attend`, in the dtype of ``a``.
+    """
+    inner = Arithmetic(a.edit, wide(a.dtype))
+    q, k, v = (inner.cast(each, a.dtype) for each in (q, k, v))
+    bias = None if scoring.bias is None else inner.cast(scoring.bias, a.dtype)
+    sink = inner.cast(scoring.sink, a.dtype) if isinstance(scoring.sink, ir.Value) else scoring.sink
+    done = attend(inner, q, k, v, heads, replace(scoring, bias=bias, sink=sink))
+    return Attended(*(a.cast(getattr(done, each.name), inner.dtype) for each in fields(done)))
 
 
 def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:

@@ -26,7 +26,7 @@ from passes.builders.attention import (
     Allowed,
     Heads,
     Scoring,
-    attend,
+    attend_rounded_once,
     default_scale,
     intersection,
     merge_heads,
@@ -104,7 +104,7 @@ class DecomposeGroupQueryAttention(NodeRewrite[Found]):
             )
         )
         k, v = (_cached(a, match, new, old, start) for new, old in ((k, given(node, 3)), (v, given(node, 4))))
-        done = attend(
+        done = attend_rounded_once(
             a,
             q,
             k,

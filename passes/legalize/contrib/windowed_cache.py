@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Heads, Scoring, attend, default_scale, merge_heads
+from passes.builders.attention import Heads, Scoring, attend_rounded_once, default_scale, merge_heads
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -69,7 +69,7 @@ class DecomposeWindowedCache(NodeRewrite[Found]):
         q = rotated(a, match, q, heads.query_heads, given(node, 14), cache.before)
         k = rotated(a, match, k, heads.kv_heads, given(node, 15), cache.before)
         keys, values = cache.joined(given(node, 3), k), cache.joined(given(node, 4), v)
-        done = attend(
+        done = attend_rounded_once(
             a,
             q,
             keys,
