@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.base import Proof
+from tests.batch.inline import Inline
 from tests.batch.requests import job
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> g '
@@ -51,6 +52,11 @@ def write(path: Path, seed: int = 0, body: str = "a = MatMul(x, w) y = Relu(a)")
 
 convert_all = functools.partial(batches.convert_all, jobs=1)
 """Most tests have one model to convert, and processes take longer to start than that."""
+
+
+def converted_here(sources: Sequence[Path], out: Path, request: JobRequest, **options: Any) -> Outcome:
+    """What `convert_all` makes without processes."""
+    return batches.convert_all(sources, out, request, engine=Inline(), **options)
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:
@@ -227,14 +233,14 @@ class TestResume:
 
     def test_nothing_is_repeated(self, again: tuple[Path, Path]) -> None:
         before = events(again[1])
-        outcome = convert_all([again[0]], again[1], CHECKED)
+        outcome = converted_here([again[0]], again[1], CHECKED)
         assert statuses(outcome) == {"a": "kept", "c": "skipped", "sub/b": "kept"}
         assert [event for event, _ in events(again[1])[len(before) :] if event != "seen"] == ["run", "end"]
 
     def test_touching_and_renaming(self, again: tuple[Path, Path]) -> None:
         (again[0] / "a.onnx").touch()
         (again[0] / "sub/b.onnx").rename(again[0] / "z.onnx")
-        outcome = convert_all([again[0]], again[1], REF)
+        outcome = converted_here([again[0]], again[1], REF)
         assert statuses(outcome) == {"a": "kept", "c": "skipped", "z": "reused"}
         bundle = onnx_bridge.load(again[1] / "z")
         assert bundle.manifest.source["path"] == str(again[0] / "z.onnx")
@@ -242,51 +248,51 @@ class TestResume:
 
     def test_only_the_tolerance(self, again: tuple[Path, Path]) -> None:
         files = {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")}
-        outcome = convert_all([again[0]], again[1], job(target="ref", check=True, atol=0.5))
+        outcome = converted_here([again[0]], again[1], job(target="ref", check=True, atol=0.5))
         assert statuses(outcome) == {"a": "checked", "c": "skipped", "sub/b": "checked"}
         assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")} == files
-        outcome = convert_all([again[0] / "a.onnx"], again[1], job(target="ref", check=True, rtol=0, atol=0))
+        outcome = converted_here([again[0] / "a.onnx"], again[1], job(target="ref", check=True, rtol=0, atol=0))
         assert outcome.results[0].status in ("checked", "failed")  # the last bit may be equal
 
     def test_changed_inputs(self, again: tuple[Path, Path]) -> None:
         write(again[0] / "a.onnx", 5)
-        outcome = convert_all([again[0]], again[1], CHECKED)
+        outcome = converted_here([again[0]], again[1], CHECKED)
         assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "kept"}
-        outcome = convert_all([again[0]], again[1], job(target="ref", dims={"batch": 2}))
+        outcome = converted_here([again[0]], again[1], job(target="ref", dims={"batch": 2}))
         assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "converted"}
 
     def test_missing_and_damaged_bundles(self, again: tuple[Path, Path]) -> None:
         shutil.rmtree(again[1] / "a")
         os.truncate(again[1] / "sub/b/b.mxr", 10)
-        outcome = convert_all([again[0]], again[1], REF)
+        outcome = converted_here([again[0]], again[1], REF)
         assert statuses(outcome) == {"a": "converted", "c": "skipped", "sub/b": "converted"}
 
     def test_without_a_journal_manifests_are_read(self, again: tuple[Path, Path]) -> None:
         shutil.rmtree(again[1] / ".batch")
-        outcome = convert_all([again[0]], again[1], REF)
+        outcome = converted_here([again[0]], again[1], REF)
         assert statuses(outcome) == {"a": "kept", "c": "failed", "sub/b": "kept"}
 
     def test_a_damaged_journal(self, again: tuple[Path, Path]) -> None:
         journal = again[1] / ".batch/journal.jsonl"
         lines = journal.read_bytes().split(b"\n")
         journal.write_bytes(b"\n".join([*lines[:2], b"\xff" + lines[2], *lines[3:]]))
-        outcome = convert_all([again[0]], again[1], REF)
+        outcome = converted_here([again[0]], again[1], REF)
         assert any("journal" in note for note in outcome.notes)
         assert statuses(outcome)["a"] == "kept"
 
     def test_no_resume_and_retry(self, again: tuple[Path, Path]) -> None:
-        assert statuses(convert_all([again[0]], again[1], REF, retry=True))["c"] == "failed"
-        assert statuses(convert_all([again[0] / "a.onnx"], again[1], REF, resume=False)) == {"a": "converted"}
+        assert statuses(converted_here([again[0]], again[1], REF, retry=True))["c"] == "failed"
+        assert statuses(converted_here([again[0] / "a.onnx"], again[1], REF, resume=False)) == {"a": "converted"}
 
     def test_a_dry_run_writes_nothing(self, again: tuple[Path, Path], tmp_path: Path) -> None:
         before = {path: path.stat().st_mtime_ns for path in again[1].rglob("*")}
         write(again[0] / "new.onnx", 7)
         write(again[0] / "twin.onnx", 7)
-        outcome = convert_all([again[0]], again[1], CHECKED, dry_run=True)
+        outcome = converted_here([again[0]], again[1], CHECKED, dry_run=True)
         expected = {"a": "kept", "c": "skipped", "new": "planned", "sub/b": "kept", "twin": "planned"}
         assert statuses(outcome) == expected
         assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*")} == before
-        convert_all([again[0]], tmp_path / "other", REF, dry_run=True)
+        converted_here([again[0]], tmp_path / "other", REF, dry_run=True)
         assert not (tmp_path / "other").exists()
 
 
@@ -467,7 +473,7 @@ class TestProofs:
         out = tmp_path / "out"
 
         def converted(prove: str) -> tuple[str, Any]:
-            (result,) = convert_all([tmp_path / "m.onnx"], out, job(target="ref", prove=prove)).results
+            (result,) = converted_here([tmp_path / "m.onnx"], out, job(target="ref", prove=prove)).results
             assert result.proof is not None
             return result.status, result.proof.level
 
@@ -491,7 +497,7 @@ class TestProofs:
 
         def convert(prove: str) -> Outcome:
             request = job(target="ref", pipeline="doubles", prove=prove)
-            return convert_all([tmp_path / "m.onnx"], tmp_path / "out", request, passes=[tmp_path / "mine.py"])
+            return converted_here([tmp_path / "m.onnx"], tmp_path / "out", request, passes=[tmp_path / "mine.py"])
 
         outcome = convert("auto")
         assert not outcome.passed

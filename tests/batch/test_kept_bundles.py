@@ -15,9 +15,10 @@ from onnx_bridge.bundle.verify import verify
 from onnx_bridge.core import known_digests
 from onnx_bridge.core.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.inline import Inline
 from tests.batch.requests import job
 from tests.batch.test_batch import REF, statuses, write
-from tests.batch.test_locations import Inline, root, upload
+from tests.batch.test_locations import root, upload
 
 __all__ = ["root"]
 
@@ -48,8 +49,8 @@ def cache(monkeypatch: Any, tmp_path: Path) -> Iterator[Path]:
 def made(runtime: Runtime, tmp_path_factory: Any) -> Path:
     folder: Path = tmp_path_factory.mktemp("kept")
     model = write(folder / "m.onnx")
-    assert convert_all([model], folder / "plain", REF, jobs=1).passed
-    assert convert_all([model], folder / "buckets", BUCKETS, jobs=1).passed
+    assert convert_all([model], folder / "plain", REF, engine=Inline()).passed
+    assert convert_all([model], folder / "buckets", BUCKETS, engine=Inline()).passed
     return folder
 
 
@@ -75,7 +76,7 @@ def test_a_changed_byte_is_found(copy: Path, cache: Path, out: str, file: str) -
 @pytest.mark.parametrize(("out", "file"), [("plain", "m.onnx"), ("buckets", "batch=1/m.mxr")])
 def test_what_was_changed_is_converted_again(copy: Path, out: str, file: str) -> None:
     change_one_byte(copy / out / "m" / file)
-    outcome = convert_all([copy / "m.onnx"], copy / out, REF if out == "plain" else BUCKETS, jobs=1)
+    outcome = convert_all([copy / "m.onnx"], copy / out, REF if out == "plain" else BUCKETS, engine=Inline())
     assert statuses(outcome) == {"m": "converted"}
     assert verify(copy / out / "m").passed
 
@@ -86,8 +87,8 @@ def test_a_damaged_bundle_is_not_copied(copy: Path) -> None:
     change_one_byte(copy / "plain/m/m.mxr")
     planned = convert_all([copy / "twin.onnx"], copy / "plain", REF, dry_run=True)
     assert statuses(planned) == {"twin": "planned"}
-    assert statuses(convert_all([copy / "m.onnx"], copy / "plain", REF, jobs=1)) == {"m": "converted"}
-    assert statuses(convert_all([copy / "twin.onnx"], copy / "plain", REF, jobs=1)) == {"twin": "reused"}
+    assert statuses(convert_all([copy / "m.onnx"], copy / "plain", REF, engine=Inline())) == {"m": "converted"}
+    assert statuses(convert_all([copy / "twin.onnx"], copy / "plain", REF, engine=Inline())) == {"twin": "reused"}
 
 
 def test_files_are_read_once(copy: Path, cache: Path, monkeypatch: Any) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +19,21 @@ import onnx_bridge
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch import remote_journal
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, OnEvent
 from onnx_bridge.batch.engines.job_process import perform
-from onnx_bridge.batch.engines.local import Pool
 from onnx_bridge.batch.jobs import gather
-from onnx_bridge.batch.journal import Journal
 from onnx_bridge.batch.model_info import read_model_info
 from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import output_at
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.locations import RemotePath, parse_location
-from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from tests.batch.inline import Inline
 from tests.batch.requests import job
 from tests.batch.test_batch import statuses, write
 
 REF = job(target="ref")
-
-
-class Inline(Engine):
-    """Runs one job at a time in this process, which owns ``memory://``."""
-
-    remote = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._busy = False
-
-    def machine(self, target: str) -> tuple[Machine, str]:
-        return Pool().machine(target)
-
-    def open(self, journal: Journal, on_event: OnEvent) -> None:
-        self._on_event = on_event
-
-    def choose(self, sizes: Sequence[int]) -> int | None:
-        return len(sizes) - 1 if sizes and not self._busy else None
-
-    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
-        self._busy = True
-        attempt = Attempt(job, self._on_event)
-
-        def emit(event: dict[str, Any]) -> None:
-            if (handled := attempt.handle(event)) is not None:
-                self.post(job, handled)
-
-        threading.Thread(target=perform, args=(task, emit), daemon=True).start()
-
-    def wait(self) -> tuple[Any, dict[str, Any]]:
-        job, event = super().wait()
-        self._busy = self._busy and event["event"] not in LAST_EVENTS
-        return job, event
-
-    def close(self) -> None:
-        """Nothing outlives it."""
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.conformance import rules, run, suite
 
-PARTS = 12
-EVERY = 8
+PARTS = 6
+EVERY = 16
 """One test in so many is taken, over all operators, since names begin with the operator's."""
 
 
