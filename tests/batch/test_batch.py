@@ -497,7 +497,7 @@ class TestProofs:
 
         def convert(prove: str) -> Outcome:
             request = job(target="ref", pipeline="doubles", prove=prove)
-            return converted_here([tmp_path / "m.onnx"], tmp_path / "out", request, passes=[tmp_path / "mine.py"])
+            return convert_all([tmp_path / "m.onnx"], tmp_path / "out", request, passes=[tmp_path / "mine.py"])
 
         outcome = convert("auto")
         assert not outcome.passed
