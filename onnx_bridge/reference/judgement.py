@@ -36,6 +36,7 @@ from onnx_bridge.reference.choices import (
     same_choice,
 )
 from onnx_bridge.reference.compare import Comparison, OutputComparison, compare, tolerances_of
+from onnx_bridge.reference.computed_precision import Inside, computed_precisions, output_presets
 from onnx_bridge.reference.conditioning import SEEDS, explains, nudged
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.rounding import floors
@@ -160,7 +161,9 @@ class Judge:
     ) -> str | None:
         """The first operand of a choice that differs by more than it can be computed; None if there is none."""
         found, right = ({name: side[name] for name in names} for side in (theirs, ours))
-        compared = compare(found, right, tolerances_of(self.tolerances, right))
+        presets, _ = output_presets(self._precisions, names)
+        tolerances = tolerances_of(replace(self.tolerances, inside={**presets, **self.tolerances.inside}), right)
+        compared = compare(found, right, tolerances)
         differing = [each for each in compared.outputs if not each.passed]
         if not differing:
             return None
@@ -286,6 +289,10 @@ class Judge:
     @cached_property
     def _inside(self) -> ir.Model:
         return unfolded(self.model)
+
+    @cached_property
+    def _precisions(self) -> Mapping[str, Inside]:
+        return computed_precisions(self._inside)
 
     @cached_property
     def _session(self) -> Reference:

@@ -11,7 +11,7 @@ import pytest
 from onnx_bridge.reference.choices import COMPUTED, choices, cut
 from onnx_bridge.reference.compare import Comparison
 from onnx_bridge.reference.judgement import Judge
-from onnx_bridge.reference.judges import InsideModel
+from onnx_bridge.reference.judges import InsideModel, Judges
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.tolerances import Tolerances
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
@@ -263,3 +263,42 @@ def test_a_tie_of_integers_that_a_pass_shifted(scale: str, determined: bool) -> 
     x = np.array([1.50002, 0.2, 0.7, 1.1, 2.3, 0.9, 1.4, 2.1], np.float32)
     (found,) = judged(model(SHIFTED.format(zero="0.0", scale="100.0")), other, x=x).outputs
     assert found.verdict == ("differs" if determined else "not determined")
+
+
+@pytest.mark.parametrize(("shift", "determined"), [("-0.004", False), ("-0.1", True)])
+def test_what_a_choice_depends_on_is_as_precise_as_it_is_computed(shift: str, determined: bool) -> None:
+    """A number of float32 that was computed in float16 may be some steps of float16 off."""
+    text = """h (float[4] x) => (float[4] y) {{
+        h = Cast <to = 10> (x)
+        wide = Constant <value = float[1] {{{e}}}> ()
+        e = Cast <to = 10> (wide)
+        s = Add (h, e)
+        f = Cast <to = 1> (s)
+        r = Round (f)
+        hundred = Constant <value = float[1] {{100.0}}> ()
+        y = Mul (r, hundred)
+    }}"""
+    x = np.array([2.502, 0.2, 1.2, 2.2], np.float32)
+    (found,) = judged(model(text.format(e="0.0")), model(text.format(e=shift)), x=x).outputs
+    assert found.verdict == ("differs" if determined else "not determined")
+
+
+def test_an_output_that_two_legs_agree_on_by_different_tolerances() -> None:
+    """The passes may be steps away from the original, and the bundle as far from it as they are."""
+    text = """q (float[4] x) => (float[4] y) {{
+        e = Constant <value = float {{{e}}}> ()
+        s = Add (x, e)
+        step = Constant <value = float {{0.01}}> ()
+        zero_point = Constant <value = int8 {{0}}> ()
+        q = QuantizeLinear (s, step, zero_point)
+        y = DequantizeLinear (q, step, zero_point)
+    }}"""
+    x = np.array([0.015002, 0.2, 0.7, 1.1], np.float32)
+    sample = {"x": x}
+    original, cleaned = model(text.format(e="0.0")), model(text.format(e="-0.000004"))
+    expected, found = Reference(original).run(sample), Reference(cleaned).run(sample)
+    judges = Judges(original, cleaned)
+    passes = judges.of_cleaned(found, expected, sample, sample, Tolerances())
+    assert passes.passed and not np.array_equal(found["y"], expected["y"])
+    device = judges.of_device(found, expected, sample, (found, passes), InsideModel(cleaned), Tolerances())
+    assert device.passed
