@@ -9,11 +9,10 @@ Without support vectors, the scores are x·Aᵀ + ρ, one for each class. |x −
 numbers less the mean of v, whose squares are not large beside the distance.
 
 The probabilities of pairs are pᵢⱼ = σ(−(a s + b)), and those of the classes are found as in ONNX Runtime by the
-iteration of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 2004:
-a Loop of at most 100 steps, in which a row stays as it is once its error is small.
+iteration of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling", JMLR 2004.
 
-Skips: string labels that are used; fewer than two classes; PROBIT of one score for two labels, which is not defined;
-attributes that do not fit each other.
+Skips: string labels that are used; fewer than two classes; probabilities of many classes; PROBIT of one score for two
+labels, which is not defined; attributes that do not fit each other.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 from passes.legalize.ml.coupling import coupled
 
+_MOST_COUPLED = 20
+"""The most classes that have probabilities; each becomes some hundred nodes."""
 _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
@@ -141,6 +142,8 @@ class SvmClassifier(NodeRewrite[_Machine]):
         pairs = classes * (classes - 1) // 2
         first, second = (len(ml.floats(node, name)) for name in ("prob_a", "prob_b"))
         needed = classes * found.columns if found.vectors is None else (classes - 1) * len(found.vectors)
+        if found.vectors is not None and first and classes > _MOST_COUPLED:
+            return Skip(f"it has probabilities of {classes} classes; the limit is {_MOST_COUPLED}")
         fits = len(found.coefficients) == needed and first == second
         if found.vectors is not None:
             fits = fits and len(counts) == classes and len(found.rho) >= pairs and (not first or first >= pairs)

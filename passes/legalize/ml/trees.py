@@ -33,8 +33,8 @@ from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 from passes.legalize.ml.tree_ensembles import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
 
-_OLDEST = 9
-"""The oldest opset of the standard operators, which onnxmltools writes for LightGBM."""
+_OLDEST, _WITH_WHERE = 7, 9
+"""The oldest opset of the standard operators, and the first that has Where and IsNaN. onnxmltools writes both."""
 _TRAVERSABLE = 11
 """The first opset that has GatherElements."""
 _COMPARISONS = {"LT": "Less", "GT": "Greater", "LEQ": "Less", "GTE": "Greater"}
@@ -56,7 +56,10 @@ class _TreeRule(NodeRewrite[_Trees]):
     """The maximum size of the matrix of paths; larger trees are traversed."""
 
     def _read(self, node: ir.Node, context: NodeContext) -> _Trees | Skip | None:
-        found = ml.read(node, context.scope, oldest=_OLDEST)
+        simple = node.op_type == "TreeEnsembleRegressor" and (
+            node.attributes.get_string("post_transform", "NONE") in ("NONE", "LOGISTIC", "SOFTMAX")
+        )
+        found = ml.read(node, context.scope, oldest=_OLDEST if simple else _WITH_WHERE)
         if not isinstance(found, Features):
             return found
         precision = ir.DataType.DOUBLE if found.dtype == ir.DataType.DOUBLE else FLOAT
@@ -293,7 +296,7 @@ def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], ed
         result = holds
     assert result is not None
     if trees.missing[chosen].any():
-        unknown = edit.op("And", [edit.op("IsNaN", [seen]), column(trees.missing)])
+        unknown = edit.op("And", [_is_nan(seen, edit), column(trees.missing)])
         result = edit.op("Or", [result, unknown])
     return result
 
@@ -318,7 +321,15 @@ def _equal(a: ir.Value, b: ir.Value, edit: Edit) -> ir.Value:
     if edit.scope.opset() >= 11:
         return edit.op("Equal", [a, b])
     differs = edit.op("Or", [edit.op("Less", [a, b]), edit.op("Greater", [a, b])])
-    return edit.op("Not", [edit.op("Or", [differs, edit.op("IsNaN", [a])])])
+    return edit.op("Not", [edit.op("Or", [differs, _is_nan(a, edit)])])
+
+
+def _is_nan(x: ir.Value, edit: Edit) -> ir.Value:
+    """Whether it is not a number: every number is less than 1 or greater than 0."""
+    if edit.scope.opset() >= _WITH_WHERE:
+        return edit.op("IsNaN", [x])
+    below, above = edit.op("Less", [x, ml.number(1, x, edit)]), edit.op("Greater", [x, ml.number(0, x, edit)])
+    return edit.op("Not", [edit.op("Or", [below, above])])
 
 
 def _is_member(seen: ir.Value, trees: Ensemble, column: Column, edit: Edit) -> ir.Value:

@@ -106,8 +106,15 @@ def test_transforms(kind: str, counts: list[int]) -> None:
 
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [2, 1, 2, 3, 1]])
 def test_probabilities(counts: list[int]) -> None:
-    apply(CLASSIFIER, m := classifier(counts, **likely(len(counts))), rtol=1e-4)
-    assert "Loop" in operators(m)
+    assert apply(CLASSIFIER, classifier(counts, **likely(len(counts))), rtol=1e-4).rewrites
+
+
+@pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [1] * 8])
+def test_certain_probabilities(counts: list[int]) -> None:
+    """Of numbers so large that most pairs are certain, which takes the most steps."""
+    m = classifier(counts, "LINEAR", **likely(len(counts)))
+    x = np.random.default_rng(0).standard_normal((40, 3)) * np.logspace(-2, 2, 40)[:, None]
+    assert apply(CLASSIFIER, m, inputs={"a": x.astype(np.float32)}, rtol=1e-4).rewrites
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -140,6 +147,7 @@ def test_string_labels() -> None:
         (CLASSIFIER, classifier([3], rho=[0.5]), "1 labels"),
         (CLASSIFIER, classifier([3, 2], post_transform="PROBIT"), "not defined"),
         (CLASSIFIER, classifier([3, 2, 2], rho=[0.5]), "do not fit 3 classes"),
+        (CLASSIFIER, classifier([1] * 21, **likely(21)), "probabilities of 21 classes"),
         (CLASSIFIER, classifier([3, 2], prob_a=[1.0]), "do not fit 2 classes"),
     ],
 )

@@ -142,15 +142,17 @@ class TestRegressor:
         apply(REGRESSOR, m := regressor(6, opset=opset, **shaping), inputs={"a": features()})
         assert "TreeEnsembleRegressor" not in operators(m)
 
+    @pytest.mark.parametrize("opset", [7, 8, 9])
     @pytest.mark.parametrize("mode", [*MODES, None])
-    def test_old_opset(self, mode: str | None) -> None:
-        """LightGBM's models have opset 9, whose Equal takes no floats."""
-        m = regressor(3, modes=[mode] if mode else MODES, missing=True, opset=9)
+    def test_old_opset(self, mode: str | None, opset: int) -> None:
+        """LightGBM's models have opset 8 or 9, whose Equal takes no floats; 8 has no IsNaN."""
+        m = regressor(3, modes=[mode] if mode else MODES, missing=True, opset=opset)
         assert apply(REGRESSOR, m, inputs={"a": features(nan=True)}).rewrites
 
     def test_old_opset_of_large_trees(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(REGRESSOR), "max_cells", 10)
         assert "too old to traverse" in why_not(REGRESSOR, regressor(3, opset=9))
+        assert "opset 8 is too old" in why_not(REGRESSOR, regressor(3, opset=8, post_transform="PROBIT"))
 
     def test_large_trees_are_traversed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(REGRESSOR), "max_cells", 10)
