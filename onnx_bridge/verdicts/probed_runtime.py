@@ -74,6 +74,7 @@ class ProbedRuntime:
         self._left = self.budget
         self._compile_for = compile_for
         self._prober = Prober(runtime, timeout, compile_for, rehearsal, progress)
+        self.rehearses = rehearsal is not None
         self._cache = shared(_cache_file(runtime, timeout, compile_for, rehearsal)) if cache else VerdictCache(None)
         self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()

@@ -139,9 +139,15 @@ class Verdict:
 
 
 class Target(Protocol):
-    """The runtime that the model is meant for, as passes see it."""
+    """The runtime that the model is meant for, as passes see it.
+
+    Attributes:
+        name: of what it compiles for.
+        rehearses: whether its verdicts hold nodes to the fusions of another target as well.
+    """
 
     name: str
+    rehearses: bool
 
     def verdicts(self, probes: Sequence[Any]) -> list[Verdict]:
         """The verdict on each `passes.target.probe.Probe` without a ``problem``, in their order, in one call."""

@@ -26,6 +26,7 @@ _BY_SUBPACKAGE = (
     "types.integer_casts",
     "types.quantized_operators",  # before math.integer_products: compilers have 8-bit kernels for its form
     "types.quantize_linear",
+    "types.channel_scales",
     "math.bitwise",
     "math.cumulative",
     "math.einsum",

@@ -5,9 +5,11 @@ No probe of a single node shows this:
     Conv(Pad(x))      the compiler takes the pads of Pad for those of Conv, whatever their value and axes
     Resize(view(x))   it reads elements in memory order, but Transpose, Slice and others only change the view, and most
                       operators keep the layout of their inputs: Resize(Relu(Conv(Transpose(x))))
+    Conv(DQ(x), DQ(w, s))  it computes with the integers, and may take no scales per channel; likewise Gemm and MatMul;
+                      only where the fusions of the gpu target are rehearsed
 
-Skips: neighbours that only targets with more fusions than ``ref`` fuse, which probes could not show either; a Transpose
-and a Resize that are more than `_MAX_DISTANCE` nodes apart.
+Skips: other neighbours that only targets with more fusions than ``ref`` fuse; a Transpose and a Resize that are more
+than `_MAX_DISTANCE` nodes apart.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from passes.analysis.quantization import is_dequantize
 from passes.core.graphs import Scope
 
 _PADDED = frozenset(
     ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]
     + [f"{scope}{kind}Pool" for scope in ("", "Global") for kind in ("Max", "Average", "Lp")]
 )
+_QUANTIZABLE = frozenset(["Conv", "Gemm", "MatMul"])
 _VIEWS = frozenset(["Expand", "Identity", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"])
 _AFTER_VIEWS = frozenset(["Resize", "Upsample"])
 _STANDARD_LAYOUT = frozenset(
@@ -34,18 +38,27 @@ _MAX_DISTANCE = 16
 """How many nodes apart a Transpose and a Resize may be."""
 
 
-def fusion_clusters(scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
-    """The clusters of a scope, each in topological order, so that the last node consumes the others' results."""
+def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[ir.Node, ...]]:
+    """The clusters of a scope, each in topological order, so that the last node consumes the others' results.
+
+    Args:
+        scope: of the nodes.
+        rehearsed: whether to include those that the gpu target alone fuses.
+    """
     for node in scope.nodes():
+        if rehearsed and node.op_type in _QUANTIZABLE:
+            operands = [_producer(node, index) for index in (0, 1)]
+            if all(each is not None and is_dequantize(each) for each in operands):
+                yield *dict.fromkeys(each for each in operands if each is not None), node
         if node.op_type in _PADDED:
-            producer = _data_producer(node)
+            producer = _producer(node, 0)
             if producer is not None and producer.op_type == "Pad":
                 yield producer, node
         elif node.op_type in _AFTER_VIEWS:
             cluster = _path_from_transpose(node)
             while (
                 len(cluster) <= _MAX_VIEWS
-                and (producer := _data_producer(cluster[0])) is not None
+                and (producer := _producer(cluster[0], 0)) is not None
                 and producer.op_type in _VIEWS
             ):
                 cluster.insert(0, producer)
@@ -80,8 +93,8 @@ def _producers(node: ir.Node, last: ir.Node) -> list[ir.Node]:
     return [each for each in producers if each is not None and each.graph is node.graph and each.op_type != "Constant"]
 
 
-def _data_producer(node: ir.Node) -> ir.Node | None:
-    """The producer of a node's first input, in the same graph."""
-    value = node.inputs[0] if node.inputs else None
+def _producer(node: ir.Node, index: int) -> ir.Node | None:
+    """The producer of an input of a node, in the same graph."""
+    value = node.inputs[index] if index < len(node.inputs) else None
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.graph is node.graph else None

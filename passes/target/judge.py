@@ -70,7 +70,8 @@ class Judge:
 
     def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
         """The clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
-        clusters = [each for each in fusion_clusters(self.scope) if all(node in sound for node in each)]
+        possible = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
+        clusters = [each for each in possible if all(node in sound for node in each)]
         found = [each for each in self._ask([(each, Probe.of(each, self.scope)) for each in clusters]) if each.fails]
         nodes = [node for node in self.scope.graph if node in sound] if found else []
         return [each for each in self._in_groups(found, nodes) if each.fails]

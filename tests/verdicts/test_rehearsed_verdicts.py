@@ -90,6 +90,21 @@ def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: Rehear
     assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
 
 
+def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
+    """MIGraphX 2.16 rejects it in simplify_qdq, where a product is of integers."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,3] y)
+        <int8[4,3] w = {1,-2,3,4,5,-6,7,8,9,1,2,3}, float s = {0.1}, int8 z = {0}, float[3] t = {0.1,0.2,0.3},
+        int8[3] u = {0,0,0}> {
+        q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, t, u) y = MatMul(d, e)
+    }"""
+    source = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", rehearse="gpu")
+    assert bundle.wholly_on_migraphx
+    report = onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu")
+    assert report.passed
+    assert "rehearsed as gpu, convolutions and matrix products are computed: 1 in int8" in report.notes
+
+
 def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
     (node,) = found.nodes

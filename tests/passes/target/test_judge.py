@@ -21,6 +21,7 @@ class Picky:
     """A runtime that rejects certain sequences of operators, and counts what it is asked."""
 
     name = "picky"
+    rehearses = False
 
     def __init__(self, *rejected: Collection[str]) -> None:
         self.rejected = rejected
@@ -92,6 +93,16 @@ class TestFailingClusters:
         assert not judge.failing_nodes(nodes)
         assert [finding.nodes for finding in judge.failing_clusters(set(nodes))] == [(pad, conv)]
         assert not judge.failing_clusters({pad})
+
+    def test_quantized_products_are_clusters_where_the_gpu_target_is_rehearsed(self) -> None:
+        text = "(int8[1,4] x) => (y) { d = DequantizeLinear(x, s) e = DequantizeLinear(w, s) y = MatMul(d, e) }"
+        scope = scope_of(text, s=np.float32(0.1), w=np.ones((4, 2), np.int8))
+        nodes = list(scope.graph)
+        runtime = Picky(("DequantizeLinear", "DequantizeLinear", "MatMul"))
+        assert not Judge(runtime, scope).failing_clusters(set(nodes))
+        runtime.rehearses = True
+        (found,) = Judge(runtime, scope).failing_clusters(set(nodes))
+        assert (set(found.nodes), found.nodes[-1]) == (set(nodes), nodes[-1])
 
     def test_a_cluster_that_passes_within_its_group(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
