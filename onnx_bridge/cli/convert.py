@@ -13,6 +13,7 @@ from onnx_bridge.batch.jobs import is_batch
 from onnx_bridge.batch.progress import observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.inspect import describe_bundle
 from onnx_bridge.cli.options import (
     As,
@@ -207,7 +208,7 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
         if request.check:
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
-        then = ("check", out) if request.conversion.decoder is None else ("generate", out, "--ids", "1,2,3")
+        then = ("generate", out, *bundle.example) if isinstance(bundle, Decoder) else ("check", out)
         show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
     if report is not None:
         show(report, as_json)

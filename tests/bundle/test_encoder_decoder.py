@@ -64,6 +64,7 @@ class TestTokens:
         assert decoder.manifest.notes == []
         assert [each.folder for each in decoder.manifest.buckets] == ["width=1", "encoder", "cross-attention"]
         assert all(each.wholly_on_migraphx for each in decoder.bundles)
+        assert decoder.example == ("--ids", "1,2,3")
         assert decoder.layout.length is not None, "places are looked up by the number of tokens"
 
     def test_a_shorter_source_is_padded(self, converted: tuple[Path, Decoder]) -> None:
@@ -97,6 +98,7 @@ class TestTokens:
         np.save(tmp_path / "x.npy", source)
         generated = onnx_bridge.generate(tmp_path / "out", inputs=tmp_path / "x.npy", max_new_tokens=8, prompt=[4, 5])
         assert generated.tokens == expected[0].tolist()
+        assert decoder.example == ("--inputs", "input_features.npy", "--prompt", "1")
 
 
 class TestBundle:

@@ -147,6 +147,15 @@ class Decoder(Buckets):
         what = f"no program takes token ids of the shape {list(shape)}"
         raise InputError(what, where=str(self.path), hint=f"they take {widths} tokens; `generate` takes any number")
 
+    @property
+    def example(self) -> tuple[str, ...]:
+        """Options of the verb ``generate`` that it takes."""
+        encoder = self.layout.encoder
+        prompt = () if encoder is None or encoder.start else ("--prompt", "1")
+        if encoder is None or len(encoder.shape) == 2:
+            return "--ids", "1,2,3", *prompt
+        return "--inputs", f"{encoder.source}.npy", *prompt
+
     def render(self) -> RenderableType:
         """As text for the terminal."""
         from rich.console import Group
