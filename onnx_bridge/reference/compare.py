@@ -140,6 +140,8 @@ def compare(
     actual: Mapping[str, Value],
     expected: Mapping[str, Value],
     tolerance: Tolerance | Mapping[str, Tolerance] | Tolerances | None = None,
+    *,
+    measured: bool = True,
 ) -> Comparison:
     """Compare outputs by name.
 
@@ -148,6 +150,8 @@ def compare(
         expected: the reference's outputs.
         tolerance: of all floats (integers, bools and strings stay exact), or of outputs and elements of sequences by
             name, or both; the others have their `default_tolerance`.
+        measured: whether to compute all metrics; else only what tells if they agree, and the largest error, in a third
+            of the time.
 
     Raises:
         InputError: a tolerance names an output that neither side has.
@@ -160,7 +164,7 @@ def compare(
     for name in names:
         right, got = wanted.get(name), found.get(name)
         if isinstance(right, np.ndarray) and isinstance(got, np.ndarray):
-            outputs.append(_compare(name, got, right, tolerances))
+            outputs.append(_compare(name, got, right, tolerances, measured))
         elif isinstance(right, np.ndarray) or isinstance(got, np.ndarray):
             array, which = (right, "missing") if isinstance(right, np.ndarray) else (got, "extra")
             assert isinstance(array, np.ndarray)
@@ -219,7 +223,7 @@ def _tolerances(given: Tolerance | Mapping[str, Tolerance] | Tolerances | None) 
     return Tolerances(named={name: PartialTolerance(each.rtol, each.atol) for name, each in (given or {}).items()})
 
 
-def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) -> OutputComparison:
+def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances, measured: bool) -> OutputComparison:
     dtype = _name(expected.dtype)
     strings = dtype == "string"
     reasons = []
@@ -231,10 +235,12 @@ def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances) 
         reasons.append(f"shape {list(actual.shape)} ≠ {list(expected.shape)}")
     if reasons:
         return OutputComparison(name, "; ".join(reasons), dtype, expected.shape, elements=expected.size)
-    tally = Tally(EXACT if strings else tolerances.of(name, expected))
+    tally = Tally(EXACT if strings else tolerances.of(name, expected), measured)
     for chunk in chunks(actual, expected):
         (tally.add_strings if strings else tally.add)(*chunk)
-    metrics: dict[str, Any] = {**tally.metrics(), **({} if strings else top_k_agreement(name, actual, expected))}
+    metrics: dict[str, Any] = tally.metrics()
+    if measured and not strings:
+        metrics |= top_k_agreement(name, actual, expected)
     index = None
     if tally.worst is not None:
         index = tuple(int(place) for place in np.unravel_index(tally.worst, expected.shape))

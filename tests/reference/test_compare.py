@@ -313,3 +313,31 @@ def test_a_tolerance_for_an_element_of_a_sequence() -> None:
     wide = {"s[1]": Tolerance(0, 1)}
     assert compare({"s": [f32(1), f32(2)]}, {"s": [f32(1), f32(2.5)]}, wide).passed
     assert not compare({"s": [f32(1), f32(2)]}, {"s": [f32(1.5), f32(2.5)]}, wide).passed
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected"),
+    [
+        (np.array([1.0, 2.5, -3.0], np.float32), np.array([1.0, 2.0, -3.0], np.float32)),
+        (np.array([1.0, np.nan, np.inf], np.float32), np.array([1.0, np.nan, 3.0], np.float32)),
+        (np.array([2**62, -1]), np.array([2**62 - 1, -1])),
+        (np.arange(12, dtype=np.float16).reshape(2, 6), np.arange(12, dtype=np.float16).reshape(2, 6) + 1),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object)),
+        (np.array([], np.float32), np.array([], np.float32)),
+    ],
+)
+def test_without_metrics_it_tells_the_same(actual: np.ndarray, expected: np.ndarray) -> None:
+    whole, lean = (compare({"y": actual}, {"y": expected}, measured=each).outputs[0] for each in (True, False))
+    for name in (
+        "passed",
+        "reason",
+        "mismatched",
+        "nonfinite",
+        "worst_index",
+        "worst_actual",
+        "max_abs",
+        "same",
+        "severity",
+    ):
+        assert getattr(lean, name) == getattr(whole, name), name
+    assert (lean.cosine, lean.max_ulp, lean.max_rel, lean.top1) == (None, None, None, None)
