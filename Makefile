@@ -148,8 +148,8 @@ docs: $(INSTALLED)
 package: $(INSTALLED)
 	rm -rf dist build/package
 	$(BIN)/python -m build --outdir dist
-	$(BIN)/check-wheel-contents dist/*.whl
-	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m check_wheel_contents dist/*.whl
+	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv build/package
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/package/bin/python -c "from onnx import parser, save; save(parser.parse_model('$(RELU)'), 'build/package/relu.onnx')"
