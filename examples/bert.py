@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel
 import onnx_bridge
 
 torch.manual_seed(0)
-config = BertConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
+config = BertConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=128)
 encoder = BertModel(config).eval()
 ids = torch.randint(0, 1000, (1, 12))
 arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
