@@ -80,6 +80,7 @@ _BY_SUBPACKAGE = (
     "contrib.relative_bias",
     "contrib.windowed_cache",
     "ml.features",
+    "ml.labels",
     "ml.linear",
     "ml.svm",
     "ml.trees",
