@@ -120,6 +120,15 @@ class TestBundle:
         source, expected = by_reference(path, decoder, SOURCE, [model.START], 4)
         np.testing.assert_array_equal(loaded.generate(source, 4), expected)
 
+    def test_again_with_another_length(self, converted: tuple[Path, Decoder], tmp_path: Path) -> None:
+        path, made = converted
+        out = Path(shutil.copytree(made.path, tmp_path / "out"))
+        again = convert_decoder(path, out, 12, dims=SIZES, target="ref")
+        source, expected = by_reference(path, again, SOURCE, [model.START], 10)
+        np.testing.assert_array_equal(again.generate(source, 10), expected)
+        assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["cross-attention", "encoder", "width=1"]
+        assert onnx_bridge.verify(out).passed
+
     def test_check_finds_another_encoder(self, converted: tuple[Path, Decoder], tmp_path: Path) -> None:
         path, decoder = converted
         other = Path(shutil.copytree(path.parent, tmp_path / "model"))

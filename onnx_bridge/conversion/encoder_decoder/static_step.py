@@ -168,15 +168,14 @@ def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], len
         for value, tensor in candidates.items():
             row = found[str(value.name)]
             assert isinstance(row, np.ndarray)
-            rows[value].append(_at_end(row, tensor))
-            if tensor.nbytes * length > _MOST:
+            row = _at_end(row, tensor)
+            same = np.array_equal(row, tensor)
+            rows[value].append(tensor if same else row)
+            if not same and tensor.nbytes * length > _MOST:
                 what = f"{value.name} depends on the number of tokens, and takes {tensor.nbytes:,} bytes for each"
                 raise InputError(what, where="decoder", hint="give a smaller --max-length")
-    return {
-        value: np.stack(rows[value])
-        for value, tensor in candidates.items()
-        if any(not np.array_equal(row, tensor) for row in rows[value])
-    }
+    changing = [value for value, tensor in candidates.items() if any(row is not tensor for row in rows[value])]
+    return {value: np.stack(rows[value]) for value in changing}
 
 
 def _computed(step: ir.Model, made: ir.Model) -> dict[ir.Value, Array]:
