@@ -25,6 +25,7 @@ from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
 from onnx_bridge.conversion.decoder_manifest import describe_decoder, refuse_difference
+from onnx_bridge.conversion.decoder_positions import positioned
 from onnx_bridge.conversion.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.encoder_decoder.files import Files
 from onnx_bridge.conversion.encoder_decoder.parts import has_encoder
@@ -147,6 +148,7 @@ class _Conversion:
         request: with the values of all inputs that have no role.
         layout: of the decoder, without padding.
         widths: of the programs, the smallest first.
+        programs: by width, the models that are converted instead of the source (`positioned`).
     """
 
     source: Source
@@ -155,6 +157,7 @@ class _Conversion:
     request: ConvertRequest
     layout: Layout
     widths: tuple[int, ...]
+    programs: Mapping[int, Source]
 
     @classmethod
     def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> _Conversion:
@@ -166,13 +169,22 @@ class _Conversion:
         if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:
             request = replace(request, freeze={**request.freeze, BRANCH: "[true]"})
         layout = recognize(original, request, sizes)
-        return cls(source, original, out, request, layout, tuple(sorted({1, *sizes.prefill})))
+        widths = tuple(sorted({1, *sizes.prefill}))
+        layout, programs = positioned(source, request, layout, widths)
+        return cls(source, original, out, request, layout, widths, programs)
 
     def run(self, progress: Progress) -> Decoder:
         budget = self.request.prove_budget / len(self.widths)
         common = replace(self.request, dims={}, decoder=None, prove_budget=budget)
+        if self.programs:  # frozen already
+            common = replace(common, freeze={})
         instances = [
-            Instance({WIDTH: width}, replace(common, shapes=self.layout.shapes(width)), [self._sample(width)])
+            Instance(
+                {WIDTH: width},
+                replace(common, shapes=self.layout.shapes(width)),
+                [self._sample(width)],
+                self.programs.get(width),
+            )
             for width in self.widths
         ]
         whole = CleanRequest(self.request.pipeline, freeze=self.request.freeze)
@@ -191,7 +203,8 @@ class _Conversion:
         assert self.layout.mask is not None
         mask = sample[self.layout.mask]
         assert isinstance(mask, np.ndarray)
-        return {**sample, self.layout.mask: np.ones_like(mask)}
+        length = {} if self.layout.length is None else {self.layout.length: np.array([self.layout.max_length - width])}
+        return {**sample, self.layout.mask: np.ones_like(mask), **length}
 
     def _proven(self, manifest: BucketsManifest, cleaned: ir.Model, folder: Path) -> BucketsManifest:
         """The manifest of a decoder that has generated what the reference generates, padding included where it may."""

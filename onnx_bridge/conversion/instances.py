@@ -45,11 +45,13 @@ class Instance:
         dims: the sizes that tell it from the others; its folder is named after them.
         request: how it is converted.
         samples: what it is proven on; default: a generated sample.
+        source: the model with these sizes, if it is not the same as with others.
     """
 
     dims: dict[str, int]
     request: ConvertRequest
     samples: Sequence[Sample] = ()
+    source: Source | None = None
 
     @property
     def folder(self) -> str:
@@ -102,13 +104,13 @@ def convert_instances(
         each.folder: models.load(_model_path(folder / each.folder))
         for each in instances
         if each.request.reuse
-        and _is_complete(folder / each.folder, content_key(source, each.request), each.request.prove)
+        and _is_complete(folder / each.folder, content_key(each.source or source, each.request), each.request.prove)
     }
     infos: list[BucketInfo] = []
     for each in instances:
         bundle = folder / each.folder
         if each.folder not in up_to_date:
-            run(source, bundle, each.request, progress, each.samples)
+            run(each.source or source, bundle, each.request, progress, each.samples)
         converted = up_to_date.get(each.folder) or models.load(_model_path(bundle))
         if not infos:
             weights.gather([cleaned, converted])

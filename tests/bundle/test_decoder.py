@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 import onnx_bridge
+from fixtures import decoder as counting
 from fixtures.decoders import grouped_query
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.decoder_layout import CacheTensor, Layout
@@ -131,6 +132,25 @@ class TestInPlace:
         path = grouped_query.build(tmp_path / "model.onnx", **options)
         decoder = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[8], target="ref")
         np.testing.assert_array_equal(decoder.generate(PROMPT, 32), by_reference(path, decoder, PROMPT, 32))
+
+
+class TestWithoutPositionIds:
+    def test_positions_follow_the_number_of_tokens(self, runtime: Runtime, tmp_path: Path) -> None:
+        """Computed from the size of the cache, they would be the same for all tokens of a static one."""
+        onnx.save(counting.decoder(counted=True), path := tmp_path / "model.onnx")
+        decoder = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[4], target="ref")
+        assert decoder.layout.length is not None
+        assert decoder.proof.level is Proof.RUN
+        found = decoder.generate(PROMPT, 32)
+        assert len(set(found[0].tolist())) > 4
+        np.testing.assert_array_equal(found, by_reference(path, decoder, PROMPT, 32))
+        assert onnx_bridge.check(tmp_path / "out").passed
+
+    def test_with_position_ids_nothing_is_looked_up(self, runtime: Runtime, tmp_path: Path) -> None:
+        onnx.save(counting.decoder(), path := tmp_path / "model.onnx")
+        decoder = convert_decoder(path, tmp_path / "out", 16, target="ref")
+        assert decoder.layout.length is None
+        np.testing.assert_array_equal(decoder.generate(PROMPT[:, :5], 8), by_reference(path, decoder, PROMPT[:, :5], 8))
 
 
 @pytest.mark.torch

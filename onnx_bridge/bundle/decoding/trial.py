@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class Original:
 
     def cache(self, layout: Layout) -> GrowingCache:
         """An empty cache."""
-        return GrowingCache(layout, self._dtypes, self._run)
+        return GrowingCache(replace(layout, length=None), self._dtypes, self._run)
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         """Seeded token ids, (batch, count)."""

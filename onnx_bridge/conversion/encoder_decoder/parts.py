@@ -64,8 +64,8 @@ class Parts:
         Raises:
             InputError: the inputs and outputs are not those of a decoder with a cache.
         """
-        first = _specialized(models.load(files.first), {**freeze, **files.branch(cached=False)})
-        step = _specialized(models.load(files.step), {**freeze, **files.branch(cached=True)})
+        first = specialized(models.load(files.first), {**freeze, **files.branch(cached=False)})
+        step = specialized(models.load(files.step), {**freeze, **files.branch(cached=True)})
         presents = matching(PRESENT, _named(first.graph.outputs))
         pasts = matching(PAST, _named(step.graph.inputs))
         if not pasts or pasts.keys() != presents.keys():
@@ -112,7 +112,7 @@ def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
     return tokens and bool(presents) and (bool(states) or bool(pasts.keys() - presents.keys()))
 
 
-def _specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
+def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
     """A model with some inputs constant, and the branch of a merged decoder that they choose."""
     there = {name: text for name, text in freeze.items() if name in _named(model.graph.inputs)}
     return rewrite(model, CleanRequest("inline-functions,unshadow-names,inline-constant-if", freeze=there)).model

@@ -27,6 +27,7 @@ from passes.analysis.structural_inputs import OPERANDS
 from passes.core.graphs import Scope
 
 Shapes = Mapping[str, tuple[int, ...]]
+_INDEXING = ("Gather", "GatherElements", "GatherND")
 _MOST = 1 << 28
 """The most bytes of a table."""
 
@@ -62,13 +63,32 @@ def static_step(step: ir.Model, shapes: Callable[[int], Shapes], batch: int, len
     scope = Scope(made, made.graph)
     mask = _input(scope, "cache_mask", (batch, length))
     _hide(made, _over_cache(made, larger, length), mask)
-    tables = _tables(step, made, shapes, length)
+    return StaticStep(made, str(mask.name), look_up_by_length(step, made, shapes, length - 1))
+
+
+def look_up_by_length(model: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], most: int) -> str | None:
+    """Take constants that depend on the number of tokens in the cache from tables.
+
+    Args:
+        model: it appends tokens to a cache of any size; it is not changed.
+        made: the same with ``most`` tokens in the cache (`sized`); it is changed.
+        shapes: of the inputs of ``model``, for some size of the past.
+        most: the most tokens.
+
+    Returns:
+        The new input of ``made``, (1) int64, of the number of tokens; None if nothing depends on it.
+
+    Raises:
+        InputError: the tables would be too large, or ONNX Runtime does not compute them.
+    """
+    tables = _tables(model, made, shapes, most + 1)
     if not tables:
-        return StaticStep(made, str(mask.name), None)
+        return None
+    scope = Scope(made, made.graph)
     count = _input(scope, "cache_length", (1,))
     for value, table in tables.items():
         _look_up(scope, value, table, count)
-    return StaticStep(made, str(mask.name), str(count.name))
+    return str(count.name)
 
 
 def sized(model: ir.Model, shapes: Shapes) -> ir.Model:
@@ -189,6 +209,10 @@ def _computed(step: ir.Model, made: ir.Model) -> dict[ir.Value, Array]:
 
 
 def _is_data(node: ir.Node, index: int) -> bool:
+    """Whether an operand is data, rather than a size, an axis, or an index of what has the size of the cache."""
+    data = node.inputs[0]
+    if node.op_type in _INDEXING and index == 1 and data is not None and data.const_value is None:
+        return False
     return node.domain != "" or index not in OPERANDS.get(node.op_type, ())
 
 
