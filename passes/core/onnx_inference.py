@@ -27,6 +27,8 @@ _Source = bytes | tuple[_Function, str]
 _MAIN: _Function = ("", "", "")
 MAX_LIST = 2**16
 """With longer lists than this, ONNX must not propagate the values of shapes."""
+_MAKE_LISTS = {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile"}
+"""Operators that make long lists of short ones."""
 
 
 class EndlessInference(onnx.shape_inference.InferenceError):
@@ -51,13 +53,36 @@ def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         ValidationError: likewise.
     """
     refuse_endless(model)
-    if options.get("data_prop") and longest_list(model) > MAX_LIST:
-        options["data_prop"] = False
 
     def run(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, **options)
 
-    return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
+    def infer() -> onnx.ModelProto:
+        return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
+
+    propagate = options.pop("data_prop", False) and longest_list(model) <= MAX_LIST
+    if propagate and _makes_lists(model.graph):  # how long they are is found without propagation
+        found = infer()
+        if _longest_value(found.graph) > MAX_LIST:
+            return found
+    options["data_prop"] = propagate
+    return infer()
+
+
+def _makes_lists(graph: onnx.GraphProto) -> bool:
+    return any(node.op_type in _MAKE_LISTS or any(map(_makes_lists, _subgraphs(node))) for node in graph.node)
+
+
+def _longest_value(graph: onnx.GraphProto) -> int:
+    """The length of the longest value of one dimension, of a graph and its subgraphs."""
+    shapes = [each.type.tensor_type.shape.dim for each in (*graph.value_info, *graph.output)]
+    own = [shape[0].dim_value for shape in shapes if len(shape) == 1]
+    return max([*own, *(_longest_value(inner) for node in graph.node for inner in _subgraphs(node))], default=0)
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 def infer_node_outputs(

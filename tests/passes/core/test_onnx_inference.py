@@ -112,3 +112,29 @@ def test_a_network_of_concatenations_still_propagates() -> None:
     )
     (shape,) = [each.type.tensor_type.shape for each in infer_shapes(model, data_prop=True).graph.output]
     assert [dim.dim_value for dim in shape.dim] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{ e = Expand(o, s) r = Cast<to = 1>(e) }",
+        """{ r = If(c) <
+    then_branch = t () => (float[N] f) {
+        k = Constant<value_ints = [1000000000000]>() e = ConstantOfShape(k) f = Cast<to = 1>(e) },
+    else_branch = u () => (float[N] g) { g = Cast<to = 1>(s) }> }""",
+    ],
+)
+def test_lists_that_an_operator_makes(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """ONNX would keep an element for each unknown number: one of 10¹² takes all memory."""
+    propagated: list[bool] = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def recorded(given: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProto:
+        propagated.append(data_prop)
+        return infer(given)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", recorded)
+    constants = "int64 o = {1}, int64[1] s = {1000000000000}"
+    text = f"g (bool c) => (float[N] r) <{constants}> {place}"
+    infer_shapes(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'), data_prop=True)
+    assert propagated == [False]
