@@ -20,12 +20,13 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest_entries import PartitionInfo
 from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.worker import Worker
 
 _LISTED = 8
 """How many nodes a sentence names."""
@@ -53,6 +54,7 @@ class AsGpu(Bundle):
             what = "it keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(self.path), hint="convert into a folder")
         self._passes = passes
+        self._unfused = ""
         self._views: dict[int, tuple[Operator, ...]] = {}
 
     @cached_property
@@ -77,7 +79,7 @@ class AsGpu(Bundle):
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
-        """A sentence on their kernels; none if there are no products, or before the first call.
+        """A sentence on their kernels, and one on fusion if MIGraphX aborts in it; none before the first call.
 
         Of a quantized model it names the nodes that are left in float, where MIGraphX keeps their names.
         """
@@ -87,7 +89,19 @@ class AsGpu(Bundle):
         more = f", and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
         named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
         said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
-        return (f"rehearsed as gpu, convolutions and matrix products are computed: {said}",) if said else ()
+        notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
+        return (*notes, *([f"rehearsed as gpu without fusion: {self._unfused}"] if self._unfused else []))
+
+    def open(self, worker: Worker | None = None) -> None:
+        """Load the programs, as `Bundle` does; without fusion, where MIGraphX aborts in it."""
+        try:
+            super().open(worker)
+        except WorkerCrashed as error:
+            if self._passes is not None:
+                raise
+            self._unfused, self._passes = error.what, self.rehearsal.before_fusion
+            del self.rehearsal
+            super().open(worker)
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.

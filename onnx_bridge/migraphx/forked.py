@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
 from passes.core.isolation import messages
@@ -24,6 +25,8 @@ Task = Callable[[], TensorMessage]
 _PR_SET_PDEATHSIG = 1
 _PRINTED = 64 << 10
 """The most bytes of what a fork has printed that are told."""
+_LEAST = 0.02
+"""The share of the processor that a task takes at the least, if it computes."""
 
 
 def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: int) -> list[list[TensorMessage]]:
@@ -31,7 +34,7 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
 
     Args:
         groups: what a fork does one after the other; no task may raise. What they print goes to a memory file.
-        timeout: seconds for each task.
+        timeout: seconds for each task; on a busy machine, of processor time.
         at_a_time: how many forks run beside each other.
 
     Returns:
@@ -59,12 +62,17 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
     return [each.answers for each in forks]
 
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
 class _Fork:
     """A fork that runs tasks; its ``fileno`` is readable when there is an answer, or it has died."""
 
     def __init__(self, tasks: Sequence[Task], timeout: float) -> None:
         self.answers: list[TensorMessage] = []
         self.deadline = 0.0
+        self._begun = 0.0  # seconds of processor time when the task began
+        self._seen = 0.0  # and when it was late before
         self.ended = False
         self._tasks, self._timeout = tasks, timeout
 
@@ -84,6 +92,8 @@ class _Fork:
 
     def take(self, *, ready: bool) -> None:
         """Take the next answer, if it is ready, or that there is none."""
+        if not ready and self._is_computing():
+            return
         if not ready:
             self.answers.append(({"timeout": self._timeout}, {}))
             self.end()
@@ -96,9 +106,18 @@ class _Fork:
             self.answers.append(({"died": os.waitstatus_to_exitcode(status), "printed": self._printed()}, {}))
             self.end()
             return
-        self.deadline = time.monotonic() + self._timeout
+        self._begun, self.deadline = _computed(self._child), time.monotonic() + self._timeout
         if len(self.answers) == len(self._tasks):
             self.end()
+
+    def _is_computing(self) -> bool:
+        """Whether a late task has not had its seconds yet, since others keep the processors busy: then it has them."""
+        now = _computed(self._child)
+        left = self._timeout - (now - self._begun)
+        if left <= 0 or now - self._seen < _LEAST * self._timeout:
+            return False
+        self._seen, self.deadline = now, time.monotonic() + max(left, _LEAST * self._timeout)
+        return True
 
     def end(self) -> None:
         self.ended = True
@@ -111,6 +130,15 @@ class _Fork:
     def _printed(self) -> str:
         size = os.fstat(self._output).st_size
         return os.pread(self._output, _PRINTED, max(0, size - _PRINTED)).decode(errors="replace")
+
+
+def _computed(process: int) -> float:
+    """The processor time of a process in seconds; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _run(tasks: Sequence[Task], connection: socket.socket, output: int, parent: int) -> None:

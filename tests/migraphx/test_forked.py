@@ -102,3 +102,17 @@ def test_no_process_is_left() -> None:
 def children() -> set[str]:
     """The ids of this process's children."""
     return {pid for each in Path("/proc/self/task").glob("*/children") for pid in each.read_text().split()}
+
+
+def test_a_task_that_others_keep_from_the_processors_is_not_late() -> None:
+    """More forks than processors, each of which computes for most of its time limit."""
+
+    count = 3 * len(os.sched_getaffinity(0))
+
+    def task() -> TensorMessage:
+        start = time.process_time()
+        while time.process_time() - start < 0.6:
+            pass
+        return {"number": 1}, {}
+
+    assert [numbers(each) for each in run_in_forks([[task]] * count, 1.0, count)] == [[1]] * count

@@ -45,12 +45,12 @@ def feeds(proto: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
     return found
 
 
-def run(proto: onnx.ModelProto, inputs: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def run(proto: onnx.ModelProto, inputs: Mapping[str, Array] | None = None, threads: int = 1) -> dict[str, Array]:
     """All outputs, by ONNX Runtime without optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs or feeds(proto))), strict=True))

@@ -21,7 +21,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
 """A name that must stay text."""
 
 _TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[4,6] x) => (float[4,6] y, float[4] z)
-<float[6,6] w = {WEIGHTS}, float[6] bias = {1, 2, 3, 4, 5, 6}> {
+<float[6,6] w = {WEIGHTS}, float[4,6] bias = {BIASES}> {
     same = Identity (x)
     h = MatMul (same, w)
     a = Add (h, bias)
@@ -36,7 +36,8 @@ _TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[4,6] x) => (float[4,
 def model() -> ir.Model:
     """Eight nodes, whose names are ``layer.0/MatMul`` and the like; one has a hostile name."""
     weights = ", ".join(f"{each:.3f}" for each in np.linspace(-1, 1, 36))
-    loaded = ir.from_proto(parser.parse_model(_TEXT.replace("WEIGHTS", weights)))
+    biases = ", ".join(f"{each % 6 + 1}" for each in range(24))  # of each row its own, as no Gemm takes it
+    loaded = ir.from_proto(parser.parse_model(_TEXT.replace("WEIGHTS", weights).replace("BIASES", biases)))
     for index, node in enumerate(loaded.graph):
         node.name = HOSTILE if node.op_type == "Tanh" else f"layer.{index}/{node.op_type}"
     return loaded

@@ -30,6 +30,8 @@ from onnx_bridge.migraphx.runtime import Runtime
 
 QUANTIZATION = "simplify_qdq"
 """The group of passes that rewrites quantization."""
+FUSION = "fuse_pointwise_reduce"
+"""The group of passes that fuses pointwise operators and reductions."""
 SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
@@ -56,6 +58,11 @@ class Rehearsal:
     def through_quantization(self) -> int:
         """How many groups there are up to and including the one that rewrites quantization."""
         return self.groups.index(QUANTIZATION) + 1
+
+    @property
+    def before_fusion(self) -> Rehearsal:
+        """The groups before the one that fuses pointwise operators and reductions."""
+        return self.first(self.groups.index(FUSION))
 
     def first(self, count: int) -> Rehearsal:
         """The first groups alone."""
