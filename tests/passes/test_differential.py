@@ -38,7 +38,7 @@ def generator() -> Iterator[run.Judges]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(8))
 def test_generated_models(judges: run.Judges, part: int) -> None:
     rows = [judges.judge(index) for index in range(part * PART, (part + 1) * PART)]
     assert [text for row in rows for text in run.line(row)] == []
@@ -48,7 +48,7 @@ def test_generated_models(judges: run.Judges, part: int) -> None:
 @pytest.mark.runtime
 def test_legalized_models(runtime: object) -> None:
     legalizing = run.Judges(SEED, every=1)
-    rows = [legalizing.judge(index) for index in range(1000, 1008)]
+    rows = [legalizing.judge(index) for index in range(1000, 1020)]
     legalizing.close()
     assert [text for row in rows for text in run.line(row)] == []
 
