@@ -92,11 +92,10 @@ class _Fork:
 
     def take(self, *, ready: bool) -> None:
         """Take the next answer, if it is ready, or that there is none."""
-        if not ready and self._is_computing():
-            return
         if not ready:
-            self.answers.append(({"timeout": self._timeout}, {}))
-            self.end()
+            if not self._is_computing():
+                self.answers.append(({"timeout": self._timeout}, {}))
+                self.end()
             return
         try:
             self.answers.append(unpack(*messages.receive(self._connection)))
@@ -106,7 +105,8 @@ class _Fork:
             self.answers.append(({"died": os.waitstatus_to_exitcode(status), "printed": self._printed()}, {}))
             self.end()
             return
-        self._begun, self.deadline = _computed(self._child), time.monotonic() + self._timeout
+        self._begun = self._seen = _computed(self._child)
+        self.deadline = time.monotonic() + self._timeout
         if len(self.answers) == len(self._tasks):
             self.end()
 
