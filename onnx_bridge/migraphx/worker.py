@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,13 @@ class Worker:
         """What this build can do beyond the common API."""
         return frozenset(self.start()["features"])
 
+    @functools.cached_property
+    def _temporary(self) -> str:
+        """The folder for temporary files of its processes: MIGraphX leaves programs there whose passes failed."""
+        folder = tempfile.mkdtemp(prefix="onnx-bridge-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
     def launch(self) -> None:
         """Start the process unless it runs, without waiting until MIGraphX is loaded."""
         self._child.launch()
@@ -103,8 +113,8 @@ class Worker:
     def _spawn(self) -> Child:
         runtime = self.runtime
         arguments = (runtime.kind, str(runtime.library or runtime.path))
-        environment = {**_MALLOC, **os.environ, **self.environment}
         try:
+            environment = {**_MALLOC, **os.environ, **self.environment, "TMPDIR": self._temporary}
             return Child("onnx_bridge.migraphx.server", arguments, command=runtime.command, environment=environment)
         except OSError as error:
             raise RuntimeFailure(f"the worker process cannot be started: {error}", where=str(runtime.path)) from error

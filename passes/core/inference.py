@@ -143,28 +143,37 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
         ir.serde.serialize_function_into(proto.functions.add(), function)
     with _distinct_names(model):
         skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
-        if inlined_nodes(model) > _MOST_HERE:
-            inferred = _infer_isolated(proto, data_prop=propagate)
-        else:
-            inferred = onnx_inference.infer_shapes(proto, data_prop=propagate)
+        inferred = _infer_isolated(proto, propagate) if inlined_nodes(model) > _MOST_HERE else _infer(proto, propagate)
         pairs = list(_pairs(model.graph, inferred.graph))
     yield from pairs
 
 
-def _infer_isolated(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+def _infer(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
+    """`passes.core.onnx_inference.infer_shapes` in the caller, if it is known to need little memory."""
+    try:
+        return onnx_inference.infer_shapes(model, data_prop=propagate, limited=False)
+    except onnx_inference.UnknownLists:
+        return _infer_isolated(model, propagate)
+
+
+def _infer_isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
     """`passes.core.onnx_inference.infer_shapes` in a process with limits.
+
+    Where propagation exceeds that of memory, nothing is propagated.
 
     Raises:
         InferenceError: the model is not valid, or inference crashes.
         NativeFailure: a limit of time or memory was exceeded.
     """
     arrays = {"model": value_messages.from_bytes(model.SerializeToString())}
-    bounds = limits.current(_SECONDS)
+    request, bounds = {"propagate": propagate}, limits.current(_SECONDS)
     try:
         (answer, found), _ = worker.shared().call(
-            "passes.core.inference_server", {"options": options}, arrays, limits=bounds, library="ONNX's inference"
+            "passes.core.inference_server", request, arrays, limits=bounds, library="ONNX's inference"
         )
     except NativeFailure as failure:
+        if propagate and failure.reason is Reason.MEMORY:
+            return _infer_isolated(model, propagate=False)
         if failure.reason is not Reason.DIED:
             raise
         raise onnx.shape_inference.InferenceError(failure.what) from None
@@ -305,7 +314,9 @@ def read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | 
         ir.serde.deserialize_type_proto_for_shape(info.type),
     )
     if shape is not None:
-        shape = ir.Shape([dim if isinstance(dim, int) or not _is_generated(dim.value) else None for dim in shape])
+        shape = ir.Shape(
+            [dim if isinstance(dim, int) or not onnx_inference.is_generated(dim.value) else None for dim in shape]
+        )
     return None if other is None or other.dtype == ir.DataType.UNDEFINED else other, shape
 
 
@@ -313,12 +324,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     """A size, its name, or None."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return str(dim.dim_param) if dim.HasField("dim_param") and not _is_generated(dim.dim_param) else None
-
-
-def _is_generated(name: str | None) -> bool:
-    """Whether inference made up the name of a size: it has no meaning, and differs from run to run."""
-    return (name or "").startswith("unk__")
+    return str(dim.dim_param) if dim.HasField("dim_param") and not onnx_inference.is_generated(dim.dim_param) else None
 
 
 def _is_known(value: ir.Value) -> bool:

@@ -15,7 +15,7 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     """The model with inferred types and shapes, or why it is not valid."""
     model = onnx.ModelProto.FromString(arrays["model"].tobytes())
     try:
-        found = onnx_inference.infer_shapes(model, **request["options"])
+        found = onnx_inference.infer_shapes(model, data_prop=request["propagate"])
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
         return {"error": str(error)}, {}
     return {}, {"model": value_messages.from_bytes(found.SerializeToString())}

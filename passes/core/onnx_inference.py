@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import onnx
@@ -27,8 +27,12 @@ _Source = bytes | tuple[_Function, str]
 _MAIN: _Function = ("", "", "")
 MAX_LIST = 2**16
 """With longer lists than this, ONNX must not propagate the values of shapes."""
-_MAKE_LISTS = {"ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile"}
-"""Operators that make long lists of short ones."""
+_MOST_ELEMENTS = 2**20
+"""The most elements of all lists together that are propagated in a process without limits."""
+
+
+class UnknownLists(Exception):
+    """Only propagation tells how long the lists become that it propagates."""
 
 
 class EndlessInference(onnx.shape_inference.InferenceError):
@@ -45,39 +49,71 @@ class EndlessInference(onnx.shape_inference.InferenceError):
         self.equation = equation
 
 
-def infer_shapes(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
-    """`onnx.shape_inference.infer_shapes`, with its options; values of shapes are propagated only in short lists.
+def infer_shapes(
+    model: onnx.ModelProto, *, data_prop: bool = False, limited: bool = True, **options: bool
+) -> onnx.ModelProto:
+    """`onnx.shape_inference.infer_shapes`, with values of shapes propagated only where it helps, in short lists.
+
+    Args:
+        model: not changed.
+        data_prop: whether to propagate the values of shapes.
+        limited: whether the process has limits of memory, so that lists of unknown lengths may be propagated.
+        options: the others of ONNX's function.
 
     Raises:
         InferenceError: the model is not valid; `EndlessInference` where ONNX would not say so.
         ValidationError: likewise.
+        UnknownLists: without limits, lists may need too much memory.
     """
     refuse_endless(model)
 
-    def run(model: onnx.ModelProto) -> onnx.ModelProto:
-        return onnx.shape_inference.infer_shapes(model, **options)
+    def infer(propagate: bool) -> onnx.ModelProto:
+        def run(model: onnx.ModelProto) -> onnx.ModelProto:
+            return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
 
-    def infer() -> onnx.ModelProto:
         return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
 
-    propagate = options.pop("data_prop", False) and longest_list(model) <= MAX_LIST
-    if propagate and _makes_lists(model.graph):  # how long they are is found without propagation
-        found = infer()
-        if _longest_value(found.graph) > MAX_LIST:
-            return found
-    options["data_prop"] = propagate
-    return infer()
+    found = infer(False)
+    if not data_prop or longest_list(model) > MAX_LIST:
+        return found
+    sizes = {dim.dim_param for each in model.graph.input for dim in each.type.tensor_type.shape.dim if dim.dim_param}
+    shapes = list(_shapes(found.graph, sizes))
+    if all(shape is not None and None not in shape for shape in shapes):
+        return found
+    lengths = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
+    known = [length for length in lengths if length is not None]
+    if max(known, default=0) > MAX_LIST:
+        return found
+    unknown = None in shapes or None in lengths or bool(model.functions)
+    if not limited and (unknown or sum(known) > _MOST_ELEMENTS):
+        raise UnknownLists
+    return infer(True)
 
 
-def _makes_lists(graph: onnx.GraphProto) -> bool:
-    return any(node.op_type in _MAKE_LISTS or any(map(_makes_lists, _subgraphs(node))) for node in graph.node)
+def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None] | None]:
+    """The shapes of the results of all nodes, with those of subgraphs, as far as known.
+
+    Args:
+        graph: after inference.
+        sizes: names of sizes that are open; they count as 0.
+    """
+
+    def size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+        return int(dim.dim_value) if dim.HasField("dim_value") else 0 if dim.dim_param in sizes else None
+
+    infos = {each.name: each.type for each in (*graph.value_info, *graph.output)}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            kind = infos.get(name, onnx.TypeProto())
+            if kind.WhichOneof("value") in (None, "tensor_type"):  # others are not propagated
+                yield list(map(size, kind.tensor_type.shape.dim)) if kind.tensor_type.HasField("shape") else None
+        for inner in _subgraphs(node):
+            yield from _shapes(inner, sizes)
 
 
-def _longest_value(graph: onnx.GraphProto) -> int:
-    """The length of the longest value of one dimension, of a graph and its subgraphs."""
-    shapes = [each.type.tensor_type.shape.dim for each in (*graph.value_info, *graph.output)]
-    own = [shape[0].dim_value for shape in shapes if len(shape) == 1]
-    return max([*own, *(_longest_value(inner) for node in graph.node for inner in _subgraphs(node))], default=0)
+def is_generated(name: str | None) -> bool:
+    """Whether inference made up the name of a size: it has no meaning, and differs from run to run."""
+    return (name or "").startswith("unk__")
 
 
 def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import signal
 import subprocess
@@ -552,6 +553,20 @@ class TestSharing:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert shared.parse_onnx_buffer(matmul_model(4)).get_parameter_names() == ["y0"]
+
+
+def test_temporary_files_end_with_the_worker(runtime: Runtime) -> None:
+    """MIGraphX 2.16 leaves programs whose passes failed in the folder for temporary files."""
+    worker = Worker(runtime)
+    worker.start()
+    variables = Path(f"/proc/{worker.pid}/environ").read_bytes().split(b"\0")
+    (folder,) = (Path(os.fsdecode(each[7:])) for each in variables if each.startswith(b"TMPDIR="))
+    (folder / "left").touch()
+    worker.close()
+    assert folder.is_dir()  # the next process has the same one
+    del worker
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_no_descriptors_leak(runtime: Runtime) -> None:

@@ -11,8 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.infer_shapes import InferShapes
+from passes.core import inference
 from passes.core.base import Context
-from passes.core.onnx_inference import EndlessInference, infer_shapes, refuse_endless
+from passes.core.isolation.limits import Limits, limited
+from passes.core.onnx_inference import EndlessInference, UnknownLists, infer_shapes, refuse_endless
 from passes.core.pipeline import Pipeline
 from passes.specialize.convert_opset import ConvertOpset
 
@@ -138,3 +140,46 @@ def test_lists_that_an_operator_makes(monkeypatch: pytest.MonkeyPatch, place: st
     text = f"g (bool c) => (float[N] r) <{constants}> {place}"
     infer_shapes(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'), data_prop=True)
     assert propagated == [False]
+
+
+BOMBS = {
+    "graph": "e = ConstantOfShape(m) y = Cast<to = 7>(e)",
+    "reshaped": "e = ConstantOfShape(m) f = Unsqueeze(e, one) h = Squeeze(f, one) y = Cast<to = 7>(h)",
+    "function": "y = own.Fill(m)",
+}
+FILL = '<domain: "own", opset_import: ["": 21]> Fill (m) => (y) { e = ConstantOfShape(m) y = Cast<to = 7>(e) }'
+
+
+@pytest.mark.parametrize("place", BOMBS)
+def test_lists_whose_length_only_propagation_tells(place: str) -> None:
+    """Of 10¹² elements: in a process with limits, and without propagation once its memory is exceeded."""
+    text = f"""<ir_version: 10, opset_import: ["": 21, "own": 1]>
+        g (float[2, 1000000] x) => (int64[N] y, float[M, K] z) <int64[1] one = {{1}}, int64[1] two = {{2}}>
+        {{ s = Shape(x) n = Slice(s, one, two) m = Mul(n, n) {BOMBS[place]} z = Neg(x) }} {FILL}"""
+    model = onnx.parser.parse_model(text)
+    with pytest.raises(UnknownLists):
+        infer_shapes(model, data_prop=True, limited=False)
+    source = ir.from_proto(model)
+    with limited(Limits(timeout=60, memory=2**30)):
+        assert not inference.infer(source).error
+    (output,) = (each for each in source.graph.outputs if each.name == "z")
+    assert output.shape == ir.Shape([2, 1000000])
+
+
+def test_what_every_result_tells_is_not_propagated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open sizes of inputs stay open; where a shape depends on a value, values are propagated."""
+    propagated: list[bool] = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def recorded(given: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProto:
+        propagated.append(data_prop)
+        return infer(given, data_prop=data_prop)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", recorded)
+    head = '<ir_version: 10, opset_import: ["": 21]> g '
+    infer_shapes(onnx.parser.parse_model(head + "(float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }"), data_prop=True)
+    assert propagated == [False]
+    text = "(float[2, 4] x) => (float[A, B] y) { s = Shape(x) y = Reshape(x, s) }"
+    found = infer_shapes(onnx.parser.parse_model(head + text), data_prop=True, limited=False)
+    assert propagated == [False, False, True]
+    assert [dim.dim_value for dim in found.graph.output[0].type.tensor_type.shape.dim] == [2, 4]
