@@ -2,7 +2,9 @@
 
     y = Identity(x), Dropout(x) in inference, Cast(x) to its own dtype, Reshape(x) to its own shape, Transpose(x) in
     order, Pad(x) by 0, Slice(x) of everything, Concat(x), Expand(x) or Tile(x) by ones, Squeeze(x) or Unsqueeze(x) of
-    nothing, Flatten of a matrix, Sum(x), Mean(x), Max(x), Min(x)                →  x
+    nothing, Flatten of a matrix, Sum(x), Mean(x), Max(x), Min(x), x · 1, x / 1, x - 0, x + (-0)                →  x
+
+An addition of +0 stays in floating point: it makes +0 of -0.
 
 Skips: an output of the graph that would become an input, an initializer, a value of an outer graph, or another output:
 ONNX and MIGraphX require a node there.
@@ -10,6 +12,7 @@ ONNX and MIGraphX require a node there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -112,6 +115,24 @@ def _flatten(node: ir.Node, scope: Scope) -> bool:
     return shape is not None and len(shape) == 2 and _int(node, "axis", 1) in (1, -1)
 
 
+def _neutral(node: ir.Node, scope: Scope) -> bool:
+    """Whether one operand is a single number that changes no element of the other, and adds no axis to it."""
+    tensor = scope.constant(node.inputs[1 - _kept(node, scope)])
+    shape = scope.proven_shape(node.inputs[_kept(node, scope)])
+    if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
+        return False
+    number = tensor.numpy().item()
+    if node.op_type in ("Mul", "Div"):
+        return bool(number == 1)
+    negative = tensor.dtype.is_floating_point() and math.copysign(1.0, number) < 0
+    return bool(number == 0) and (tensor.dtype.is_integer() or negative == (node.op_type == "Add"))
+
+
+def _kept(node: ir.Node, scope: Scope) -> int:
+    """Which input is returned."""
+    return 1 if node.op_type in ("Add", "Mul") and scope.constant(node.inputs[0]) is not None else 0
+
+
 def _int(node: ir.Node, name: str, default: int | None) -> int | None:
     """An integer attribute; None if the caller of a function supplies it."""
     attribute = node.attributes.get(name)
@@ -130,9 +151,11 @@ def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[in
 
 
 _TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
+    "Add": _neutral,
     "Cast": _cast,
     "CastLike": _cast_like,
     "Concat": _one_input,
+    "Div": _neutral,
     "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
@@ -140,10 +163,12 @@ _TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
     "Max": _one_input,
     "Mean": _one_input,
     "Min": _one_input,
+    "Mul": _neutral,
     "Pad": _pad,
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _same_shape,
+    "Sub": _neutral,
     "Sum": _one_input,
     "Tile": _tile,
     "Transpose": _transpose,
@@ -153,6 +178,7 @@ _TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
 
 @dataclass(frozen=True)
 class _Found(Match):
+    value: ir.Value
     mask: bool = False
     """Whether Dropout's mask is used: it is all true."""
 
@@ -169,7 +195,7 @@ class RemoveIdentity(NodeRewrite[_Found]):
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Apply the test of the operator; check that the output can be replaced by the input."""
         scope = context.scope
-        value, output = (node.inputs[0] if node.inputs else None), node.outputs[0]
+        value, output = (node.inputs[_kept(node, scope)] if node.inputs else None), node.outputs[0]
         if value is None or not _TESTS[node.op_type](node, scope):
             return None
         mask = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
@@ -177,13 +203,12 @@ class RemoveIdentity(NodeRewrite[_Found]):
             return Skip("its mask is used, whose dtype depends on the input's before opset 12")
         if output.is_graph_output() and not graphs.can_take_name(value, node.graph):
             return Skip(f"{output.name} is an output of the graph, and {value.name} cannot be")
-        return _Found(node, mask=mask)
+        return _Found(node, value, mask)
 
     def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
         """The input; for a mask, a tensor of true of its shape."""
-        value = match.node.inputs[0]
-        outputs: list[ir.Value | None] = [value, *[None for _ in match.node.outputs[1:]]]
+        outputs: list[ir.Value | None] = [match.value, *[None for _ in match.node.outputs[1:]]]
         if match.mask:
             true = ir.Tensor(np.array([True]))
-            outputs[1] = edit.op("ConstantOfShape", [edit.op("Shape", [value])], {"value": true})
+            outputs[1] = edit.op("ConstantOfShape", [edit.op("Shape", [match.value])], {"value": true})
         return outputs

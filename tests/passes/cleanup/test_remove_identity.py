@@ -40,6 +40,12 @@ NOTHING = [
     ("Mean(a)", {}),
     ("Max(a)", {}),
     ("Min(a)", {}),
+    ("Mul(a, c)", {"c": np.float32(1)}),
+    ("Mul(c, a)", {"c": np.ones((1, 1, 1), np.float32)}),
+    ("Div(a, c)", {"c": np.ones(1, np.float32)}),
+    ("Sub(a, c)", {"c": np.float32(0)}),
+    ("Add(a, c)", {"c": np.float32(-0.0)}),
+    ("Add(c, a)", {"c": np.float32(-0.0)}),
 ]
 
 SOMETHING = [
@@ -61,6 +67,14 @@ SOMETHING = [
     ("Flatten(a)", {}),
     ("Sum(a, a)", {}),
     ("Max(a, x)", {}),
+    ("Mul(a, c)", {"c": np.float32(1 + 2**-23)}),
+    ("Mul(a, c)", {"c": np.ones((1, 1, 1, 1), np.float32)}),
+    ("Mul(a, c)", {"c": np.ones(4, np.float32)}),  # as weights of a network that is not trained are
+    ("Mul(a, x)", {}),
+    ("Div(c, a)", {"c": np.float32(1)}),
+    ("Sub(c, a)", {"c": np.float32(0)}),
+    ("Sub(a, c)", {"c": np.float32(-0.0)}),  # -0 becomes +0
+    ("Add(a, c)", {"c": np.float32(0)}),
 ]
 
 
@@ -240,3 +254,10 @@ def test_sequences() -> None:
 def test_the_budget() -> None:
     text = "(float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) c = Identity(b) y = Abs(c) }"
     assert [stops(RemoveIdentity(), model(text), limit) for limit in range(5)] == [0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(("operator", "constant"), [("Add", 0), ("Sub", 0), ("Mul", 1), ("Div", 1)])
+def test_integers(operator: str, constant: int) -> None:
+    source = model(f"(int64[2] x) => (int64[2] y) {{ a = Abs(x) b = {operator}(a, c) y = Neg(b) }}", c=ints(constant))
+    apply(RemoveIdentity(), source)
+    assert operators(source) == ["Abs", "Neg"]
