@@ -27,6 +27,7 @@ _BY_SUBPACKAGE = (
     "types.quantized_operators",  # before math.integer_products: compilers have 8-bit kernels for its form
     "types.quantize_linear",
     "types.channel_scales",
+    "types.float_weights",
     "math.bitwise",
     "math.cumulative",
     "math.einsum",

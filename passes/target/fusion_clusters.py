@@ -7,6 +7,8 @@ No probe of a single node shows this:
                       operators keep the layout of their inputs: Resize(Relu(Conv(Transpose(x))))
     Conv(DQ(x), DQ(w, s))  it computes with the integers, and may take no scales per channel; likewise Gemm and MatMul;
                       only where the fusions of the gpu target are rehearsed
+    MatMul(x, DQ(v, s, z)), MatMul(x, DQ(w, t))  it makes one product of both, and expects a zero point of the second;
+                      likewise Conv and Gemm, and only there
 
 Skips: other neighbours that only targets with more fusions than ``ref`` fuse; a Transpose and a Resize that are more
 than `_MAX_DISTANCE` nodes apart.
@@ -18,7 +20,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import is_dequantize
+from passes.analysis.quantization import Parameters, is_dequantize, parameters
 from passes.core.graphs import Scope
 
 _PADDED = frozenset(
@@ -39,7 +41,7 @@ _MAX_DISTANCE = 16
 
 
 def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[ir.Node, ...]]:
-    """The clusters of a scope, each in topological order, so that the last node consumes the others' results.
+    """The clusters of a scope, each in topological order, so that the last node is the one to rewrite.
 
     Args:
         scope: of the nodes.
@@ -50,6 +52,7 @@ def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[
             operands = [_producer(node, index) for index in (0, 1)]
             if all(each is not None and is_dequantize(each) for each in operands):
                 yield *dict.fromkeys(each for each in operands if each is not None), node
+            yield from _beside_zero_point(node, scope)
         if node.op_type in _PADDED:
             producer = _producer(node, 0)
             if producer is not None and producer.op_type == "Pad":
@@ -64,6 +67,26 @@ def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[
                 cluster.insert(0, producer)
             if len(cluster) > 1:
                 yield tuple(cluster)
+
+
+def _beside_zero_point(node: ir.Node, scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
+    """A product whose weight has no zero point, with one of the same input whose weight has."""
+    found = _weight_zeros(node, scope)
+    if found is None or found[1] or node.inputs[0] is None:
+        return
+    beside = [use.node for use in node.inputs[0].uses() if use.idx == 0 and use.node.op_type == node.op_type]
+    for other in beside:
+        weight = _weight_zeros(other, scope) if other.graph is node.graph else None
+        if weight is not None and weight[1]:
+            yield weight[0], found[0], other, node
+            return
+
+
+def _weight_zeros(node: ir.Node, scope: Scope) -> tuple[ir.Node, bool] | None:
+    """The DequantizeLinear of a product's weight, and whether it has a zero point other than 0; None for others."""
+    weight = _producer(node, 1)
+    found = parameters(weight, scope) if weight is not None and is_dequantize(weight) else None
+    return (weight, bool(found.zero.any())) if weight is not None and isinstance(found, Parameters) else None
 
 
 def _path_from_transpose(node: ir.Node) -> list[ir.Node]:

@@ -105,6 +105,21 @@ def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehear
     assert "rehearsed as gpu, convolutions and matrix products are computed: 1 in int8" in report.notes
 
 
+def test_weights_beside_each_other_with_and_without_a_zero_point(
+    runtime: Runtime, passes: Rehearsal, tmp_path: Path
+) -> None:
+    """MIGraphX 2.14 makes one product of both in optimize_module, and looks for the zero point that was removed."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,4] x) => (float[2,3] y)
+        <int8[4,3] w = {1,-2,3,4,5,-6,7,8,9,1,2,3}, int8[4,3] v = {3,-2,3,9,5,-6,7,1,9,1,-5,3},
+        float s = {0.1}, float t = {0.2}, int8 z = {3}, int8 o = {0}> {
+        d = DequantizeLinear(w, s, z) e = DequantizeLinear(v, t, o) a = MatMul(x, d) b = MatMul(x, e) y = Add(a, b)
+    }"""
+    source = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", rehearse="gpu")
+    assert bundle.wholly_on_migraphx
+    assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
+
+
 def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
     (node,) = found.nodes

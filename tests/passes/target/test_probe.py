@@ -340,6 +340,21 @@ class TestSuspects:
         assert found == [["Transpose", "Sigmoid", "Add", "Relu", "Resize"]]
         assert self.groups(text.format("Reshape(t, s)"), s=np.array([1, 3, 4, 4]), **constants) == []
 
+    def test_weights_with_and_without_a_zero_point_beside_each_other(self) -> None:
+        text = (
+            "(float[2,4] x, float[2,4] o) => (y, z) {{ d = DequantizeLinear(w, s, a) e = DequantizeLinear(w, s, b)"
+            " y = MatMul(x, d) z = MatMul({}, e) }}"
+        )
+
+        def found(other: str, first: int, second: int) -> list[list[str]]:
+            constants = {"s": np.float32(0.1), "a": np.int8(first), "b": np.int8(second)}
+            scope = scope_of(text.format(other), w=np.ones((4, 3), np.int8), **constants)
+            return [[str(node.outputs[0].name) for node in group] for group in fusion_clusters(scope, rehearsed=True)]
+
+        assert found("x", 3, 0) == [["d", "e", "y", "z"]]
+        assert found("x", 0, 3) == [["e", "d", "z", "y"]]
+        assert found("x", 3, 4) == found("x", 0, 0) == found("o", 3, 0) == []
+
     def test_others_are_not_suspected(self) -> None:
         assert self.groups("(float[2,3] x) => (y) { t = Transpose(x) y = Relu(t) }") == []
 

@@ -1,0 +1,52 @@
+"""float-weight: constant weights that are dequantized become numbers, as ONNX Runtime computes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from passes.legalize.types.float_weights import FloatWeight
+from tests.passes.device import Device
+from tests.passes.legalize.images import check, floats, skipped
+from tests.passes.rewriting import Array, model
+
+CASES = {
+    "MatMul": ((2, 3, 4), (4, 6), 1, "MatMul(x, d)"),
+    "Gemm": ((3, 4), (6, 4), 0, "Gemm <transB=1, alpha=0.5> (x, d, b)"),
+    "Conv": ((1, 4, 5, 5), (6, 2, 3, 3), 0, "Conv <pads=[1,1,1,1], group=2> (x, d, b)"),
+}
+
+
+def of(case: str, zeros: Array | None, scales: int | None = None) -> tuple[ir.Model, dict[str, Array]]:
+    """The model of a case; ``scales`` is how many there are, default: one number."""
+    shape, weights, axis, node = CASES[case]
+    integers = np.random.default_rng(0).integers(-128, 128, weights).astype(np.int8)
+    scale = np.random.default_rng(1).uniform(0.01, 0.2, scales or ()).astype(np.float32)
+    sizes, zero = ",".join(map(str, shape)), "" if zeros is None else ", z"
+    text = f"(float[{sizes}] x) => (y) {{ d = DequantizeLinear <axis={axis}> (w, s{zero}) y = {node} }}"
+    given = {} if zeros is None else {"z": zeros}
+    return model(text, w=integers, s=scale, b=floats(6), **given), {"x": floats(*shape)}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("scales", [None, 6])
+@pytest.mark.parametrize("zero", [None, 3])
+def test_numbers(case: str, scales: int | None, zero: int | None, device: Device) -> None:
+    zeros = None if zero is None else np.full(scales or (), zero, np.int8)
+    m, feeds = of(case, zeros, scales)
+    check(FloatWeight(), m, feeds, device)
+    assert [node.op_type for node in m.graph] == ["DequantizeLinear", case]  # the first is not used any more
+    assert m.graph[-1].inputs[1].producer() is None
+
+
+def test_what_it_leaves_alone() -> None:
+    text = "(float[3,4] x, int8[4,6] w) => (float[3,6] y) { d = DequantizeLinear(w, s) y = MatMul(x, d) }"
+    assert skipped(FloatWeight(), model(text, s=np.float32(0.1))) == ["its weight is not constant"]
+    text = "(float[3,4] x, float s) => (float[3,6] y) { d = DequantizeLinear(w, s) y = MatMul(x, d) }"
+    given = skipped(FloatWeight(), model(text, w=np.ones((4, 6), np.int8)))
+    assert given == ["its scale or zero point is not constant"]
+    blocks = "(float[3,4] x) => (float[3,6] y) { d = DequantizeLinear<axis=0, block_size=2>(w, s) y = MatMul(x, d) }"
+    of_blocks = model(blocks, w=np.ones((4, 6), np.int8), s=np.ones((2, 6), np.float32))
+    assert skipped(FloatWeight(), of_blocks) == ["its weight has scales of blocks"]
+    assert skipped(FloatWeight(), model("(float[3,4] x) => (y) { y = MatMul(x, w) }", w=floats(4, 6))) == []
