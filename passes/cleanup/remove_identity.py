@@ -117,8 +117,10 @@ def _flatten(node: ir.Node, scope: Scope) -> bool:
 
 def _neutral(node: ir.Node, scope: Scope) -> bool:
     """Whether one operand is a single number that changes no element of the other, and adds no axis to it."""
-    tensor = scope.constant(node.inputs[1 - _kept(node, scope)])
-    shape = scope.proven_shape(node.inputs[_kept(node, scope)])
+    if len(node.inputs) != 2:
+        return False
+    kept = _kept(node, scope)
+    tensor, shape = scope.constant(node.inputs[1 - kept]), scope.proven_shape(node.inputs[kept])
     if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
         return False
     number = tensor.numpy().item()
@@ -130,7 +132,8 @@ def _neutral(node: ir.Node, scope: Scope) -> bool:
 
 def _kept(node: ir.Node, scope: Scope) -> int:
     """Which input is returned."""
-    return 1 if node.op_type in ("Add", "Mul") and scope.constant(node.inputs[0]) is not None else 0
+    commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
+    return 1 if commutative and scope.constant(node.inputs[0]) is not None else 0
 
 
 def _int(node: ir.Node, name: str, default: int | None) -> int | None:

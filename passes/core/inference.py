@@ -314,9 +314,7 @@ def read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | 
         ir.serde.deserialize_type_proto_for_shape(info.type),
     )
     if shape is not None:
-        shape = ir.Shape(
-            [dim if isinstance(dim, int) or not onnx_inference.is_generated(dim.value) else None for dim in shape]
-        )
+        shape = ir.Shape([dim if isinstance(dim, int) or not _is_generated(dim.value) else None for dim in shape])
     return None if other is None or other.dtype == ir.DataType.UNDEFINED else other, shape
 
 
@@ -324,7 +322,12 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     """A size, its name, or None."""
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return str(dim.dim_param) if dim.HasField("dim_param") and not onnx_inference.is_generated(dim.dim_param) else None
+    return str(dim.dim_param) if dim.HasField("dim_param") and not _is_generated(dim.dim_param) else None
+
+
+def _is_generated(name: str | None) -> bool:
+    """Whether inference made up the name of a size: it has no meaning, and differs from run to run."""
+    return (name or "").startswith("unk__")
 
 
 def _is_known(value: ir.Value) -> bool:

@@ -111,11 +111,6 @@ def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None
             yield from _shapes(inner, sizes)
 
 
-def is_generated(name: str | None) -> bool:
-    """Whether inference made up the name of a size: it has no meaning, and differs from run to run."""
-    return (name or "").startswith("unk__")
-
-
 def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
         yield from [attribute.g] if attribute.HasField("g") else attribute.graphs

@@ -5,7 +5,7 @@
 A runtime that makes one product of several products of one input may do so before it looks at each one's zero point.
 The weight is stored in the type of its scales from then on.
 
-Skips: weights, scales or zero points that are not constant.
+Skips: weights, scales or zero points that are not constant; scales of blocks, or of another dtype than the weight's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.analysis.quantization import Array, aligned, is_dequantize, parameters
+from passes.builders.quantize_linear import output_dtype
 from passes.core.base import Skip
 from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
@@ -44,6 +45,8 @@ class FloatWeight(NodeRewrite[_Found]):
             return Skip(found)
         if integers is None:
             return Skip("its weight is not constant")
+        if output_dtype(weight, context.scope) != ir.DataType.from_numpy(found.scale.dtype):
+            return Skip("its weight has another dtype than its scale")
         scale, zero = (aligned(each, found, len(integers.shape)) for each in (found.scale, found.zero))
         if scale is None or zero is None:
             return Skip("its weight has scales of blocks")

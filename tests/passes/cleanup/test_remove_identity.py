@@ -256,6 +256,12 @@ def test_the_budget() -> None:
     assert [stops(RemoveIdentity(), model(text), limit) for limit in range(5)] == [0, 1, 2, 3, 3]
 
 
+@pytest.mark.parametrize("operator", ["Add", "Div", "Mul", "Sub"])
+def test_an_operand_that_is_missing(operator: str) -> None:
+    source = model(f"(float[2] x) => (float[2] y) {{ a = Abs(c) b = {operator}(c) y = Add(b, x) }}", c=np.float32(1))
+    assert not RemoveIdentity().run(source, Context()).rewrites
+
+
 @pytest.mark.parametrize(("operator", "constant"), [("Add", 0), ("Sub", 0), ("Mul", 1), ("Div", 1)])
 def test_integers(operator: str, constant: int) -> None:
     source = model(f"(int64[2] x) => (int64[2] y) {{ a = Abs(x) b = {operator}(a, c) y = Neg(b) }}", c=ints(constant))

@@ -49,4 +49,7 @@ def test_what_it_leaves_alone() -> None:
     blocks = "(float[3,4] x) => (float[3,6] y) { d = DequantizeLinear<axis=0, block_size=2>(w, s) y = MatMul(x, d) }"
     of_blocks = model(blocks, w=np.ones((4, 6), np.int8), s=np.ones((2, 6), np.float32))
     assert skipped(FloatWeight(), of_blocks) == ["its weight has scales of blocks"]
+    half = "(float16[3,4] x) => (y) { d = DequantizeLinear<output_dtype=10>(w, s) y = MatMul(x, d) }"
+    of_half = model(half, w=np.ones((4, 6), np.int8), s=np.float32(0.1))
+    assert skipped(FloatWeight(), of_half) == ["its weight has another dtype than its scale"]
     assert skipped(FloatWeight(), model("(float[3,4] x) => (y) { y = MatMul(x, w) }", w=floats(4, 6))) == []
