@@ -20,6 +20,8 @@ class Reason(enum.Enum):
     EXTERNAL_DATA = enum.auto()
     NEWER_OPSET = enum.auto()
     WRONG_INPUTS = enum.auto()
+    DECLARED_SHAPE = enum.auto()
+    """An intermediate value has another shape than the model declares for it."""
     RUN_FAILED = enum.auto()
     OTHER = enum.auto()
 
@@ -102,6 +104,7 @@ _REASONS = {
         "invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name",
         "see its inputs",
     ),
+    Reason.DECLARED_SHAPE: ("attempting to re-use buffer", "a declared shape of an intermediate value is wrong"),
     Reason.RUN_FAILED: ("while running", "do the inputs suit the model? give inputs of its real use"),
 }
 """By reason, the pattern of its messages and a hint; the first that matches holds."""

@@ -66,6 +66,7 @@ class Session:
         self._where = where
         self._source: models.SessionSource | None = None
         self._emulation: Emulation | None = None
+        self._reuses_memory = True
         self.notes: tuple[str, ...] = ()
         if not isinstance(model, models.SessionSource):
             model, self.notes = faithful(model)
@@ -122,13 +123,25 @@ class Session:
         feeds = {name: _feed(value, name) for name, value in sample.items()}
         if not self._plain:
             feeds = {name: _ort_value(feed, name) for name, feed in feeds.items() if feed is not None}
+        pairs = zip(self.output_names, self._computed(feeds), strict=True)
+        return {name: result if self._plain else _array(result, name) for name, result in pairs}
+
+    def _computed(self, feeds: dict[str, Any]) -> Any:
+        """The outputs as ONNX Runtime gives them.
+
+        It plans which tensors may share memory by the shapes that the model declares for intermediate values. Where one
+        is wrong, as in decoders of onnxruntime-genai's builder, each tensor gets memory of its own.
+        """
         try:
             run = self._session.run if self._plain else self._session.run_with_ort_values
-            found = run(None, feeds)
+            return run(None, feeds)
         except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
-            raise OnnxRuntimeError(str(error), where=self._where) from error
-        pairs = zip(self.output_names, found, strict=True)
-        return {name: result if self._plain else _array(result, name) for name, result in pairs}
+            failed = OnnxRuntimeError(str(error), where=self._where)
+            if failed.reason is not Reason.DECLARED_SHAPE or not self._reuses_memory:
+                raise failed from error
+        self._reuses_memory = False
+        self._session = self._open(self._model, self._libraries)
+        return self._computed(feeds)
 
     def _open(self, model: _Model, custom_op_libraries: Sequence[Path]) -> Any:
         """A session, for a model in a form that ONNX Runtime takes."""
@@ -170,6 +183,7 @@ class Session:
 
     def _load(self, model: _Model, libraries: Sequence[Path]) -> Any:
         options = _options(libraries)
+        options.enable_mem_reuse = self._reuses_memory
         if isinstance(model, (ir.Model, models.SessionSource)):
             self._source = models.session_source(model) if isinstance(model, ir.Model) else model
             self._source.add_to(options)

@@ -290,3 +290,18 @@ def test_missing_library_of_custom_operators(tmp_path: Path) -> None:
 def test_dtype_unknown_to_onnx() -> None:
     with pytest.raises(InputError, match="no element type for timedelta64"):
         run("g (float[1] x) => (float[1] y) { y = Neg(x) }", x=np.zeros(1, "m8[s]"))
+
+
+def test_a_false_shape_of_an_intermediate_value_does_not_stop_the_reference() -> None:
+    """ONNX Runtime would write it to the memory of a value with the shape that it declares."""
+    text = """decoder (float[N] x, float[M] past) => (float[K] y) <float[N] repeated> {
+        negated = Neg(x)
+        absolute = Abs(negated)
+        repeated = Concat<axis = 0>(absolute, past)
+        y = Exp(repeated)
+    }"""
+    x, past = np.arange(2, dtype=np.float32), np.arange(3, dtype=np.float32)
+    reference = Reference(proto(text))
+    for _ in range(2):
+        found = reference.run({"x": x, "past": past})["y"]
+        np.testing.assert_allclose(found, np.exp(np.concatenate([x, past])), rtol=1e-6)
