@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from onnx_bridge.batch.engines.base import LAST_EVENTS, Engine, Event
@@ -30,6 +31,7 @@ from onnx_bridge.batch.run_history import Limits, RunHistory
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.conversion.encoder_decoder.files import digest_with_encoder
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.core.errors import BridgeError, nearest
 from onnx_bridge.core.locations import Location, RemotePath
@@ -269,7 +271,9 @@ class Scheduler:
     def _key(self, state: _JobState) -> str:
         request = state.request.conversion
         machine, target = self._machines[request.target]
-        cleaned = cleaning_key(state.model.digest, request, machine)
+        source = state.job.source
+        behind_encoder = digest_with_encoder(source) if request.decoder and isinstance(source, Path) else None
+        cleaned = cleaning_key(behind_encoder or state.model.digest, request, machine)
         key = conversion_key(cleaned, request, machine, target=target)
         assert key is not None
         return key

@@ -32,6 +32,7 @@ from onnx_bridge.conversion.encoder_decoder.parts import has_encoder
 from onnx_bridge.conversion.instances import (
     Instance,
     check_place,
+    content_key,
     convert_instances,
     instance_staging,
     write_manifest,
@@ -146,6 +147,7 @@ class _Conversion:
         source: the model, and the same in memory.
         out: the folder.
         request: with the values of all inputs that have no role.
+        key: the content key of the request as it was given.
         layout: of the decoder, without padding.
         widths: of the programs, the smallest first.
         programs: by width, the models that are converted instead of the source (`positioned`).
@@ -155,6 +157,7 @@ class _Conversion:
     model: ir.Model
     out: Path
     request: ConvertRequest
+    key: str | None
     layout: Layout
     widths: tuple[int, ...]
     programs: Mapping[int, Source]
@@ -165,13 +168,13 @@ class _Conversion:
         assert sizes is not None
         source = Source.of(model)
         source.hash()
-        original = source.model()
+        original, key = source.model(), content_key(source, request)
         if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:
             request = replace(request, freeze={**request.freeze, BRANCH: "[true]"})
         layout = recognize(original, request, sizes)
         widths = tuple(sorted({1, *sizes.prefill}))
         layout, programs = positioned(source, request, layout, widths)
-        return cls(source, original, out, request, layout, widths, programs)
+        return cls(source, original, out, request, key, layout, widths, programs)
 
     def run(self, progress: Progress) -> Decoder:
         budget = self.request.prove_budget / len(self.widths)
@@ -191,7 +194,9 @@ class _Conversion:
         check_place(self.source, self.out, instances)
         with instance_staging(self.source, self.out, instances) as folder:
             cleaned, infos = convert_instances(self.source, folder, instances, whole, progress)
-            manifest = describe_decoder(self.source, self.source.to_json(), self.request, self.layout, infos, folder)
+            manifest = describe_decoder(
+                self.source, self.source.to_json(), self.request, self.key, self.layout, infos, folder
+            )
             progress("generating beside the reference")
             write_manifest(self._proven(manifest, cleaned, folder), folder)
         limits = {"timeout": self.request.timeout, "memory": self.request.memory}

@@ -10,7 +10,7 @@ from onnx_bridge.bundle.buckets_manifest import Axis, BucketInfo, BucketsManifes
 from onnx_bridge.bundle.decoder_layout import WIDTH, Layout
 from onnx_bridge.bundle.decoding.trial import Trial
 from onnx_bridge.bundle.manifest_entries import TensorInfo
-from onnx_bridge.conversion.instances import content_key, describe
+from onnx_bridge.conversion.instances import describe
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import ParityError
@@ -20,6 +20,7 @@ def describe_decoder(
     source: Source,
     origin: Mapping[str, str | None],
     request: ConvertRequest,
+    key: str | None,
     layout: Layout,
     infos: Sequence[BucketInfo],
     folder: Path,
@@ -30,11 +31,12 @@ def describe_decoder(
         source: the model.
         origin: what the manifest says of it.
         request: how it was converted.
+        key: the content key.
         layout: of the decoder.
         infos: its programs.
         folder: where they are.
     """
-    common, manifests = describe(source, request, content_key(source, request), infos, folder)
+    common, manifests = describe(source, request, key, infos, folder)
     own = [(info.dims[WIDTH], each) for info, each in zip(infos, manifests, strict=True) if WIDTH in info.dims]
     widths, length = [width for width, _ in own], layout.max_length
     inputs, outputs = (each.inputs for _, each in own), (each.outputs for _, each in own)

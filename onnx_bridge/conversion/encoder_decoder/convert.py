@@ -35,6 +35,7 @@ from onnx_bridge.conversion.encoder_decoder.static_step import sized, static_ste
 from onnx_bridge.conversion.instances import (
     Instance,
     check_place,
+    content_key,
     convert_instances,
     write_manifest,
 )
@@ -109,7 +110,8 @@ class _Conversion:
             whole = CleanRequest(self.request.pipeline)
             cleaned, infos = convert_instances(source, folder, [instance], whole, progress)
             infos += [BucketInfo({}, each, manifest_digest(folder / each / MANIFEST)) for each in (ENCODER, MEMORY)]
-            manifest = describe_decoder(self._source, self._origin, self.request, layout, infos, folder)
+            key = content_key(self._source, self.request)
+            manifest = describe_decoder(self._source, self._origin, self.request, key, layout, infos, folder)
             progress("generating beside the reference")
             tolerances = computed_precision(step.model, cleaned, self.request.precision).tolerances
             write_manifest(self._proven(manifest, tolerances, folder), folder)

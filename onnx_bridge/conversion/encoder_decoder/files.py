@@ -81,6 +81,19 @@ class Files:
         return json_digest([*self.digests().values(), list(self.start)])
 
 
+def digest_with_encoder(decoder: Path) -> str | None:
+    """The digest of a decoder with what lies beside it; None where there is no encoder for it.
+
+    Raises:
+        InputError: one of the files cannot be read.
+    """
+    try:
+        files = Files.beside(decoder)
+    except InputError:
+        return None
+    return files.digest()
+
+
 @dataclass(frozen=True)
 class _Configuration:
     """What is read of a configuration."""
