@@ -224,7 +224,12 @@ class Scheduler:
         if found.problem is not None:
             skipped = self._history.failure(state.key, state.limits) is not None
             self._fail(state, Failure.of(found.problem, Stage.LOAD), skipped=skipped)
-        elif (owner := self._owners.get(state.key)) and owner.name not in self._results:
+        else:
+            self._follow_or_plan(state)
+
+    def _follow_or_plan(self, state: _JobState) -> None:
+        """Wait for the job that makes the same, or plan this one."""
+        if (owner := self._owners.get(state.key)) and owner.name not in self._results:
             self._followers.setdefault(state.key, []).append(state)
         else:
             self._owners[state.key] = state
@@ -332,9 +337,12 @@ class Scheduler:
 
     def _on_converted(self, state: _JobState, event: Mapping[str, Any]) -> None:
         state.notes, state.proof = tuple(event["notes"]), read_as(BundleProof, event["proof"])
-        if event["key"] != state.key:  # the file has changed since it was read
+        if (before := state.key) != event["key"]:  # the file has changed since it was read
             state.key = event["key"]
             state.check_key = self._check_key(state)
+            self._owners.pop(before, None)
+            for other in self._followers.pop(before, []):
+                self._follow_or_plan(other)
         state.convert = False
         self._record_done(state, "converted", seconds=event["seconds"], timings=event["timings"])
 

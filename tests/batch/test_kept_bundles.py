@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,27 @@ class TestRemote:
         assert verify(tmp_path / name).passed
         bundle = onnx_bridge.load(tmp_path / name)
         assert bundle.manifest.source["path"] == f"{root}/models/{name}.onnx"
+
+
+def test_jobs_that_wait_for_a_model_which_changes_meanwhile_are_done(runtime: Runtime, tmp_path: Path) -> None:
+    """They wait for the job that makes the same, and it makes something else."""
+    paths = [write(tmp_path / f"{name}.onnx") for name in "abc"]
+
+    class Changing(Inline):
+        changed = ""
+
+        def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+            if not self.changed:
+                self.changed = Path(task["source"]).stem
+                write(Path(task["source"]), seed=1)
+            super().submit(job, task, size)
+
+    engine = Changing()
+    outcome = convert_all(paths, tmp_path / "out", REF, engine=engine)
+    assert sorted(statuses(outcome).values()) == ["converted", "converted", "reused"]
+    assert statuses(outcome)[engine.changed] == "converted"
+    other = next(name for name in "abc" if name != engine.changed)
+    digests = {json.loads((tmp_path / f"out/{name}/manifest.json").read_text())["source"]["sha256"] for name in "abc"}
+    assert len(digests) == 2
+    assert statuses(convert_all(paths, tmp_path / "out", REF, dry_run=True)) == dict.fromkeys("abc", "kept")
+    assert verify(tmp_path / "out" / other).passed
