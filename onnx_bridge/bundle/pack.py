@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
-from onnx_bridge.bundle.verify import verify
+from onnx_bridge.bundle.verify import size_of, verify
 from onnx_bridge.core.atomic_write import AtomicFiles
+from onnx_bridge.core.byte_countdown import ByteCountdown
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.user_cache import cache_dir
 
 if TYPE_CHECKING:
@@ -53,12 +55,13 @@ class Packed:
         return Text(f"{self.path}: {self.files} files, {self.bytes / 2**20:.3g} MiB")
 
 
-def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
+def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:
     """Pack a bundle into one file, atomically.
 
     Args:
         bundle: its folder, or its program (``.mxr``).
         out: the file; by convention its name ends in ``.onnxbridge``.
+        progress: is called with a line now and then.
 
     Raises:
         InputError: there is no bundle, it is damaged, or the file cannot be written.
@@ -67,20 +70,21 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
     if out.suffix == ".mxr" or out.is_dir() or (out.exists() and not is_packed(out)):
         what = "a name ending in .mxr means a program" if out.suffix == ".mxr" else "this exists already"
         raise InputError(what, where=str(out), hint="give another name, for example NAME.onnxbridge")
-    found = verify(bundle, here=False)
+    found = verify(bundle, here=False, progress=progress)
     if found.problems:
         name, what = next(iter(found.problems.items()))
         raise InputError(f"the bundle is damaged: {name}: {what}", where=str(bundle), hint="convert again")
     if outside := [name for name in found.files if ".." in PurePosixPath(name).parts]:
         what = f"{outside[0]} is not in this folder: buckets share their weights"
         raise InputError(what, where=str(bundle), hint=f"pack all buckets: {bundle.parent}")
+    countdown = ByteCountdown(progress, "packing", found.bytes)
     try:
         with AtomicFiles() as files, os.fdopen(os.dup(files.create(out)), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for index, (name, path) in enumerate(found.files.items()):
                     entry = tarfile.TarInfo(name if index else FIRST)
                     entry.size, entry.mode = path.stat().st_size, 0o644
-                    with path.open("rb") as content:
+                    with countdown.open(path) as content:
                         archive.addfile(entry, content)
             file.flush()
             os.fsync(file.fileno())
@@ -89,12 +93,13 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
     return Packed(out, len(found.files), found.bytes)
 
 
-def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packed:
+def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:
     """Unpack a bundle into a folder, atomically, and verify it.
 
     Args:
         packed: what `pack` wrote.
         out: the folder, which must not exist, or be empty.
+        progress: is called with a line now and then.
 
     Raises:
         InputError: it is not a packed bundle, it is damaged, or the folder cannot be written.
@@ -105,6 +110,7 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packe
         raise InputError(what, where=str(packed), hint="`onnx-bridge pack BUNDLE -o NAME.onnxbridge` makes one")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("this exists already", where=str(out), hint="give a new folder")
+    countdown = ByteCountdown(progress, "unpacking", size_of(packed))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out.parent) as name:
@@ -116,8 +122,9 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str]) -> Packe
                     content = archive.extractfile(entry)
                     assert content is not None
                     with target.open("xb") as file:
-                        shutil.copyfileobj(content, file, 1 << 20)
-            found = verify(made, here=False)
+                        while chunk := content.read(1 << 20):
+                            countdown.count(file.write(chunk))
+            found = verify(made, here=False, progress=progress)
             if found.problems:
                 file_name, what = next(iter(found.problems.items()))
                 raise InputError(f"it is damaged: {file_name}: {what}", where=str(packed), hint="copy or pack it again")

@@ -21,8 +21,10 @@ from onnx_bridge.bundle.compatibility import require_compatible
 from onnx_bridge.bundle.manifest import BUCKETS, Manifest
 from onnx_bridge.bundle.manifest_entries import FileInfo
 from onnx_bridge.bundle.manifest_text import manifest_path, read_text, unsealed
+from onnx_bridge.core.byte_countdown import ByteCountdown
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import parse_json
 from onnx_bridge.migraphx import runtime as runtimes
 
@@ -92,19 +94,25 @@ class Verification:
         return Group(*lines, *(f"note: {note}" for note in self.notes), self.summary)
 
 
-def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True) -> Verification:
+def verify(
+    path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True, progress: Progress | None = None
+) -> Verification:
     """Check whether a bundle is intact, and whether the MIGraphX and the GPU here can run it.
 
     Args:
         path: its folder, its program (``.mxr``), or the file that it was packed into.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         here: whether to check that it can run here, too.
+        progress: is called with a line now and then.
 
     Raises:
         InputError: there is no bundle.
     """
     path = Path(path)
-    found, programs = _examine(path, _Packed(path) if is_packed(path) else _Folder(manifest_path(path).parent))
+    countdown = ByteCountdown(progress, "reading every file", size_of(path))
+    packed = is_packed(path)
+    files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
+    found, programs = _examine(path, files)
     if programs:
         one = programs[0]
         target = f"{one.target} ({one.architecture})" if one.architecture else one.target
@@ -113,6 +121,13 @@ def verify(path: str | os.PathLike[str], *, runtime: str | None = None, here: bo
         if here:
             _fits(found, programs, runtime)
     return found
+
+
+def size_of(bundle: Path) -> int:
+    """The bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return sum(each.stat().st_size for each in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
+    return 0
 
 
 def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
@@ -253,7 +268,7 @@ class _Folder:
 class _Packed:
     """Files in an archive, which is read once, sequentially."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, countdown: ByteCountdown) -> None:
         self._path = path
         self._found: dict[str, FileInfo] = {}
         self._manifests: dict[str, bytes] = {}
@@ -267,6 +282,7 @@ class _Packed:
                     while chunk := content.read(_CHUNK):
                         digest.update(chunk)
                         size += len(chunk)
+                        countdown.count(len(chunk))
                         if entry.name.endswith("manifest.json"):
                             parts.append(chunk)
                     self._found[entry.name] = FileInfo(entry.name, size, digest.hexdigest())

@@ -21,6 +21,6 @@ def pack(
     as_json: Json = False,
 ) -> None:
     """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
-    with progress(as_json, "pack"):
-        packed = packing.pack(bundle, out)
+    with progress(as_json, "pack") as tell:
+        packed = packing.pack(bundle, out, progress=tell)
     show(packed, as_json)

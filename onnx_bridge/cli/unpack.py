@@ -17,6 +17,6 @@ def unpack(
     as_json: Json = False,
 ) -> None:
     """Unpack a bundle into a folder, and verify it."""
-    with progress(as_json, "unpack"):
-        unpacked = packing.unpack(packed, out)
+    with progress(as_json, "unpack") as tell:
+        unpacked = packing.unpack(packed, out, progress=tell)
     show(unpacked, as_json)

@@ -300,3 +300,11 @@ def test_from_several_threads_and_processes(kind: str, model: Path, bundles: dic
     expected = Reference(model).run(X)
     assert all(compare({"y": each}, expected).passed for each in found)
     assert len([each for each in (cache / "bundles").iterdir() if each.is_dir()]) == 1
+
+
+def test_progress(bundles: dict[str, Path], tmp_path: Path) -> None:
+    lines: list[str] = []
+    packed = tmp_path / "m.onnxbridge"
+    onnx_bridge.pack(bundles["buckets"], packed, progress=lines.append)
+    onnx_bridge.unpack(packed, tmp_path / "out", progress=lines.append)
+    assert len(lines) == 4, "each copies and verifies"

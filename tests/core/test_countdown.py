@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
+from onnx_bridge.core.byte_countdown import ByteCountdown
 from onnx_bridge.core.countdown import Countdown
+from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.progress import TimedProgress, duration
 
 
@@ -50,3 +53,16 @@ def test_a_search_that_takes_more_steps() -> None:
     lines = told(2, 3, 4)
     assert [" of 2" in each for each in lines] == [True, True, False, False]
     assert all("left" not in each for each in lines[2:])
+
+
+def test_bytes_are_told_in_mebibytes(tmp_path: Path) -> None:
+    with (path := tmp_path / "large").open("wb") as file:
+        file.truncate(40 << 20)
+        file.write(b"end")
+    lines: list[str] = []
+    countdown = ByteCountdown(lines.append, "reading", path.stat().st_size)
+    assert countdown.digest(path) == file_digest(path)
+    assert lines == ["reading: MiB 1 of 40", "reading: MiB 17 of 40", "reading: MiB 33 of 40"]
+    with countdown.open(path) as opened:
+        assert len(opened.read()) == path.stat().st_size
+    assert lines[-1] == "reading: MiB 81"
