@@ -2,6 +2,7 @@
 
     MatMul(x, w) + b                          →  Gemm(x, w, b)                                    x a matrix
     Reshape(MatMul(Reshape(x, r), w) + b, s)  →  Reshape(Gemm(Reshape(x, [−1, k]), w, b), s)      x of any shape
+    MatMul(x, w) + 0                          →  MatMul(x, w)                                     x of any shape
 
 w is a constant matrix of floats with k rows, b a constant with a number for each column or one for all. Several
 products may use the first Reshape, as the projections of an attention over windows do; each gets a new one, of which
@@ -47,7 +48,14 @@ class _Linear(Match):
 
 
 @dataclass(frozen=True)
-class FuseGemm(NodeRewrite[_Linear]):
+class _Unbiased(Match):
+    """A product whose bias is 0."""
+
+    product: ir.Value
+
+
+@dataclass(frozen=True)
+class FuseGemm(NodeRewrite[_Linear | _Unbiased]):
     """Fuse a matrix product and its bias into a Gemm, where that leaves fewer nodes."""
 
     name = "fuse-gemm"
@@ -56,7 +64,7 @@ class FuseGemm(NodeRewrite[_Linear]):
     absorbs = frozenset(("", each) for each in ("Add", "MatMul", "Reshape"))
     since_opset = 7  # before, the bias is not broadcast
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Linear | Skip | None:
+    def match(self, node: ir.Node, context: NodeContext) -> _Linear | _Unbiased | Skip | None:
         """Find the bias, and a matrix in what the product multiplies."""
         found = _linear(node, context.scope)
         if not isinstance(found, _Linear) or found.shape is None:
@@ -66,8 +74,10 @@ class FuseGemm(NodeRewrite[_Linear]):
             return Skip(f"it would take a Reshape of {found.source.name} in place of an Add")
         return replace(found, source=before.inputs[0], absorbed=(*found.absorbed, before))
 
-    def rewrite(self, match: _Linear, edit: Edit) -> Sequence[ir.Value]:
-        """The Gemm, between two Reshapes where x is no matrix."""
+    def rewrite(self, match: _Linear | _Unbiased, edit: Edit) -> Sequence[ir.Value]:
+        """The Gemm, between two Reshapes where x is no matrix; or the product alone."""
+        if isinstance(match, _Unbiased):
+            return [match.product]
         name = match.node.name
         if match.shape is None:
             return [edit.op("Gemm", [match.source, match.weight, match.bias])]
@@ -80,7 +90,7 @@ class FuseGemm(NodeRewrite[_Linear]):
         return [edit.op("Reshape", [product, shape])]
 
 
-def _linear(product: ir.Node, scope: Scope) -> _Linear | Skip | None:
+def _linear(product: ir.Node, scope: Scope) -> _Linear | _Unbiased | Skip | None:
     """A product that is a Gemm between two Reshapes, whatever x is, or without them for a matrix."""
     x, weight = product.inputs
     matrix = scope.constant(weight)
@@ -95,6 +105,8 @@ def _linear(product: ir.Node, scope: Scope) -> _Linear | Skip | None:
         return Skip(f"the number of dimensions of {x.name} is not known")
     if len(shape) < 2:
         return None
+    if not scope.constant(bias).numpy().any():  # type: ignore[union-attr]
+        return _Unbiased(add, product.outputs[0])
     if len(shape) == 2:
         return _Linear(add, x, weight, bias, None, absorbed=(product,))
     last = sole_consumer(add.outputs[0], scope, "Reshape")

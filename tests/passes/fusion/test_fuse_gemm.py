@@ -68,6 +68,41 @@ class TestMatrices:
         assert operators(m) == ["If", "Gemm", "MatMul"]
 
 
+class TestBiasOfZero:
+    @pytest.mark.parametrize("shape", ["3,4", "2,3,4", "n,2,3,4"])
+    @pytest.mark.parametrize("bias", [(5,), (1, 5), (1,), ()])
+    @pytest.mark.parametrize("order", ["m, b", "b, m"])
+    def test_the_product_is_left(self, shape: str, bias: tuple[int, ...], order: str) -> None:
+        m = model(
+            f"(float[{shape}] x) => (float[] y) {{ m = MatMul(x, w) y = Add({order}) }}", w=W, b=-np.zeros(bias, "f")
+        )
+        apply(FuseGemm(), m)
+        assert operators(m) == ["MatMul"]
+        assert m.graph.outputs[0].name == "y"
+
+    def test_another_number(self) -> None:
+        b = np.array([0, 0, np.nan, 0, 0], np.float32)
+        m = model("(float[2,3,4] x) => (float[] y) { m = MatMul(x, w) y = Add(m, b) }", w=W, b=b)
+        assert apply(FuseGemm(), m).skips
+        assert operators(m) == ["MatMul", "Add"]
+
+    def test_more_axes_than_the_product(self) -> None:
+        m = model(
+            "(float[2,3,4] x) => (float[] y) { m = MatMul(x, w) y = Add(m, b) }", w=W, b=np.zeros((2, 1, 1, 5), "f")
+        )
+        apply(FuseGemm(), m)
+        assert operators(m) == ["MatMul", "Add"]
+
+    def test_a_product_that_is_used_again(self) -> None:
+        m = model(
+            "(float[3,4] x) => (float[] y, float[] z) { m = MatMul(x, w) y = Add(m, b) z = Neg(m) }",
+            w=W,
+            b=np.zeros(5, "f"),
+        )
+        apply(FuseGemm(), m)
+        assert operators(m) == ["MatMul", "Add", "Neg"]
+
+
 class TestMoreDimensions:
     @pytest.mark.parametrize("batch", ["2", "n"])
     def test_between_reshapes(self, batch: str) -> None:
