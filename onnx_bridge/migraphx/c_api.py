@@ -162,7 +162,7 @@ class CProgram:
         self._parameters = {}
         library.call("program_compile", self._handle, _target(library, target), options)
 
-    def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         library = self._library
         given, _keep = _parameters(library, parameters, self.get_parameter_shapes())
         outputs = library.create("arguments", "program_run", self._handle, given)
@@ -170,7 +170,7 @@ class CProgram:
         for index in range(library.read(c_size_t, "arguments_size", outputs)):
             argument = c_void_p()
             library.call("arguments_get", byref(argument), outputs, c_size_t(index))
-            result.append(_tensor(library, argument))
+            result.append(_tensor(library, argument, None if copy else outputs))
         return result
 
     def save(self, path: Path) -> None:
@@ -313,7 +313,8 @@ def _parameters(
     return parameters, keep
 
 
-def _tensor(library: CLibrary, argument: c_void_p) -> Tensor:
+def _tensor(library: CLibrary, argument: c_void_p, owner: Handle | None) -> Tensor:
+    """An output, copied unless it shall own what has its memory."""
     pointer = c_void_p()
     library.call("argument_shape", byref(pointer), argument)
     shape = _shape(library, pointer)
@@ -321,19 +322,32 @@ def _tensor(library: CLibrary, argument: c_void_p) -> Tensor:
         raise MissingFeature(f"outputs of type {shape.type} cannot be read")
     buffer = c_void_p()
     library.call("argument_buffer", byref(buffer), argument)
-    return Tensor(shape.type, dense_copy(buffer.value or 0, shape))
+    if owner is None:
+        return Tensor(shape.type, dense_copy(buffer.value or 0, shape))
+    return Tensor(shape.type, view(buffer.value or 0, shape, owner))
 
 
 def dense_copy(address: int, shape: Shape) -> np.ndarray[Any, np.dtype[Any]]:
     """A dense copy of the elements at ``address``, laid out there with the strides of ``shape``."""
+    return view(address, shape, None).copy()
+
+
+def view(address: int, shape: Shape, owner: object) -> np.ndarray[Any, np.dtype[Any]]:
+    """The elements at ``address``, laid out there with the strides of ``shape``; the array keeps the owner alive."""
     dtype = np.dtype(STORAGE[shape.type])
     if 0 in shape.lens or not address:
         return np.zeros(shape.lens, dtype)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(shape.lens, shape.strides, strict=True))
-    raw = (ctypes.c_char * (span * dtype.itemsize)).from_address(address)
-    flat = np.frombuffer(memoryview(raw), dtype)
-    strides = tuple(stride * dtype.itemsize for stride in shape.strides)
-    return np.lib.stride_tricks.as_strided(flat, shape.lens, strides).copy()
+    return np.asarray(_Memory(address, shape, dtype, owner))
+
+
+class _Memory:
+    """Memory of the library, as numpy reads it."""
+
+    def __init__(self, address: int, shape: Shape, dtype: np.dtype[Any], owner: object) -> None:
+        self.owner = owner
+        strides = tuple(stride * dtype.itemsize for stride in shape.strides)
+        described = {"shape": shape.lens, "strides": strides, "typestr": dtype.str, "data": (address, True)}
+        self.__array_interface__ = {**described, "version": 3}
 
 
 def _version() -> str:

@@ -201,8 +201,13 @@ class Program(Protocol):
             exhaustive_tune: measure every known kernel instead of guessing.
         """
 
-    def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the compiled program; outputs are in the model's order, dense whatever MIGraphX's strides."""
+    def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
+        """Run the compiled program; outputs are in the model's order.
+
+        Args:
+            parameters: by name.
+            copy: whether outputs are dense copies; else they have MIGraphX's strides, and are valid until the next run.
+        """
 
     def save(self, path: Path) -> None:
         """Write the program in MIGraphX's msgpack format (``.mxr``)."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, dense_copy
+from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, dense_copy, view
 from onnx_bridge.migraphx.program import ML_DTYPES, STORAGE, DynamicDimension, OnnxOptions, Shape, Tensor
 
 _FEATURES = {
@@ -153,19 +153,20 @@ class ModuleProgram:
             exhaustive_tune=exhaustive_tune,
         )
 
-    def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         for name, tensor in parameters.items():
             if tensor.type in ML_DTYPES or tensor.type == "fp4x2_type":
                 if self._by_c_library is None:
                     kind = tensor.type.removesuffix("_type")
                     raise MissingFeature(f"the official MIGraphX module does not accept {kind} inputs ({name})")
-                return self._by_c_library.run(parameters)
+                return self._by_c_library.run(parameters, copy=copy)
         result = []
         for output in self._program.run(self._arguments(parameters)):
             shape = _shape(output.get_shape())
             if shape.type not in STORAGE:
                 raise MissingFeature(f"outputs of type {shape.type} cannot be read")
-            result.append(Tensor(shape.type, dense_copy(output.data_ptr(), shape)))
+            address = output.data_ptr()
+            result.append(Tensor(shape.type, dense_copy(address, shape) if copy else view(address, shape, output)))
         return result
 
     @functools.cached_property

@@ -63,7 +63,8 @@ class RemoteProgram:
         operators: list[dict[str, Any]] = answer["operators"]
         return operators
 
-    def run(self, parameters: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
+        """Run the program; outputs are copies in any case."""
         _, outputs = self._request("run", parameters)
         return [outputs[str(index)] for index in range(len(outputs))]
 

@@ -78,7 +78,7 @@ class Server:
         return {"operators": operators, **_describe(program)}, {}
 
     def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
-        outputs = self._programs[request["program"]].run(tensors)
+        outputs = self._programs[request["program"]].run(tensors, copy=False)  # they are sent before the next request
         return {}, {str(index): output for index, output in enumerate(outputs)}
 
     def _do_save(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:

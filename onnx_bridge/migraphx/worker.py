@@ -226,7 +226,8 @@ class Worker:
         process = self._child.process
         assert process is not None
         try:
-            answer, outputs = unpack(*self._child.exchange(*pack(message, tensors), limits))
+            reuse = message["do"] == "run"
+            answer, outputs = unpack(*self._child.exchange(*pack(message, tensors), limits, reuse=reuse))
         except ChildFailure as failure:
             raise _failure(doing, limits, failure) from None
         if "error" not in answer:

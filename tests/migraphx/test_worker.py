@@ -110,6 +110,19 @@ class TestPrograms:
         assert e.shape == (2, 0)
         np.testing.assert_array_equal(b, np.broadcast_to(x, (4, 2, 3)))
 
+    def test_large_outputs_outlive_the_next_run(self, worker: Worker) -> None:
+        model = onnx_model("""g (float[300,200] x) => (float[200,300] t, float[300,200] i, float[2,300,200] b) {
+            t = Transpose(x)  i = Identity(x)
+            shape = Constant<value_ints=[2,300,200]>()  b = Expand(x, shape) }""")
+        program = worker.parse_onnx_buffer(model)
+        program.compile("ref")
+        samples = [np.random.default_rng(seed).random((300, 200), np.float32) for seed in range(3)]
+        found = [program.run({"x": Tensor.of(x)}) for x in samples]
+        for x, (t, i, b) in zip(samples, found, strict=True):
+            np.testing.assert_array_equal(t.numpy(), x.T)
+            np.testing.assert_array_equal(i.numpy(), x)
+            np.testing.assert_array_equal(b.numpy(), np.broadcast_to(x, (2, 300, 200)))
+
     def test_scalar_and_empty_inputs(self, worker: Worker) -> None:
         model = onnx_model("""g (float x, float[0,2] e, float[1,2] z) => (float y, float[1,2] f) {
             y = Neg(x)  f = Concat<axis=0>(e, z) }""")

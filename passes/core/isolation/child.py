@@ -15,6 +15,7 @@ from typing import Any
 from passes.core.isolation import messages
 from passes.core.isolation.deferred import quick_start
 from passes.core.isolation.messages import Array, Message
+from passes.core.isolation.reused_memory import ReusedMemory
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:
@@ -51,14 +52,16 @@ def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str,
 
     Args:
         connection: to the parent.
-        answer: from a request to its answer; what it raises ends the process.
+        answer: from a request to its answer; what it raises ends the process. It does not keep the arrays of a request
+            in memory that is reused.
     """
+    given, returned = ReusedMemory(), ReusedMemory()
     while True:
         try:
-            request = messages.receive(connection)
+            request = messages.receive(connection, given)
         except EOFError:
             return
         os.ftruncate(2, 0)
         found = answer(*request)
-        messages.send(connection, *found)
+        messages.send(connection, *found, returned if given.wanted else None)
         del request, found  # or two requests' arrays would be mapped at a time

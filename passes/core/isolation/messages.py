@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from passes.core.isolation.reused_memory import MOST, ReusedMemory
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
@@ -30,6 +32,8 @@ _BEHIND = 1 << 16
 """The most bytes of arrays that follow the message."""
 _MOST_FILES = 250
 """The kernel sends 253 descriptors at a time."""
+_REUSED = -1
+"""In place of the number of a file."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,19 @@ class FileRange:
     nbytes: int
 
 
-def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[str, Array | FileRange]) -> None:
+def send(
+    connection: socket.socket,
+    message: Mapping[str, Any],
+    arrays: Mapping[str, Array | FileRange],
+    reused: ReusedMemory | None = None,
+) -> None:
     """Send one message.
 
     Args:
         connection: a Unix stream socket.
         message: JSON values.
         arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
+        reused: where to write the arrays, if they fit in; they are read before the next message.
 
     Raises:
         OSError: the other side is gone, or there is no memory for the arrays.
@@ -68,28 +78,40 @@ def send(connection: socket.socket, message: Mapping[str, Any], arrays: Mapping[
     given = {name: each for name, each in arrays.items() if not isinstance(each, FileRange)}
     more, size = _layout(given)
     packed, behind = None, b""
+    body: dict[str, Any] = {"message": message, "arrays": entries, "reused": reused is not None}
     if size <= _BEHIND:
         entries += more
         behind = b"".join(_padded(each) for each in given.values())
+    elif reused is not None and size <= MOST:
+        if (packed := reused.grow(size)) is not None:
+            body["memory"] = len(files)
+            files.append(packed)
+        for entry, array in zip(more, given.values(), strict=True):
+            reused.write(array, entry["offset"])
+        entries += [{**each, "file": _REUSED} for each in more]
     else:
         packed = _pack(given, more, size)
         entries += [{**each, "file": len(files)} for each in more]
         files.append(packed)
     try:
-        body = json.dumps({"message": message, "arrays": entries}).encode()
-        head = _HEADER.pack(len(body), len(behind))
+        text = json.dumps(body).encode()
+        head = _HEADER.pack(len(text), len(behind))
         if files:
             socket.send_fds(connection, [head], files)
-            connection.sendall(body + behind)
+            connection.sendall(text + behind)
         else:
-            connection.sendall(head + body + behind)
+            connection.sendall(head + text + behind)
     finally:
         if packed is not None:
             os.close(packed)
 
 
-def receive(connection: socket.socket) -> Message:
+def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Message:
     """Receive one message; its arrays are read-only views of memory that lives as long as they do.
+
+    Args:
+        connection: a Unix stream socket.
+        reused: what the other side may have written arrays to.
 
     Raises:
         EOFError: the other side is gone.
@@ -101,7 +123,11 @@ def receive(connection: socket.socket) -> Message:
         head += _exactly(connection, _HEADER.size - len(head))
         size, behind = _HEADER.unpack(head)
         body = json.loads(_exactly(connection, size))
-        arrays = _map(descriptors, body["arrays"], _aligned(connection, behind))
+        if reused is not None:
+            reused.wanted = body["reused"]
+            if "memory" in body:
+                reused.map(descriptors[body["memory"]])
+        arrays = _map(descriptors, body["arrays"], _aligned(connection, behind), reused)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -170,11 +196,17 @@ def _write(descriptor: int, array: Array, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _map(descriptors: Sequence[int], entries: list[dict[str, Any]], behind: Array) -> dict[str, Array]:
+def _map(
+    descriptors: Sequence[int], entries: list[dict[str, Any]], behind: Array, reused: ReusedMemory | None
+) -> dict[str, Array]:
     files = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
     arrays: dict[str, Array] = {}
     for entry in entries:
         dtype, shape = _dtype(entry["dtype"]), tuple(entry["shape"])
+        if entry.get("file") == _REUSED:
+            assert reused is not None
+            arrays[entry["name"]] = reused.read(dtype, shape, entry["offset"])
+            continue
         memory = files[entry["file"]] if "file" in entry else behind
         arrays[entry["name"]] = np.frombuffer(memory, dtype, math.prod(shape), entry["offset"]).reshape(shape)
     return arrays

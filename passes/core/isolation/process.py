@@ -30,6 +30,7 @@ from pathlib import Path
 
 from passes.core.isolation import messages
 from passes.core.isolation.messages import Array, FileRange, Message
+from passes.core.isolation.reused_memory import ReusedMemory
 
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
@@ -95,6 +96,7 @@ class Child:
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)  # or writes after a truncation would leave a hole
         self._owner = os.getpid()
         self._memory_limit: int | None = None
+        self._given, self._returned = ReusedMemory(), ReusedMemory(copies=True)
         boot = _BOOT.format(root=str(_ROOT), arguments=(theirs.fileno(), lifeline, self._owner, module, *arguments))
         printed = self._output if output is None else output
         try:
@@ -131,6 +133,7 @@ class Child:
         *,
         timeout: float | None = None,
         memory: int | None = None,
+        reuse: bool = False,
     ) -> Message:
         """Send a request and wait for its answer.
 
@@ -139,6 +142,7 @@ class Child:
             arrays: what travels with it.
             timeout: seconds.
             memory: bytes of anonymous memory of the whole process.
+            reuse: whether arrays travel in memory that is reused, which the child does not keep.
 
         Raises:
             ChildFailure: it has died, or has exceeded a limit and was killed.
@@ -146,9 +150,9 @@ class Child:
         end = None if timeout is None else time.monotonic() + timeout
         try:
             self._limit_memory(memory)
-            messages.send(self.connection, message, arrays)
+            messages.send(self.connection, message, arrays, self._given if reuse else None)
             self._wait(end, memory)
-            return messages.receive(self.connection)
+            return messages.receive(self.connection, self._returned)
         except (EOFError, ConnectionError, ProcessLookupError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(5)

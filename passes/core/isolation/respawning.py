@@ -44,9 +44,14 @@ class RespawningChild:
                 self.close()
 
     def exchange(
-        self, message: Mapping[str, object], arrays: Mapping[str, Array | FileRange], limits: Limits
+        self,
+        message: Mapping[str, object],
+        arrays: Mapping[str, Array | FileRange],
+        limits: Limits,
+        *,
+        reuse: bool = False,
     ) -> Message:
-        """Send a request to the process that was launched, and wait for its answer.
+        """Send a request to the process that was launched, and wait for its answer, as `Child.exchange`.
 
         After any exception, Ctrl-C included, it is ended.
 
@@ -56,7 +61,7 @@ class RespawningChild:
         with self.lock:
             assert self.process is not None
             try:
-                return self.process.exchange(message, arrays, timeout=limits.timeout, memory=limits.memory)
+                return self.process.exchange(message, arrays, timeout=limits.timeout, memory=limits.memory, reuse=reuse)
             except BaseException:
                 self.close()
                 raise

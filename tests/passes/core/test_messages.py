@@ -13,6 +13,7 @@ import pytest
 
 from passes.core.isolation import messages
 from passes.core.isolation.messages import Array, FileRange, Message
+from passes.core.isolation.reused_memory import ReusedMemory
 
 SMALL: dict[str, Array] = {
     "empty": np.zeros((0, 3), np.float32),
@@ -46,6 +47,61 @@ def test_arrays(arrays: dict[str, Array]) -> None:
         assert np.array_equal(found[name], array)
         assert not found[name].flags.writeable
         assert array.size == 0 or found[name].ctypes.data % 64 == 0
+
+
+class TestReusedMemory:
+    def test_messages_of_any_size(self) -> None:
+        ours, theirs = socket.socketpair()
+        written, read = ReusedMemory(), ReusedMemory(copies=True)
+        kept = []
+        with ours, theirs:
+            for arrays in (LARGE, SMALL, {"larger": np.arange(3_000_000.0)}, LARGE):
+                sender = threading.Thread(target=messages.send, args=(ours, {}, arrays, written))
+                sender.start()
+                kept.append((arrays, messages.receive(theirs, read)[1]))
+                sender.join()
+        for arrays, found in kept:
+            assert list(found) == list(arrays)
+            for name, array in arrays.items():
+                assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+                assert np.array_equal(found[name], array)
+
+    def test_it_is_the_same_memory(self) -> None:
+        ours, theirs = socket.socketpair()
+        written, read = ReusedMemory(), ReusedMemory()
+        with ours, theirs:
+            found = []
+            for number in range(2):
+                messages.send(ours, {}, {"x": np.full(100_000, number)}, written)
+                found.append(messages.receive(theirs, read)[1]["x"])
+                assert read.wanted
+                assert not found[-1].flags.writeable
+            messages.send(ours, {}, {"x": np.full(100_000, 5)})
+            assert messages.receive(theirs, read)[1]["x"][0] == 5
+            assert not read.wanted
+        assert found[0].ctypes.data == found[1].ctypes.data
+        assert np.array_equal(found[0], np.full(100_000, 1))
+
+    def test_no_more_than_the_limit_is_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(messages, "MOST", 1 << 17)
+        ours, theirs = socket.socketpair()
+        written, read = ReusedMemory(), ReusedMemory()
+        with ours, theirs:
+            for size in (1 << 14, 1 << 15):
+                messages.send(ours, {}, {"x": np.arange(size)}, written)
+                assert np.array_equal(messages.receive(theirs, read)[1]["x"], np.arange(size))
+        assert written.grow(1 << 17) is None
+
+    def test_ranges_of_files_beside_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "weights"
+        path.write_bytes(bytes(range(100)))
+        ours, theirs = socket.socketpair()
+        with ours, theirs, path.open("rb") as file:
+            arrays = {"range": FileRange(file.fileno(), 10, 5), **LARGE}
+            messages.send(ours, {}, arrays, ReusedMemory())
+            found = messages.receive(theirs, ReusedMemory())[1]
+        assert found["range"].tobytes() == bytes(range(10, 15))
+        assert all(np.array_equal(found[name], array) for name, array in LARGE.items())
 
 
 @pytest.mark.parametrize("arrays", [SMALL, LARGE], ids=["small", "large"])
