@@ -94,9 +94,12 @@ class Prober:
     def _attributed(self, request: ProbeRequest, after_all: Judgement, groups: Sequence[str]) -> Judgement:
         """The judgement of a probe that is right on ``ref``, and not after all groups of passes: after the first."""
         judged = {len(groups): after_all}
+        # what does not end is not waited for as long again, several times
+        hangs = after_all.verdict.status is Status.HANGS
+        prober = replace(self, timeout=self.timeout / _REHEARSED) if hangs else self
 
         def fails(count: int) -> bool:
-            judged[count] = self._certain([request], count)[request.probe]
+            judged[count] = prober._certain([request], count)[request.probe]
             return judged[count].verdict.status is not Status.OK
 
         first = bisect_first(range(1, len(groups) + 1), fails)
@@ -106,6 +109,8 @@ class Prober:
 
     def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Judgement]:
         """Judge probes, after some groups of passes of the gpu target; failures are judged alone, and confirmed."""
+        if len(requests) == 1:
+            return self._confirmed(requests, self._alone(requests, groups), groups)
         together = self._send(requests, alone=False, groups=groups)
         # in a common fork another probe may be the cause; rejections are certain where all probes were answered
         certain = {Status.OK} if any(map(_ends_fork, together)) else {Status.OK, Status.REJECTED}

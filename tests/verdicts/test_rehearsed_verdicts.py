@@ -148,3 +148,17 @@ def test_headers_of_another_version_are_not_taken(runtime: Runtime, tmp_path: Pa
     other = replace(runtime, kind="system", library_path=(tmp_path / "lib",))
     with pytest.raises(RuntimeNotFound, match="no headers"):
         building._headers(other, tmp_path)
+
+
+def test_branches_that_multiply_the_same_value(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
+    """optimize_module takes the products of both branches for those of one: MIGraphX 2.14 aborts, 2.16 does not end."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,4] x, bool c) => (float[2,3] y)
+        <float[4,3] w = {1,-2,3,4,5,-6,7,8,9,1,2,3}, float[4,3] v = {3,-2,3,9,5,-6,7,1,9,1,-5,3},
+        float[3] p = {1,2,3}, float[3] q = {-1,2,-3}> {
+        y = If (c) < then_branch = t () => (float[2,3] a) { l = Gemm(x, w, p) a = Relu(l) },
+                     else_branch = e () => (float[2,3] b) { m = Gemm(x, v, q) b = Sigmoid(m) } >
+    }"""
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", rehearse="gpu")
+    assert "rehearsed as gpu, after optimize_module" in bundle.manifest.host_reasons()
+    assert onnx_bridge.check(bundle, reference=bundle.model_path).passed
