@@ -18,6 +18,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST = 1 << 28
 """The most bytes: they are held as long as the connection."""
+_STEP = 1 << 20
+"""Sizes are a multiple of it."""
 
 
 class ReusedMemory:
@@ -36,12 +38,19 @@ class ReusedMemory:
         self.wanted = False
 
     def grow(self, size: int) -> int | None:
-        """Make room for some bytes; the descriptor of a new file, for the other side, where there was too little."""
+        """Make room for some bytes.
+
+        Returns:
+            The descriptor of a new file, for the other side, where there was too little.
+
+        Raises:
+            OSError: there is no memory.
+        """
         if self._memory is not None and len(self._memory) >= size:
             return None
         descriptor = os.memfd_create("onnx-bridge-arrays", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(descriptor, min(1 << (size - 1).bit_length(), MOST))
+            os.posix_fallocate(descriptor, 0, -(-size // _STEP) * _STEP)  # written by pages, the lack of one would kill
             self._memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except BaseException:
             os.close(descriptor)

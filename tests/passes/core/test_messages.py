@@ -83,14 +83,14 @@ class TestReusedMemory:
         assert np.array_equal(found[0], np.full(100_000, 1))
 
     def test_no_more_than_the_limit_is_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(messages, "MOST", 1 << 17)
+        monkeypatch.setattr(messages, "MOST", 1 << 20)
         ours, theirs = socket.socketpair()
         written, read = ReusedMemory(), ReusedMemory()
         with ours, theirs:
-            for size in (1 << 14, 1 << 15):
+            for size in (1 << 17, 1 << 18):
                 messages.send(ours, {}, {"x": np.arange(size)}, written)
                 assert np.array_equal(messages.receive(theirs, read)[1]["x"], np.arange(size))
-        assert written.grow(1 << 17) is None
+        assert written.grow(1 << 20) is None
 
     def test_ranges_of_files_beside_it(self, tmp_path: Path) -> None:
         path = tmp_path / "weights"
