@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from onnx_bridge.bundle.archive import FIRST, is_packed, members, opened
-from onnx_bridge.bundle.verify import size_of, verify
+from onnx_bridge.bundle.verify import bytes_on_disk, verify
 from onnx_bridge.core.atomic_write import AtomicFiles
 from onnx_bridge.core.byte_countdown import ByteCountdown
 from onnx_bridge.core.digest import file_digest
@@ -110,7 +110,7 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progr
         raise InputError(what, where=str(packed), hint="`onnx-bridge pack BUNDLE -o NAME.onnxbridge` makes one")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("this exists already", where=str(out), hint="give a new folder")
-    countdown = ByteCountdown(progress, "unpacking", size_of(packed))
+    countdown = ByteCountdown(progress, "unpacking", bytes_on_disk(packed))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out.parent) as name:

@@ -109,7 +109,7 @@ def verify(
         InputError: there is no bundle.
     """
     path = Path(path)
-    countdown = ByteCountdown(progress, "reading every file", size_of(path))
+    countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
     packed = is_packed(path)
     files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
     found, programs = _examine(path, files)
@@ -123,7 +123,7 @@ def verify(
     return found
 
 
-def size_of(bundle: Path) -> int:
+def bytes_on_disk(bundle: Path) -> int:
     """The bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
     with contextlib.suppress(OSError):
         return sum(each.stat().st_size for each in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
