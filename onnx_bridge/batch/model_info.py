@@ -32,6 +32,7 @@ class ModelInfo:
         files: the states of the files that it was read from (`_state`), by which a change is detected; empty if they
             are too recent for that.
         problem: why it is not a valid model.
+        whole: the digest of a decoder with the files of its encoder; None if it has none. Later runs compute it again.
     """
 
     digest: str | None
@@ -40,6 +41,7 @@ class ModelInfo:
     inputs: tuple[str, ...] = ()
     files: tuple[State, ...] = ()
     problem: InputError | None = None
+    whole: str | None = None
 
     @property
     def memory(self) -> int:

@@ -33,7 +33,7 @@ from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.conversion.encoder_decoder.files import digest_with_encoder
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
-from onnx_bridge.core.errors import BridgeError, nearest
+from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
@@ -170,7 +170,7 @@ class Scheduler:
     def _read_models(self, waiting: Iterator[tuple[_JobState, Mapping[str, Any] | None]]) -> None:
         for state, before in waiting:  # threads may share the iterator of a list
             try:
-                found: ModelInfo | Exception = read_model_info(state.job.source, before)
+                found: ModelInfo | Exception = _with_encoder(state.job, read_model_info(state.job.source, before))
             except Exception as error:  # whatever it is, it fails this job only
                 found = error
             self._engine.post(state, {"event": "model", "found": found})
@@ -276,9 +276,7 @@ class Scheduler:
     def _key(self, state: _JobState) -> str:
         request = state.request.conversion
         machine, target = self._machines[request.target]
-        source = state.job.source
-        behind_encoder = digest_with_encoder(source) if request.decoder and isinstance(source, Path) else None
-        cleaned = cleaning_key(behind_encoder or state.model.digest, request, machine)
+        cleaned = cleaning_key(state.model.whole or state.model.digest, request, machine)
         key = conversion_key(cleaned, request, machine, target=target)
         assert key is not None
         return key
@@ -417,3 +415,13 @@ class Scheduler:
             for name in sorted(given - known) if models else ():
                 hint = nearest(name, known)
                 self.notes.append(f"{kind}: no model has {name!r}{f' ({hint})' if hint else ''}")
+
+
+def _with_encoder(job: Job, found: ModelInfo) -> ModelInfo:
+    """What is known of a model, with the digest of all its files where it is a decoder behind an encoder."""
+    if not job.request.conversion.decoder or not isinstance(job.source, Path) or found.problem is not None:
+        return found
+    try:
+        return replace(found, whole=digest_with_encoder(job.source))
+    except InputError as error:
+        return ModelInfo(None, problem=error)
