@@ -25,8 +25,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from onnx_bridge.batch.journal import STATE_FOLDER
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.conversion.request import ConvertRequest
@@ -119,6 +117,8 @@ def read_text(path: Location) -> str:
 
 
 def _parse(path: Location) -> dict[str, Any]:
+    import yaml  # type: ignore[import-untyped]
+
     text = read_text(path)
     try:
         content = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)

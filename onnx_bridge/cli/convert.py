@@ -1,4 +1,7 @@
-"""The verb ``convert``: one model into one bundle, or many into a folder of them."""
+"""The verb ``convert``: one model into one bundle, or many into a folder of them.
+
+Batches and comparisons are imported where they are asked for: it would take a twentieth of a small conversion.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.batch import convert_all
-from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.batch.jobs import is_batch
-from onnx_bridge.batch.progress import observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
@@ -49,7 +49,6 @@ from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.core.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
-from onnx_bridge.parity import check as parity
 from onnx_bridge.parity.request import CheckRequest
 from passes.core.errors import InputError, nearest
 
@@ -206,6 +205,8 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
         bundle = run_any(source, out, request.conversion, tell)
         report = None
         if request.check:
+            from onnx_bridge.parity import check as parity
+
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
         then = ("generate", out, *bundle.example) if isinstance(bundle, Decoder) else ("check", out)
@@ -217,6 +218,10 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
 
 
 def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_json: bool) -> None:
+    from onnx_bridge.batch import convert_all
+    from onnx_bridge.batch.engines.ray import Ray
+    from onnx_bridge.batch.progress import observer
+
     if batch.out.suffix == ".mxr" and not batch.dry_run:
         raise InputError("many models need a folder", where=str(batch.out), hint="give -o a folder")
     engine = Ray(address, batch.jobs) if on_ray else None

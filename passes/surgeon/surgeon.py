@@ -28,14 +28,6 @@ import passes
 from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.errors import BridgeError, InputError, nearest
 
-operate: Callable[..., Result] | None
-try:
-    from passes.surgeon.operation import operate
-except ModuleNotFoundError as error:  # graphsurgeon is an optional dependency
-    if error.name != "onnx_graphsurgeon":
-        raise
-    operate = None
-
 Operation = Callable[[Any], Any]
 """A function that takes a ``gs.Graph``, and returns one or None."""
 _O = TypeVar("_O", bound=Operation)
@@ -131,8 +123,12 @@ def surgeon_pass(
 
 
 def _operate(operation: Operation, model: ir.Model, context: Context, maker: str, where: str) -> Result:
-    if operate is None:
-        raise _not_installed(f"pass {maker}")
+    try:
+        from passes.surgeon.operation import operate
+    except ModuleNotFoundError as error:  # graphsurgeon is an optional dependency
+        if error.name != "onnx_graphsurgeon":
+            raise
+        raise _not_installed(f"pass {maker}") from None
     return operate(_guarded(operation, where), model, context, maker=maker, where=where)
 
 
