@@ -6,6 +6,7 @@ file of the parent's.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -200,14 +201,19 @@ def _describe(program: Program) -> dict[str, Any]:
 
 
 def main(connection: socket.socket, kind: str, path: str) -> None:
-    """Serve requests; the library is loaded with the first, so that a failure to load is an answer."""
+    """Load the library, and serve requests; a failure to load is the answer to the first, with which it is repeated."""
     server: Server | None = None
+
+    def load() -> Server:
+        return Server(ModuleLibrary(Path(path)) if kind == "module" else CLibrary(Path(path)))
+
+    with contextlib.suppress(Exception):
+        server = load()
 
     def answer(message: dict[str, Any], arrays: dict[str, Array]) -> Message:
         def work() -> TensorMessage:
             nonlocal server
-            if server is None:
-                server = Server(ModuleLibrary(Path(path)) if kind == "module" else CLibrary(Path(path)))
+            server = server or load()
             return server.answer(*unpack(message, arrays))
 
         return pack(*_result_or_error(work))
