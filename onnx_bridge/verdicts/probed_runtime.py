@@ -127,12 +127,41 @@ class ProbedRuntime:
         return found
 
     def _judge(self, probes: Sequence[Probe]) -> dict[Probe, Judgement]:
-        """Judge probes that are not in the cache, and add their verdicts to it."""
+        """Judge probes that are not in the cache, after their witnesses, and add the verdicts to it."""
         if not probes:
             return {}
         large = {probe: seconds for probe in probes if (seconds := self._seconds(probe)) > _SHORT}
         witnesses = {probe: _witness(probe, self.runtime) for probe in large}
-        by_witness = self._judge_witnesses([each for each in witnesses.values() if not isinstance(each, Skip)])
+        not_run = self._beyond_budget(large, witnesses)
+        by_signature = {each.signature: each for each in witnesses.values() if not isinstance(each, Skip)}
+        known = {signature: Judgement(verdict) for signature, verdict in self._known(by_signature).items()}
+        new = {each for signature, each in by_signature.items() if signature not in known}
+        judged: dict[Probe, Judgement] = {}
+
+        def of_witness(probe: Probe) -> Judgement | Skip:
+            small = witnesses[probe]
+            return small if isinstance(small, Skip) else known[small.signature]
+
+        def judge(asked: Sequence[tuple[Probe, bool]]) -> None:
+            for batch in self._prober.judge(asked):
+                known.update((each.signature, batch[each]) for each in batch.keys() & new)
+                for probe in batch.keys() & not_run:
+                    batch[probe] = _with_witness(batch[probe], of_witness(probe))
+                batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
+                self._store(batch)
+                judged.update(batch)
+
+        slow = {probe for probe in not_run if compile_seconds(probe) > self.budget}
+        first = [(each, True) for each in by_signature.values() if each in new]  # in the order of the probes
+        judge([*first, *((probe, probe not in not_run) for probe in probes if probe not in slow)])
+        passed = {probe: _with_witness(_UNCOMPILED, of_witness(probe)) for probe in slow if _passes(of_witness(probe))}
+        self._store(passed)
+        judged |= passed
+        judge([(probe, False) for probe in probes if probe in slow - passed.keys()])
+        return judged
+
+    def _beyond_budget(self, large: Mapping[Probe, float], witnesses: Mapping[Probe, Probe | Skip]) -> set[Probe]:
+        """The probes that are not run at real size, of those that take so many seconds; the others are paid for."""
         # first those without a witness, except replacements, of which the legalizer has one
         doubted = {probe for probe, each in witnesses.items() if isinstance(each, Skip) and probe.replaces is None}
         not_run = set(large)
@@ -140,34 +169,7 @@ class ProbedRuntime:
             if large[probe] <= self._left:
                 self._left -= large[probe]
                 not_run.remove(probe)
-        found = {
-            probe: small if isinstance(small, Skip) else by_witness[small.signature]
-            for probe, small in witnesses.items()
-        }
-        judged = {
-            probe: _with_witness(_UNCOMPILED, found[probe])
-            for probe in not_run
-            if compile_seconds(probe) > self.budget and _passes(found[probe])
-        }
-        self._store(judged)
-        for batch in self._prober.judge([(probe, probe not in not_run) for probe in probes if probe not in judged]):
-            for probe in batch.keys() & not_run:
-                batch[probe] = _with_witness(batch[probe], found[probe])
-            batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
-            self._store(batch)
-            judged |= batch
-        return judged
-
-    def _judge_witnesses(self, witnesses: Sequence[Probe]) -> dict[str, Judgement]:
-        """The judgement of each witness by its signature."""
-        by_signature = {each.signature: each for each in witnesses}
-        found = {signature: Judgement(verdict) for signature, verdict in self._known(by_signature).items()}
-        for batch in self._prober.judge(
-            [(each, True) for signature, each in by_signature.items() if signature not in found]
-        ):
-            self._store(batch)
-            found |= {each.signature: judgement for each, judgement in batch.items()}
-        return found
+        return not_run
 
     def _store(self, judged: Mapping[Probe, Judgement]) -> None:
         lasting: dict[str, CachedVerdict] = {}
