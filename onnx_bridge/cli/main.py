@@ -93,8 +93,10 @@ def _loaded(verb: str) -> Any:
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
         app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     command.name = verb
+    for each in (command, *getattr(command, "commands", {}).values()):  # or help would break lines as the code does
+        each.help = "\n\n".join(" ".join(part.split()) for part in (each.help or "").split("\n\n"))
     return command
 
 
