@@ -77,6 +77,11 @@ class VerdictCache:
         self._read_to, self._tail = 0, b""
         self._lock = threading.Lock()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it had no verdict when it was read."""
+        return not (self._known or self._lines)
+
     def get(self, signature: str, budget: float) -> CachedVerdict | None:
         """The verdict of a probe, if it holds with a budget of seconds."""
         with self._lock:

@@ -79,6 +79,11 @@ class ProbedRuntime:
         self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()
 
+    def launch(self) -> None:
+        """Start the processes that judge, if no verdicts are known: otherwise there may be nothing to judge."""
+        if self._cache.is_empty:
+            self._prober.launch()
+
     def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
         """The verdict of each probe, in their order; equal probes are judged once.
 

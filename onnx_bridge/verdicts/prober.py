@@ -8,6 +8,7 @@ are sent only to confirm a rejection.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -61,24 +62,35 @@ class Prober:
     progress: Callable[[str], None] | None
 
     def judge(self, probes: Sequence[tuple[Probe, bool]]) -> Iterator[dict[Probe, Judgement]]:
-        """Judge probes in batches: MIGraphX has one while the next is prepared.
+        """Judge probes in batches: MIGraphX has one while the one before is compared, and the next is prepared.
 
         Args:
             probes: each with whether to run it.
         """
         if not probes:
             return
-        workers.shared_with_heap_checks(self.runtime).launch()  # it loads MIGraphX while the reference computes
-        evaluations.launch()
+        self.launch()
         countdown = Countdown(self.progress or silent, "judging", len(probes), step_name="kind of node")
-        with Background() as background:
-            sent: list[Future[dict[Probe, Judgement]]] = []
-            for batch in (*_batches(probes, lambda each: each[0].bytes if each[1] else 0), []):
+        with Background() as one, Background() as other:
+            sent: deque[Future[dict[Probe, Judgement]]] = deque()
+            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0):
                 requests = [prepare(probe, run=run) for probe, run in batch]
-                for judged in [each.result() for each in sent]:
-                    yield judged
-                    countdown.step(len(judged))
-                sent = [background.submit(self._judge_requests, requests)]
+                if len(sent) == 2:
+                    yield self._told(sent.popleft().result(), countdown)
+                sent.append(one.submit(self._judge_requests, requests))
+                one, other = other, one
+            while sent:
+                yield self._told(sent.popleft().result(), countdown)
+
+    @staticmethod
+    def _told(judged: dict[Probe, Judgement], countdown: Countdown) -> dict[Probe, Judgement]:
+        countdown.step(len(judged))
+        return judged
+
+    def launch(self) -> None:
+        """Start the processes that `judge` needs, without waiting until they are ready."""
+        workers.shared_with_heap_checks(self.runtime).launch()
+        evaluations.launch()
 
     def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:
         found = self._certain(requests)

@@ -98,6 +98,7 @@ def _reused(plan: Plan) -> PassResults | None:
 
 def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
     request = plan.request
+    verdicts.launch()
     with plan.stopwatch(Stage.CLEAN):
         model = plan.source.model()
         found = rewrite(
