@@ -225,7 +225,11 @@ def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> Ren
     table = plain_table("", "name", "dtype", "shape")
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for each in tensors:
-            shape = "unknown" if each["shape"] is None else " × ".join(str(dim or "?") for dim in each["shape"])
+            shape = (
+                "unknown"
+                if each["shape"] is None
+                else " × ".join("?" if dim is None else str(dim) for dim in each["shape"])
+            )
             table.add_row(kind, each["name"], each["dtype"] or "unknown", shape or "scalar")
     return table
 

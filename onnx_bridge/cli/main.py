@@ -186,7 +186,7 @@ def main() -> NoReturn:
         _leave(0)
     except Exception as error:
         if hasattr(error, "format_message"):  # the parser's own, whose class typer does not export
-            _fail(InputError(error.format_message(), hint="`onnx-bridge --help` shows verbs and options"), as_json)
+            _fail_to_parse(error, as_json)
         if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             _fail(InputError(f"no file can be there: {error.strerror}", where=str(error.filename)), as_json)
         if debug:
@@ -254,6 +254,15 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
     with contextlib.suppress(OSError):
         print(f"onnx-bridge: {error}" + (f"; see docs/{error.page}" if error.page else ""), file=sys.stderr)
     _leave(code)
+
+
+def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
+    """Say what is wrong with the command line; where it asked for nothing, help has been printed."""
+    what = error.format_message()
+    if not what and not as_json:
+        _leave(InputError.exit_code)
+    verb = error.ctx.command_path if error.ctx is not None else app.info.name
+    _fail(InputError(what or "there is no verb", hint=f"`{verb} --help` shows what it takes"), as_json)
 
 
 def _leave(code: int) -> NoReturn:

@@ -220,6 +220,8 @@ def parse_location(text: str | os.PathLike[str] | RemotePath) -> Location:
         return text
     if isinstance(text, os.PathLike):
         return Path(text)
+    if not text:
+        raise InputError("a path is empty", hint="it may come from a variable of the shell that is not set")
     if "\0" in text:
         raise InputError("a path has no NUL character", where=text)
     scheme, separator, rest = text.partition("://")

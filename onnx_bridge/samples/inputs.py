@@ -142,6 +142,10 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
     """
     wanted = _specs(model)
     names = [spec.name for spec in wanted]
+    if not isinstance(sample, Mapping):
+        example = f"{{{names[0]!r}: array}}" if names else "{}"
+        what = f"a {type(sample).__name__} is given instead of arrays by name"
+        raise InputError(what, where="inputs", hint=f"give a dict, as {example}")
     for name in sample:
         if name not in names:
             raise InputError(

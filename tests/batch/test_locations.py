@@ -95,6 +95,8 @@ class TestRemotePath:
         assert parse_location("file:///a/b.onnx") == Path("/a/b.onnx")
         assert parse_location("s3://bucket/a/") == RemotePath("s3://bucket/a")
         assert parse_location(Path("a")) == Path("a")
+        with pytest.raises(InputError):
+            parse_location("")
 
     def test_parts(self) -> None:
         model = RemotePath("s3://bucket/models/net.v2.onnx")

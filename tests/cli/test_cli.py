@@ -134,6 +134,11 @@ class TestVerbs:
         assert "Relu 1" in bridge("inspect", relu).out
         assert "MIGraphX" in bridge("inspect", out).out
 
+    def test_inspect_shows_sizes_of_zero(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
+        text = '<ir_version: 9, opset_import: ["": 17]> g (float[0, N] x) => (float[0, N] y) { y = Relu(x) }'
+        onnx.save(parser.parse_model(text), tmp_path / "empty.onnx")
+        assert "0 × N" in bridge("inspect", tmp_path / "empty.onnx").out
+
     def test_check_says_no(self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path) -> None:
         """Against another reference the answer is no: exit code 1, and the report says where."""
         out, other = tmp_path / "out", tmp_path / "other.onnx"
@@ -221,6 +226,18 @@ class TestUsage:
         outcome = bridge("convrt", relu)
         assert outcome.code == 2
         assert "convert" in outcome.err
+
+    def test_what_the_parser_refuses_leads_to_the_help_of_the_verb(
+        self, bridge: Callable[..., Outcome], relu: Path
+    ) -> None:
+        one_message(bridge("convert", relu), 2, "-o", "onnx-bridge convert --help")
+        one_message(bridge("convert", relu, "--output="), 2, "empty")
+
+    def test_nothing_asked_for(self, bridge: Callable[..., Outcome]) -> None:
+        outcome = bridge()
+        assert outcome.code == 2
+        assert "convert" in outcome.out + outcome.err
+        assert "onnx-bridge: " not in outcome.err
 
     def test_gpu_without_one(
         self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path

@@ -392,6 +392,12 @@ def test_an_unknown_rank_is_an_error() -> None:
 # ---- validation
 
 
+def test_an_array_without_its_name_is_an_error() -> None:
+    with pytest.raises(InputError) as raised:
+        inputs.validate(np.zeros(4, "f4"), [spec("f4", 4)])  # type: ignore[arg-type]
+    assert "'x'" in str(raised.value.hint)
+
+
 def test_a_sample_that_fits_comes_back_in_the_order_of_the_model() -> None:
     wanted = [spec("f4", "N"), spec("O", 2, name="t"), spec("i8", name="n")]
     checked = inputs.validate({"n": 3, "t": ["a", b"b"], "x": np.zeros(4, "f4")}, wanted)
