@@ -79,21 +79,21 @@ def send(
     more, size = _layout(given)
     packed, behind = None, b""
     body: dict[str, Any] = {"message": message, "arrays": entries, "reused": reused is not None}
-    if size <= _BEHIND:
-        entries += more
-        behind = b"".join(_padded(each) for each in given.values())
-    elif reused is not None and size <= MOST:
-        if (packed := reused.grow(size)) is not None:
-            body["memory"] = len(files)
-            files.append(packed)
-        for entry, array in zip(more, given.values(), strict=True):
-            reused.write(array, entry["offset"])
-        entries += [{**each, "file": _REUSED} for each in more]
-    else:
-        packed = _pack(given, more, size)
-        entries += [{**each, "file": len(files)} for each in more]
-        files.append(packed)
     try:
+        if size <= _BEHIND:
+            entries += more
+            behind = b"".join(_padded(each) for each in given.values())
+        elif reused is not None and size <= MOST:
+            if (packed := reused.grow(size)) is not None:
+                body["memory"] = len(files)
+                files.append(packed)
+            for entry, array in zip(more, given.values(), strict=True):
+                reused.write(array, entry["offset"])
+            entries += [{**each, "file": _REUSED} for each in more]
+        else:
+            packed = _pack(given, more, size)
+            entries += [{**each, "file": len(files)} for each in more]
+            files.append(packed)
         text = json.dumps(body).encode()
         head = _HEADER.pack(len(text), len(behind))
         if files:

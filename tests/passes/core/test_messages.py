@@ -133,3 +133,16 @@ def test_the_other_side_is_gone() -> None:
         ours.close()
         with pytest.raises(EOFError):
             messages.receive(theirs)
+
+
+def test_nothing_stays_open_after_an_array_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(ReusedMemory, "write", fail)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        before = set(Path("/proc/self/fd").iterdir())
+        with pytest.raises(OSError):
+            messages.send(ours, {}, {"x": np.zeros(1 << 20)}, ReusedMemory())
+        assert set(Path("/proc/self/fd").iterdir()) == before
