@@ -17,6 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
+from passes.core.numpy_files import write_npz
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,13 +79,11 @@ def run_files(
     started = time.perf_counter()
     found = [flat(loaded(arrays)) for arrays in samples]
     seconds = time.perf_counter() - started
-    # strings as numpy's own, since objects would have to be pickled
-    plain = [{name: each.astype(str) if each.dtype == object else each for name, each in one.items()} for one in found]
-    results = plain[0] if len(plain) == 1 else _stacked(plain)
+    results = found[0] if len(found) == 1 else _stacked(found)
     with atomic_file(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **results)
+        write_npz(file, results)
     outputs = {
-        name: ("string" if each.dtype.kind == "U" else each.dtype.name, each.shape) for name, each in results.items()
+        name: ("string" if each.dtype.kind in "OUST" else each.dtype.name, each.shape) for name, each in results.items()
     }
     return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
 

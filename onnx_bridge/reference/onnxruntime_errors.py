@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from dataclasses import dataclass
 
 from onnx_bridge.core.errors import InputError
 
@@ -26,6 +27,48 @@ class Reason(enum.Enum):
     OTHER = enum.auto()
 
 
+@dataclass(frozen=True)
+class UnknownOperator:
+    """A node for which ONNX Runtime has no operator.
+
+    Attributes:
+        node: its name, or that of its first output.
+        operator: its operator.
+        domain: of that; ONNX's is ``ai.onnx``.
+        opset: the version of the domain that the model imports.
+        newest: the newest version of the domain that ONNX Runtime knows; None if it does not know the domain.
+        since: the version of the domain that introduces the operator; None if there is none.
+        meant: the question whether another operator is meant; None if none resembles it.
+    """
+
+    node: str
+    operator: str
+    domain: str
+    opset: int
+    newest: int | None
+    since: int | None
+    meant: str | None
+
+    @property
+    def what(self) -> str:
+        """What is wrong, as one sentence."""
+        if self.newest is None:
+            return f"node {self.node}: ONNX Runtime has no operator {self.domain}::{self.operator}"
+        if self.opset > self.newest:
+            known = f"ONNX Runtime knows those up to {self.newest}"
+            return f"the model imports the opset {self.opset} of {self.domain}, and {known}"
+        return f"node {self.node}: there is no operator {self.operator} in {self.domain} {self.opset}"
+
+    @property
+    def hint(self) -> str | None:
+        """What to do."""
+        if self.newest is None:
+            return "libraries of custom operators are not loaded: replace it by operators of ONNX, with a pass say"
+        if self.opset > self.newest:
+            return "export it with an older opset, or update onnxruntime"
+        return self.meant if self.since is None else f"it is there since opset {self.since}"
+
+
 class OnnxRuntimeError(InputError):
     """ONNX Runtime does not run a model or a sample.
 
@@ -36,14 +79,16 @@ class OnnxRuntimeError(InputError):
         domain: of that operator, where it is named; None is unknown.
         node: the name of that node; None is unknown.
         newest_ir_version: that it takes, where the model's is newer.
+        unknown: what of the model it has no operator for, where that is the reason; None if it was not looked for.
     """
 
-    def __init__(self, message: str, *, where: str) -> None:
+    def __init__(self, message: str, *, where: str | None, unknown: UnknownOperator | None = None) -> None:
         """Read a message of ONNX Runtime.
 
         Args:
             message: with error codes and source locations, which are left out.
             where: the model or library.
+            unknown: what of the model it has no operator for; told instead of the message.
         """
         self.message = message
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
@@ -52,9 +97,15 @@ class OnnxRuntimeError(InputError):
         text = " ".join(_SOURCE.sub("", text).split())
         patterns = ((reason, hint) for reason, (pattern, hint) in _REASONS.items() if re.search(pattern, message))
         self.reason, hint = next(patterns, (Reason.OTHER, None))
-        super().__init__(f"ONNX Runtime: {text}", where=where, hint=hint)
+        self.unknown = unknown
+        if unknown is None:
+            super().__init__(f"ONNX Runtime: {text}", where=where, hint=hint)
+        else:
+            super().__init__(unknown.what, where=where, hint=unknown.hint)
         named = next(filter(None, (pattern.search(message) for pattern in _NAMED)), None)
         fields = named.groupdict() if named else {}
+        if unknown is not None:
+            fields |= {"operator": unknown.operator, "domain": unknown.domain, "node": unknown.node}
         self.operator: str | None = fields.get("operator")
         self.domain: str | None = fields.get("domain")
         self.node: str | None = fields.get("node")
@@ -85,10 +136,7 @@ _NAMED = (
 )
 _REASONS = {
     Reason.OUT_OF_MEMORY: ("bad_alloc|bad allocation|Failed to allocate memory", None),
-    Reason.UNKNOWN_OPERATOR: (
-        "No Op registered|is not a registered function/op",
-        "custom operators need their library",
-    ),
+    Reason.UNKNOWN_OPERATOR: ("No Op registered|is not a registered function/op", None),
     Reason.NO_KERNEL: (
         "NOT_IMPLEMENTED|Failed to find kernel|Could not find an implementation",
         "ONNX Runtime's CPU provider cannot run this operator here, so there is no reference for it",

@@ -20,7 +20,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import Span
 from onnx_bridge.reference import quark_library
 from onnx_bridge.reference.faithful import faithful
-from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
 from onnx_bridge.reference.quark_operators import DOMAINS
 from passes.core.isolation import limits, value_messages, worker
 from passes.core.isolation.failure import NativeFailure
@@ -178,7 +178,8 @@ def _sent(weight: models.Weight) -> Array | FileRange:
 def _error(described: Mapping[str, Any]) -> InputError:
     """The error that the server describes."""
     if "message" in described:
-        return OnnxRuntimeError(described["message"], where=described["where"])
+        unknown = described["unknown"] and UnknownOperator(**described["unknown"])
+        return OnnxRuntimeError(described["message"], where=described["where"], unknown=unknown)
     return InputError(described["what"], where=described["where"], hint=described["hint"])
 
 

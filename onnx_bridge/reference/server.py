@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def answer(request: dict[str, Any], arrays: Values) -> Message:
     except OnnxRuntimeError as error:
         if error.reason is Reason.OUT_OF_MEMORY:
             raise MemoryError from None
-        return {"error": {"message": error.message, "where": error.where}}, {}
+        unknown = None if error.unknown is None else asdict(error.unknown)
+        return {"error": {"message": error.message, "where": error.where, "unknown": unknown}}, {}
     except InputError as error:
         return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}
 

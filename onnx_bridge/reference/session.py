@@ -22,6 +22,7 @@ from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.random_operators import downgrade_random_operators
+from onnx_bridge.reference.unknown_operators import explained
 from passes.analysis.constant_session import unreleased_opsets
 from passes.core.byte_strings import from_proto
 
@@ -148,6 +149,8 @@ class Session:
         try:
             return self._load(model, custom_op_libraries)
         except OnnxRuntimeError as error:
+            if error.reason is Reason.UNKNOWN_OPERATOR:
+                raise explained(error, _in_memory(model)) from error
             if isinstance(model, bytes) or error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
             supported = _supported(model.clone() if isinstance(model, ir.Model) else _in_memory(model), error)

@@ -1,4 +1,7 @@
-"""Arrays in files of numpy that others have written: what a header claims is checked before memory is taken for it."""
+"""Arrays in files of numpy.
+
+Others may have written them: what a header claims is checked before memory is taken for it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -58,6 +61,15 @@ def read_npz(file: IO[bytes], where: str, accept: Accept | None = None) -> dict[
     except _BROKEN_ARCHIVE as error:
         raise InputError(f"it cannot be read as .npz: {error}", where=where, hint=_HINT) from error
     return found
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
+    """Write arrays by name as an ``.npz``: strings as numpy's own, since objects would have to be pickled."""
+    with zipfile.ZipFile(file, "w") as archive:  # numpy.savez takes no array named "file"
+        for name, array in arrays.items():
+            plain = np.asarray(array, np.str_ if array.dtype.hasobject else None, order="C")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                npy.write_array(stream, plain, allow_pickle=False)
 
 
 def read_npy(file: IO[bytes], where: str) -> Array:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.reduce import Reduction, reduce
+from onnx_bridge.parity.reduce.reproduction import Environment, write
 from onnx_bridge.parity.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
 
@@ -167,6 +169,34 @@ def test_a_rejection(tmp_path: Path) -> None:
     shown = replayed(tmp_path / "out")
     assert shown.returncode != 0
     assert "Unknown operator: BitwiseNot" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sample"),
+    [
+        ("g (float[3] x) => (string[3] y) { a = Relu(x) b = Neg(a) y = Cast<to=8>(b) }", {}),
+        ("g (string[2] x) => (string[2] y) { y = StringConcat(x, x) }", {"x": np.array(["a", "bé"], object)}),
+    ],
+)
+def test_strings(tmp_path: Path, text: str, sample: dict[str, np.ndarray]) -> None:
+    reduce(model(text), tmp_path / "out", pipeline="none", inputs=[sample] if sample else None)
+    with np.load(tmp_path / "out" / "inputs.npz") as given, np.load(tmp_path / "out" / "expected.npz") as right:
+        (array,) = Reference(tmp_path / "out" / "model.onnx").run(dict(given)).values()
+        np.testing.assert_array_equal(np.asarray(array, str), right["y"])
+    shown = replayed(tmp_path / "out")
+    assert shown.returncode != 0
+    assert "MigraphxError" in shown.stderr
+
+
+def test_a_folder_of_which_nothing_can_be_written_is_not_left(tmp_path: Path, found: Reduction) -> None:
+    assert found.reproduction is not None
+    symptom = replace(found.reproduction.symptom, message="\ud800")
+    for mine in (False, True):
+        if mine:
+            (tmp_path / "out").mkdir()
+        with pytest.raises(UnicodeEncodeError):
+            write(replace(found.reproduction, symptom=symptom), tmp_path / "out", Environment("ref", None, "2"))
+        assert (tmp_path / "out").exists() is mine
 
 
 def test_an_overflow_in_half_precision(tmp_path: Path) -> None:

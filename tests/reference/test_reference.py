@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "custom": 1]>\n'
@@ -212,11 +214,8 @@ ONE = {"x": np.ones((2, 3), np.float32)}
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("g (float[2] x) => (float[2] y) { y = Foo(x) }", "No Op registered for Foo.*need their library"),
-        (
-            "g (float[2] x) => (float[2] y) { y = custom.Foo(x) }",
-            "custom:Foo.* is not a registered.*need their library",
-        ),
+        ("g (float[2] x) => (float[2] y) { y = Foo(x) }", "node y: .*Foo"),
+        ("g (float[2] x) => (float[2] y) { y = custom.Foo(x) }", "node y: .*custom::Foo"),
         ("g (float[2] x) => (float[2] y) { y = Relu(q) }", "Node input 'q' is not a graph input"),
         (
             "g (int32[2] x) => (int32[2] y) { [wave] y = Sin(x) }",
@@ -285,6 +284,30 @@ def test_missing_library_of_custom_operators(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Failed to load library") as caught:
         Reference(proto("g (float[2] x) => (float[2] y) { y = Neg(x) }"), custom_op_libraries=[tmp_path / "no.so"])
     assert caught.value.where == str(tmp_path / "no.so")
+
+
+UNKNOWN = """<ir_version: 8, opset_import: ["": {opset}, "com.acme": 1, "com.microsoft": 1, "mine": 1]>
+g (float[2] x) => (float[2] y) {{ a = Neg(x) b = com.microsoft.Gelu(a) c = mine.Twice(b) [odd] y = {operator}(c) }}
+<domain: "mine", opset_import: ["": {opset}]> Twice (t) => (u) {{ u = Add(t, t) }}"""
+
+
+@pytest.mark.parametrize(
+    ("opset", "operator", "expected"),
+    [
+        (17, "Reluu", {"node": "odd", "domain": "ai.onnx", "since": None, "meant": "did you mean Relu?"}),
+        (17, "Gelu", {"node": "odd", "domain": "ai.onnx", "opset": 17, "since": 20}),
+        (17, "com.acme.FancyAct", {"node": "odd", "operator": "FancyAct", "domain": "com.acme", "newest": None}),
+        (99, "Relu", {"domain": "ai.onnx", "opset": 99, "since": 1}),
+    ],
+)
+def test_operators_that_onnxruntime_does_not_know(opset: int, operator: str, expected: dict[str, Any]) -> None:
+    text = UNKNOWN.format(opset=opset, operator=operator)
+    for given in (onnx.parser.parse_model(text).SerializeToString(), ir.from_onnx_text(text)):
+        with pytest.raises(OnnxRuntimeError) as caught:
+            Reference(given)
+        assert caught.value.unknown is not None
+        assert asdict(caught.value.unknown).items() >= expected.items()
+        assert caught.value.hint
 
 
 def test_dtype_unknown_to_onnx() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import TensorSpec
-from passes.core.numpy_files import read_npy, read_npz
+from passes.core.numpy_files import read_npy, read_npz, write_npz
 
 
 def header(descr: str, shape: str, data: bytes = b"") -> bytes:
@@ -70,3 +70,20 @@ def test_what_the_model_does_not_take_is_not_read(tmp_path: Path) -> None:
     wanted = [TensorSpec("x", np.dtype(np.float32), (2, 3))]
     with pytest.raises(InputError, match=r"\[67108864\].*takes \[2, 3\]"):
         files.read(tmp_path / "in.npz", wanted)
+
+
+def test_what_is_written_is_read_back() -> None:
+    arrays = {
+        "file": np.arange(6.0).reshape(2, 3).T,
+        "scalar": np.array(3),
+        "text": np.array([["a", "bé"]], object),
+        "none": np.zeros((0, 2), object),
+    }
+    file = io.BytesIO()
+    write_npz(file, arrays)
+    file.seek(0)
+    found = read_npz(file, "it")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert found["text"].dtype.kind == "U"
+    assert found["file"].flags.c_contiguous

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +21,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.minimizer import Reproduction
 from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.symptom import SymptomKind
+from passes.core.numpy_files import write_npz
 
 PASS_SOURCES = ("reproduce.cpp", "groups.hpp", "unfuse.hpp")
 """The C++ program of a rehearsal."""
@@ -73,21 +73,33 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
 
     Args:
         found: the reproduction.
-        folder: created if needed; files of the same names are replaced.
+        folder: created if needed, and removed again if nothing can be written; files of the same names are replaced.
         environment: where it shows its symptom.
 
     Raises:
         InputError: it cannot be written.
     """
+    existed = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"it cannot be created: {error.strerror}", where=str(folder)) from error
+    try:
+        _write_files(found, folder, environment)
+    except BaseException:
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _write_files(found: Reproduction, folder: Path, environment: Environment) -> None:
     with ExitStack() as stack:
         model, inputs, expected, readme = (stack.enter_context(atomic_file(folder / name)) for name in FILES)
         models.save(found.model, model, external_data=False)
-        np.savez(inputs, allow_pickle=False, **_contiguous(found.sample))
-        np.savez(expected, allow_pickle=False, **_contiguous(found.expected))
+        for path, arrays in ((inputs, found.sample), (expected, found.expected)):
+            with path.open("wb") as file:
+                write_npz(file, arrays)
         readme.write_text(_readme(found, environment), encoding="utf-8")
         if environment.groups:
             for name in PASS_SOURCES:
@@ -99,10 +111,6 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
 def _input_files(found: Reproduction) -> list[str]:
     """The files with the bytes of each input, which a C++ program can read."""
     return [f"input{index}.bin" for index in range(len(found.sample))]
-
-
-def _contiguous(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()}
 
 
 def _readme(found: Reproduction, environment: Environment) -> str:
@@ -119,7 +127,7 @@ def _readme(found: Reproduction, environment: Environment) -> str:
         "",
         "To see it, in this folder:",
         "",
-        *(_commands(found, environment) if environment.groups else ("```python", *_script(target, precision), "```")),
+        *(_commands if environment.groups else _script)(found, environment),
         "",
     ]
     if symptom.kind is SymptomKind.WRONG:
@@ -162,16 +170,20 @@ def _commands(found: Reproduction, environment: Environment) -> list[str]:
     ]
 
 
-def _script(target: str, precision: LowPrecision | None) -> list[str]:
-    """Three lines of Python for MIGraphX's own module."""
+def _script(found: Reproduction, environment: Environment) -> list[str]:
+    """Three lines of Python for MIGraphX's own module, which has no strings."""
+    target, precision = environment.target, environment.precision
     quantize = f"migraphx.quantize_{precision}(program); " if precision in ("fp16", "bf16") else ""
     if precision in ("int8", "fp8"):
         quantize = f'migraphx.quantize_{precision}(program, migraphx.get_target("{target}"), [inputs]); '
-    arguments = 'inputs = {name: migraphx.argument(array) for name, array in np.load("inputs.npz").items()}'
+    numeric = ' if array.dtype.kind != "U"' if any(each.dtype.hasobject for each in found.sample.values()) else ""
+    arrays = f'for name, array in np.load("inputs.npz").items(){numeric}'
     return [
-        f"import migraphx, numpy as np; {arguments}",
+        "```python",
+        f"import migraphx, numpy as np; inputs = {{name: migraphx.argument(array) {arrays}}}",
         f'program = migraphx.parse_onnx("model.onnx"); {quantize}program.compile(migraphx.get_target("{target}"))',
         "print([np.array(output) for output in program.run(inputs)])",
+        "```",
     ]
 
 
