@@ -3,7 +3,8 @@
 Derived are sizes that inference finds (`passes.analysis.open_sizes`). A default that is too small is an error that
 names every open size: where inference gives a result no elements or fewer, and where ONNX Runtime does not run the
 model. ONNX Runtime's refusal counts if larger sizes run, or if the node that fails takes or refuses operands by their
-sizes alone: else the generated values may be to blame, which is a note.
+sizes alone: else the generated values may be to blame, which is a note. What it refuses with open sizes, too, is no
+matter of sizes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _LARGER = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Sizes that are tried where the default is too small."""
 _TRIED = (8, 64, 256)
 """Those that ONNX Runtime is asked about."""
+_EXAMPLE = 4
+"""The size in an example of an option."""
 _MOST_WORK = 10_000_000_000
 """Multiply-adds of a model that is run to see whether it runs, a few seconds."""
 _ARITHMETIC = "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Or Pow Sub Where Xor"
@@ -55,7 +58,8 @@ class OpenSizesError(InputError):
         self, what: str, sizes: OpenSizes, too_small: Iterable[str], *, node: str | None, enough: int | None
     ) -> None:
         self.sizes, self.too_small, self.node, self.enough = sizes.all, tuple(too_small), node, enough
-        hint = f"choose {options(sizes.default)}" + ("" if enough is None else f"; {enough} is enough")
+        example = {**sizes.default, **dict.fromkeys(self.too_small or sizes.default, enough or _EXAMPLE)}
+        hint = f"choose {options(example)}" + ("" if enough is None else f"; {enough} is enough")
         super().__init__(f"{what}; nobody chose {_listed(sizes)}", hint=hint)
         self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": enough}
 
@@ -103,7 +107,7 @@ class ChosenSizes:
         """What the user should know, in sentences."""
         found = []
         if default := self.sizes.default:
-            how = f"choose with {options(default)}"
+            how = f"choose with {options(dict.fromkeys(default, _EXAMPLE))}"
             found.append(f"open dimensions got the size {self.request.default_dim}: {', '.join(default)}; {how}")
         if self.sizes.derived:
             found.append(f"open dimensions that follow from the model: {_with_sizes(self.sizes.derived)}")
@@ -119,7 +123,7 @@ class ChosenSizes:
             OpenSizesError: ONNX Runtime does not run it, because of its sizes.
         """
         error = refusal(model) if self.sizes.default else None
-        if error is None:
+        if error is None or self._fails_whatever_the_sizes():
             return []
         enough = self._first(_TRIED, lambda sizes: _runs(self._resized(sizes)))
         if enough is None and error.operator not in BY_SIZES_ALONE:
@@ -128,6 +132,14 @@ class ChosenSizes:
             raise OpenSizesError(f"the model does not run: {error.what}", self.sizes, (), node=error.node, enough=None)
         what = f"{self._said(self._scalable)}, which is too small: {error.what}"
         raise OpenSizesError(what, self.sizes, self._scalable, node=error.node, enough=enough)
+
+    def _fails_whatever_the_sizes(self) -> bool:
+        """Whether ONNX Runtime's inference already refuses the model with open sizes."""
+        try:
+            Reference(self.model)
+        except BridgeError as error:
+            return isinstance(error, OnnxRuntimeError)
+        return False
 
     def _said(self, names: Sequence[str]) -> str:
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {self.request.default_dim}"
@@ -173,10 +185,10 @@ def freezing(request: CleanRequest) -> Pipeline:
     return passes
 
 
-def options(names: Iterable[str]) -> str:
+def options(sizes: Mapping[str, int]) -> str:
     """The options that give sizes to open dimensions."""
-    named = [f"--dim {name}=N" for name in names if "[" not in name]
-    inputs = dict.fromkeys(name.split("[")[0] for name in names if "[" in name)
+    named = [f"--dim {name}={size}" for name, size in sizes.items() if "[" not in name]
+    inputs = dict.fromkeys(name.split("[")[0] for name in sizes if "[" in name)
     return " ".join((*named, *(f"--shape {name}:[…]" for name in inputs)))
 
 
