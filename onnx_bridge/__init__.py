@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnx_bridge.benchmark.mixed_precision import mixed_precision as mixed_precision
     from onnx_bridge.benchmark.tune import tune as tune
     from onnx_bridge.bundle.decoding.generate import generate as generate
+    from onnx_bridge.bundle.difference import diff as diff
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
     from onnx_bridge.bundle.load import load as load
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from onnx_bridge.conversion.decoder import convert_decoder as convert_decoder
     from onnx_bridge.conversion.doctor import doctor as doctor
     from onnx_bridge.conversion.explain import explain as explain
-    from onnx_bridge.model.difference import diff as diff
     from onnx_bridge.model.int8_forecast import forecast as forecast
     from onnx_bridge.parity.bisect.bisect import bisect as bisect
     from onnx_bridge.parity.check import check as check
@@ -57,7 +57,7 @@ _MODULES = {
     "convert_all": "onnx_bridge.batch.convert_all",
     "convert_buckets": "onnx_bridge.conversion.buckets",
     "convert_decoder": "onnx_bridge.conversion.decoder",
-    "diff": "onnx_bridge.model.difference",
+    "diff": "onnx_bridge.bundle.difference",
     "doctor": "onnx_bridge.conversion.doctor",
     "explain": "onnx_bridge.conversion.explain",
     "export": "onnx_bridge.torch.export.export",

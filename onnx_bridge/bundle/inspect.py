@@ -15,6 +15,7 @@ from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
 from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
@@ -97,7 +98,8 @@ class BundleView:
         paths = {"path": str(self.bundle.path), "program_path": str(program) if program else None}
         return {"kind": "bundle", **paths, **self.bundle.manifest.to_json()}
 
-    def render(self) -> RenderableType:
+    def render(self, *, verbose: bool = False) -> RenderableType:
+        """As lists; with the passes that rewrote something if ``verbose``."""
         from rich.console import Group
 
         manifest = self.bundle.manifest
@@ -118,7 +120,8 @@ class BundleView:
         facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
         facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
         facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
-        return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))))
+        table = ["", pass_table(manifest.passes)] if verbose else []
+        return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))), *table)
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView | Buckets:

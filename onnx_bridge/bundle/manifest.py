@@ -51,11 +51,22 @@ class _Versions:
 
 
 @dataclass(frozen=True)
+class _Skip:
+    """What is read of a reason for which a pass left nodes alone."""
+
+    nodes: list[str]
+
+
+@dataclass(frozen=True)
 class _PassResult:
     """What is read of the result of a pass."""
 
     name: str
     rewrites: Count
+    nodes_before: Count
+    nodes_after: Count
+    seconds: float
+    skips: list[_Skip]
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def bench(
         write_text(table, found.to_csv())
     if report is not None:
         write_report(report, found)
-    show(found, as_json)
+    show(found, as_json, written=[out, table, report])
     if not found.passed:
         raise typer.Exit(1)
 

@@ -146,7 +146,7 @@ def check(
             accuracy_page(measured).write(html)
         if junit is not None:
             write_accuracy_junit(junit, measured)
-        show(measured, as_json)
+        show(measured, as_json, written=[html, junit])
         raise typer.Exit(measured.exit_code)
     if save_results is not None:
         from onnx_bridge.parity import polygraphy  # raises before a long check if Polygraphy is missing
@@ -184,6 +184,6 @@ def check(
     if save_results is not None and report.evidence is not None:
         polygraphy.save_results(save_results, report.evidence.results)
     bisect = ("bisect", model, *again(inputs=inputs, reference=reference, dim=dim, shape=shape, freeze=freeze))
-    show(report, as_json, then=bisect if report.exit_code == 1 else ())
+    show(report, as_json, bisect if report.exit_code == 1 else (), [html, junit, save_results])
     if not report.passed:
         raise typer.Exit(1 if strict and report.not_determined else report.exit_code)

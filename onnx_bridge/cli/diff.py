@@ -7,16 +7,21 @@ from typing import Annotated
 
 import typer
 
+from onnx_bridge.bundle import difference
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.model import difference
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A.onnx", help="The model before.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B.onnx", help="The model after.", show_default=False)],
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="The model before: an ONNX file or a bundle.", show_default=False)
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="The model after.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Show which nodes were removed, added and changed between two models, and by which passes."""
+    """Show which nodes were removed, added and changed between two models, and by which passes.
+
+    A bundle means its cleaned model.
+    """
     with progress(as_json, "compare"):
         found = difference.diff(first, second)
     show(found, as_json)

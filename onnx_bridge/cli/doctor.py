@@ -79,10 +79,12 @@ def doctor(
         )
     if html is not None:
         write_diagnosis(html, found)
-    given = again(
-        dim=dim, shape=shape, freeze=freeze, pipeline=pipeline if pipeline != "default" else None, runtime=runtime
-    )
-    then = ("convert", model, "-o", model.stem) if found.passed else ("reduce", model, "-o", f"{model.stem}-reduced")
-    show(found, as_json, then=[*then, *given])
+    given = again(pipeline=pipeline if pipeline != "default" else None, runtime=runtime)
+    sizes = again(dim=dim, shape=shape, freeze=freeze)  # which the rewritten model has
+    if not found.passed:
+        then = ("reduce", model, "-o", f"{model.stem}-reduced", *sizes, *given)
+    else:
+        then = ("convert", out or model, "-o", model.stem, *(sizes if out is None else ()), *given)
+    show(found, as_json, then, [html])
     if not found.passed:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +39,7 @@ volume = Volume()
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
-def show(result: Any, as_json: bool, then: Sequence[object] = ()) -> None:
+def show(result: Any, as_json: bool, then: Sequence[object] = (), written: Sequence[Path | None] = ()) -> None:
     """Print a result of the API: all that commands print has ``to_json`` and ``render``.
 
     A ``render`` that has a longer form takes ``verbose``. A JSON document is printed in any case.
@@ -47,6 +48,7 @@ def show(result: Any, as_json: bool, then: Sequence[object] = ()) -> None:
         result: of the API.
         as_json: print its JSON document.
         then: the arguments of the command to go on with, which is printed as a line to copy.
+        written: the files that were written besides, each printed in a line; None for one that was not asked for.
     """
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
@@ -57,6 +59,8 @@ def show(result: Any, as_json: bool, then: Sequence[object] = ()) -> None:
     longer = {"verbose": True} if volume.verbose and "verbose" in inspect.signature(result.render).parameters else {}
     out = console(width=width)
     out.print(result.render(**longer), crop=False)
+    for path in filter(None, written):
+        out.print(unbroken(f"written to {path}"), crop=False)
     if then:
         out.print(unbroken(f"next: onnx-bridge {shlex.join(map(str, then))}"), crop=False)
 

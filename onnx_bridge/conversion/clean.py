@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.conversion.observed_shapes import observe_shapes
 from onnx_bridge.conversion.open_sizes import ChosenSizes, freezing
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.verify_passes import Verifier
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
@@ -89,20 +89,10 @@ class Cleaned:
         """As a table of the passes that did something, or of all if ``verbose``."""
         from rich.console import Group
 
-        numbers = ("nodes", "rewrites", "skips", "seconds", *(["numbers"] if self.checked else []))
-        table = plain_table("pass", *numbers, numbers=numbers)
-        for index, step in enumerate(self.steps):
-            if not (verbose or step.result.rewrites or step.result.skips):
-                continue
-            nodes = f"{step.nodes_before} → {step.nodes_after}"
-            rewrites, skips = len(step.result.rewrites), len(step.result.skips)
-            checked = [_checked(self.checked[index])] if self.checked else []
-            table.add_row(step.name, nodes, str(rewrites or "–"), str(skips or "–"), f"{step.seconds:.3f}", *checked)
-        idle = len(self.steps) - table.row_count
-        notes = [f"{idle} of {len(self.steps)} passes had nothing to do"] if idle else []
-        notes += [f"note: {note}" for note in self.notes]
+        results = [each.to_json() for each in self.steps]
+        table = pass_table(results, idle=verbose, checked=[_checked(each) for each in self.checked])
         where = f"written to {self.path}" if self.path else "dry run: nothing was written"
-        return Group(table, *notes, where)
+        return Group(table, *(f"note: {note}" for note in self.notes), where)
 
 
 def clean(  # noqa: PLR0913

@@ -128,19 +128,19 @@ class Diagnosis:
             f"memory: about {self.memory / 2**30:.1f} GiB while MIGraphX saves the program",
             *(f"note: {note}" for note in self.notes),
             self._conclusion(),
+            *([f"written to {self.path_fixed}"] if self.path_fixed else []),
         ]
         return Group(self._by_node() if verbose else self._by_operator(), *lines)
 
     def _conclusion(self) -> Text:
         from rich.text import Text
 
-        fixed = f"; the rewritten model is {self.path_fixed}" if self.path_fixed else ""
         if not self.passed:
-            return Text.assemble(("it cannot run", "red"), f": {self.problem}{fixed}")
+            return Text.assemble(("it cannot run", "red"), f": {self.problem}")
         host = ", with ONNX Runtime on the host" if any(each["side"] == "host" for each in self.partitions) else ""
         count = sum(self.proofs.unproven.values())
         unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")
-        parsed = f": {self.runtime} has parsed the whole of it{fixed}"
+        parsed = f": {self.runtime} has parsed the whole of it"
         return Text.assemble(("everything will run", "green"), host, unproven, parsed)
 
     def _by_operator(self) -> RenderableType:

@@ -51,6 +51,13 @@ _TYPED_DATA = {
 """The field of the elements of a tensor; for other types it is ``int32_data``."""
 _DATA = ("raw_data", "int32_data", *dict.fromkeys(_TYPED_DATA.values()))
 """All of these fields, of which a tensor has one."""
+_PYTORCH = "it looks like a file of PyTorch: `onnx-bridge export` makes a model of what a Python function returns"
+_OTHER_FILES = {
+    b"version https://git-lfs.": "it is a pointer of Git LFS: run git lfs pull",
+    b"PK\x03\x04": _PYTORCH,  # a zip archive
+    **{bytes((0x80, protocol)): _PYTORCH for protocol in range(2, 6)},  # a pickle
+}
+"""What a file may be that is no model, by its first bytes."""
 
 
 @dataclass
@@ -93,9 +100,7 @@ class ModelFile:
             stripped = strip(source.memory, source.size)
             self.proto = onnx.ModelProto.FromString(stripped.message)
         except (Malformed, DecodeError) as error:
-            pointer = source.read(0, 24).startswith(b"version https://git-lfs.")
-            hint = "it is a pointer of Git LFS: run git lfs pull" if pointer else "is it a complete ONNX file?"
-            raise self._error(f"this is not an ONNX model: {error}", hint) from error
+            raise self._error(f"this is not an ONNX model: {error}", self._what_else()) from error
         self.token = stripped.token
         self._extents = [Span(source, begin, end - begin) for begin, end in stripped.extents]
         self.carried = tuple(Span(source, begin, end - begin) for begin, end in stripped.carried)
@@ -120,11 +125,17 @@ class ModelFile:
     def _error(self, what: str, hint: str | None = None) -> InputError:
         return InputError(what, where=str(self.path), hint=hint)
 
+    def _what_else(self) -> str:
+        """A hint for a file that is not a model."""
+        start = next(iter(self.sources.values())).read(0, 24)
+        found = (hint for beginning, hint in _OTHER_FILES.items() if start.startswith(beginning))
+        return next(found, "is it a complete ONNX file?")
+
     def _model(self) -> None:
         proto = self.proto
         if not proto.HasField("graph") or not proto.ir_version or not proto.opset_import:
             missing = "graph" if not proto.HasField("graph") else "opset import" if proto.ir_version else "IR version"
-            raise self._error(f"this is not an ONNX model: it has no {missing}", "is it a complete ONNX file?")
+            raise self._error(f"this is not an ONNX model: it has no {missing}", self._what_else())
         if problem := versions_problem(proto) or interface_problem(proto.graph):
             raise self._error(problem)
         keep_scores(proto)

@@ -51,7 +51,7 @@ class Source:
         weakref.finalize(self, os.close, self._file)
         state = os.fstat(self._file)
         if stat.S_ISDIR(state.st_mode):
-            models = sorted(entry.name for entry in path.glob("*.onnx"))
+            models = sorted(map(str, path.glob("*.onnx")))
             hint = f"name a file in it: {', '.join(models[:3])}" if models else None
             raise InputError("this is a folder, not a file", where=str(path), hint=hint)
         if not stat.S_ISREG(state.st_mode):

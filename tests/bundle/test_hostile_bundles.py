@@ -165,6 +165,7 @@ class TestPacked:
     [
         ("passes", [{"name": "x", "rewrites": {}}]),
         ("passes", [{}]),
+        ("passes", [{"name": "x", "rewrites": 1, "nodes_before": 2, "nodes_after": 1, "seconds": 0.1, "skips": [1]}]),
         ("forecast", {"summary": 1}),
         ("source", {}),
         ("versions", {"migraphx": "2"}),

@@ -133,6 +133,9 @@ class TestVerbs:
         assert outcome.json["operators"] == {"Relu": 1}
         assert "Relu 1" in bridge("inspect", relu).out
         assert "MIGraphX" in bridge("inspect", out).out
+        told = bridge("inspect", out, "-v").out
+        assert "freeze-shapes  1 → 1" in told
+        assert "remove-dead" not in told
 
     def test_inspect_shows_sizes_of_zero(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
         text = '<ir_version: 9, opset_import: ["": 17]> g (float[0, N] x) => (float[0, N] y) { y = Relu(x) }'

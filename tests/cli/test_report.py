@@ -85,6 +85,27 @@ def test_doctor_writes_a_page(model: Path, tmp_path: Path) -> None:
         assert len(page.texts("#nodes-table tbody tr")) == 3
 
 
+def test_what_is_written_is_told(model: Path, tmp_path: Path) -> None:
+    files = ("--report", "out.html", "--fix", "-o", "fixed.onnx")
+    printed = bridge("doctor", model, *files, folder=tmp_path).stdout.splitlines()
+    assert printed[-3:] == [
+        "written to fixed.onnx",
+        "written to out.html",
+        "next: onnx-bridge convert fixed.onnx -o model",
+    ]
+    assert bridge("doctor", model, *files, "--quiet", folder=tmp_path).stdout == ""
+    assert "written to" not in bridge("doctor", model, *files, "--json", folder=tmp_path).stdout
+
+
+def test_the_next_command_after_a_fix_is_right(tmp_path: Path) -> None:
+    """The rewritten model has the sizes that were given, and no names for them."""
+    onnx.save(parser.parse_model(MODEL.replace("2,3", "batch,3")), tmp_path / "m.onnx")
+    done = bridge("doctor", "m.onnx", "--dim", "batch=2", "--fix", "-o", "fixed.onnx", folder=tmp_path)
+    then = done.stdout.splitlines()[-1].removeprefix("next: onnx-bridge ").split()
+    assert "fixed.onnx" in then
+    assert bridge(*then, folder=tmp_path).returncode == 0
+
+
 def test_a_place_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
     done = bridge("doctor", model, "--report", "nowhere/out.html", folder=tmp_path)
     assert done.returncode == 2

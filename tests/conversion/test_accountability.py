@@ -18,6 +18,7 @@ import onnx_bridge
 import passes
 from onnx_bridge.conversion.explain import catalogue, explain
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.migraphx.runtime import Runtime
 from passes.core.base import Context, Exactness, Pass, Result, Rewrite
 
 TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[batch,4] x) => (float[batch,4] y)
@@ -183,6 +184,16 @@ class TestDiff:
         found = onnx_bridge.diff(model, model)
         assert found.unchanged == 5
         assert not (found.added or found.removed or found.replaced or found.changed)
+
+    @pytest.mark.runtime
+    def test_a_bundle_is_its_cleaned_model(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(model, tmp_path / "m", target="ref")
+        assert onnx_bridge.diff(model, tmp_path / "m") == onnx_bridge.diff(model, bundle.model_path)
+        alone = onnx_bridge.convert(model, tmp_path / "m.mxr", target="ref")
+        with pytest.raises(BridgeError, match="no cleaned model"):
+            onnx_bridge.diff(model, alone.path)
+        sizes = onnx_bridge.convert_buckets(model, tmp_path / "sizes", {"batch": [1, 2]}, target="ref")
+        assert onnx_bridge.diff(sizes.path, sizes.model_path).unchanged
 
     def test_attributes(self, model: Path, tmp_path: Path) -> None:
         onnx.save(parser.parse_model(TEXT.replace("perm=[0,1]", "perm=[1,0]")), tmp_path / "b.onnx")

@@ -44,6 +44,16 @@ def test_a_page(name: str, folder: Path) -> None:
             assert blocks.words(shown) == blocks.words(printed[command]), f"{command}\n{printed[command]}"
 
 
+def test_what_makes_the_models_may_be_missing(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['transformers'] = None; from fixtures.documentation import folder; folder.main()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=blocks.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "Traceback" not in done.stderr
+    assert "transformers" in done.stderr
+    assert "make setup" in done.stderr
+
+
 def test_the_pages_are_found() -> None:
     assert "README.md" in NAMES
     assert len(NAMES) > 10
@@ -61,6 +71,40 @@ def test_words() -> None:
     assert blocks.words(shown) == blocks.words("bert: largest\n  error 4.2e-06 proven at real size, 12 s")
     assert blocks.words(shown) != blocks.words(shown.replace("proven", "refused"))
     assert blocks.words(shown) != blocks.words(shown + " wrong")
+
+
+@pytest.mark.parametrize(
+    "shown, printed",
+    [
+        ("program  bert.mxr (571 KiB)", "program  bert.mxr (1.2 MiB)"),
+        ("seconds  clean 3.69, write 0.01, prove 12 proven", "seconds  clean 4, write 2, prove 0.5\nproven"),
+        ("made     2026-11-22T23:20:25+00:00", "made     2027-01-01T00:00:00+00:00"),
+        ("float32[2, 16, 64]  7.15e-07  1  142.7  agrees", "float32[2, 16, 64]  0  0.99998  143  agrees"),
+        (
+            "y0  float32[10, 6]  10.6  11  0.48  -0.8  not determined",
+            "y0  float32[10, 6]  9.6  8.2  0.5  1  not determined",
+        ),
+        ("8 tokens in 0.544 s", "8 tokens in 2 min"),
+        ("MIGraphX 2.14.0, 94.7% of the work", "MIGraphX 2.16.0, 100% of the work"),
+    ],
+)
+def test_what_is_measured_is_not_compared(shown: str, printed: str) -> None:
+    assert blocks.words(shown) == blocks.words(printed)
+
+
+@pytest.mark.parametrize(
+    "shown, printed",
+    [
+        ("passes  36, with 67 rewrites", "passes  38, with 67 rewrites"),
+        ("passes  38, with 8 rewrites", "passes  38, with 21 rewrites"),
+        ("fuse-gemm  68 → 56  12  –  0.001", "fuse-gemm  68 → 57  12  –  0.001"),
+        ("float32[2, 16, 64]  7.15e-07  agrees", "float32[2, 8, 64]  7.15e-07  agrees"),
+        ("MIGraphX ref  4.77e-07  130.9  agrees", "MIGraphX ref  4.76837e-07  130.9  agrees"),
+        ("64 nodes are computed in fp16", "52 nodes are computed in fp16"),
+    ],
+)
+def test_what_is_counted_is_compared(shown: str, printed: str) -> None:
+    assert blocks.words(shown) != blocks.words(printed)
 
 
 def test_the_picture_is_what_the_guide_shows() -> None:

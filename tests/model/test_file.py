@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,10 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: path.with_name("modle.onnx").touch(), r"no such file \(did you mean modle.onnx\?\)"),
     "no folder": (lambda path: path.parent.rmdir(), "no such file"),
     "folder": (lambda path: path.mkdir(), "this is a folder"),
-    "folder of a model": (lambda path: write(adder(external()), path / "m.onnx"), "name a file in it: m.onnx"),
+    "folder of a model": (
+        lambda path: write(adder(external()), path / "m.onnx"),
+        "name a file in it: .*/in/model.onnx/m.onnx",
+    ),
     "pipe": (lambda path: os.mkfifo(path), "not a regular file"),
     "loop": (lambda path: path.symlink_to(path), "cannot be read: Too many levels"),
     "empty": (lambda path: path.touch(), "the file is empty"),
@@ -78,6 +83,8 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
         "run git lfs pull",
     ),
+    "PyTorch": (lambda path: zipfile.ZipFile(path, "w").writestr("net/data.pkl", b"\x80\x02."), "onnx-bridge export"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"weight": [1.0]}, 2)), "onnx-bridge export"),
 }
 
 

@@ -155,7 +155,7 @@ def _installing(places: SearchPlaces, bad: Level) -> Iterator[Check]:
     there = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     room = f"{free / 1e9:,.1f} GB free for {cache}"
-    hint = "ONNX_BRIDGE_CACHE chooses another disk; a private runtime needs 0.6 GB, with --gpu 6.2 GB"
+    hint = "ONNX_BRIDGE_CACHE chooses another disk; installing a private runtime needs 0.6 GB, with --gpu 6.2 GB"
     yield Check("ok", room) if free > _ROOM else Check("warn", room, hint)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.difference import diff
 from onnx_bridge.conversion.clean import Cleaned, clean
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.model.difference import diff
 from passes.core.base import Budget, Context, Rewrite, Target
 from passes.core.pipeline import Pipeline
 

@@ -29,7 +29,7 @@ from onnx_bridge.torch.export.tensors import to_tensor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-_HOW = "name it like package.module:factory or file.py:factory"
+_HOW = "name a function that returns the module: package.module:function or file.py:function"
 _FACTORY = re.compile(r"(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
 _INPUT = re.compile(r"(?P<name>[\w.]+)=(?P<shape>\[?[\dx,\s]*\]?)(:(?P<dtype>\w+))?")
 _VOCABULARY = 2

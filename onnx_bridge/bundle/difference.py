@@ -1,4 +1,4 @@
-"""The verb ``diff``: the nodes of two models compared.
+"""The verb ``diff``: the nodes of two models compared; of a bundle, those of its cleaned model.
 
 Nodes are matched by name; those that passes made record the pass and the nodes that they replace in their metadata
 (``onnx_bridge.pass``, ``onnx_bridge.origin``).
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.buckets import Buckets, has_buckets
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
 from passes.core.graphs import ORIGIN, PASS, recorded
@@ -86,10 +89,13 @@ class ModelDiff:
 def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str] | ir.Model) -> ModelDiff:
     """Compare the nodes of two models, subgraphs and functions included; weights are not read.
 
+    Args:
+        first, second: ONNX files, models in memory, or bundles, which mean their cleaned models.
+
     Raises:
-        InputError: a model cannot be read.
+        InputError: a model cannot be read, or a bundle keeps none.
     """
-    before, after = (_nodes(each if isinstance(each, ir.Model) else models.load(each)) for each in (first, second))
+    before, after = _nodes(_model(first)), _nodes(_model(second))
     added = [_change(node) for name, node in after.items() if name not in before]
     replaced = {name for each in added for name in each.origin}
     missing = [NodeChange(name, operator(node)) for name, node in before.items() if name not in after]
@@ -107,6 +113,19 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
         changed=sorted(changed, key=lambda each: each.name),
         unchanged=unchanged,
     )
+
+
+def _model(given: str | os.PathLike[str] | ir.Model) -> ir.Model:
+    if isinstance(given, ir.Model):
+        return given
+    if has_buckets(given):
+        return models.load(Buckets(given).model_path)
+    if not is_bundle(given):
+        return models.load(given)
+    path = Bundle(given).model_path
+    if path is None:
+        raise InputError("it keeps no cleaned model", where=str(given), hint="name an ONNX file")
+    return models.load(path)
 
 
 def _nodes(model: ir.Model) -> dict[str, ir.Node]:
