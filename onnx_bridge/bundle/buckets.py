@@ -107,8 +107,8 @@ class Buckets:
         ]
         target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
         notes = [f"note: {note}" for note in self.manifest.notes]
-        proven = f"proven: {self.proof.line}"
-        return Group(f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proven, *notes)
+        proof = f"{self.proof.label}: {self.proof.line}"
+        return Group(f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proof, *notes)
 
     @property
     def most_rows(self) -> int | None:

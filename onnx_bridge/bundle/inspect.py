@@ -114,7 +114,7 @@ class BundleView:
             "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
             "passes": f"{len(manifest.passes)}, with {rewrites} rewrites",
             "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
-            "proven": manifest.proof.line,
+            manifest.proof.label: manifest.proof.line,
             "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
         }
         facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}

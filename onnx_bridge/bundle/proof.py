@@ -26,6 +26,7 @@ class BundleProof:
         seconds: how long it took, the conversion of a witness included.
         unproven: why the bundle was not compared at real size; empty if it was.
         nodes: how far the numbers of its nodes on MIGraphX are known, each by itself.
+        comparable: whether the reference runs the model, as far as it was asked to.
     """
 
     level: Proof = Proof.NONE
@@ -35,6 +36,12 @@ class BundleProof:
     seconds: float = 0.0
     unproven: str = ""
     nodes: ProofCounts = field(default_factory=ProofCounts)
+    comparable: bool = True
+
+    @property
+    def label(self) -> str:
+        """What to call `line`."""
+        return "proof" if self.level is Proof.NONE else "proven"
 
     @property
     def line(self) -> str:
@@ -83,4 +90,5 @@ def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
         round(sum(each.seconds for each in proofs.values()), 4),
         "; ".join(reasons),
         sum((each.nodes for each in proofs.values()), ProofCounts()),
+        all(each.comparable for each in proofs.values()),
     )

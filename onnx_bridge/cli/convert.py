@@ -209,7 +209,11 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
 
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
-        then = ("generate", out, *bundle.example) if isinstance(bundle, Decoder) else ("check", out)
+        then: tuple[object, ...] = ()
+        if isinstance(bundle, Decoder):
+            then = ("generate", out, *bundle.example)
+        elif bundle.proof.comparable:
+            then = ("check", out)
         show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
     if report is not None:
         show(report, as_json)

@@ -81,10 +81,11 @@ def doctor(
         write_diagnosis(html, found)
     given = again(pipeline=pipeline if pipeline != "default" else None, runtime=runtime)
     sizes = again(dim=dim, shape=shape, freeze=freeze)  # which the rewritten model has
-    if not found.passed:
-        then = ("reduce", model, "-o", f"{model.stem}-reduced", *sizes, *given)
-    else:
+    then: tuple[object, ...] = ()
+    if found.passed:
         then = ("convert", out or model, "-o", model.stem, *(sizes if out is None else ()), *given)
+    elif found.comparable:
+        then = ("reduce", model, "-o", f"{model.stem}-reduced", *sizes, *given)
     show(found, as_json, then, [html])
     if not found.passed:
         raise typer.Exit(1)

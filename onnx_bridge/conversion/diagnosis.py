@@ -76,6 +76,7 @@ class Diagnosis:
         problem: why not, or why the model cannot run.
         notes: sentences for the user.
         path_fixed: the file that the rewritten model was written to, if any.
+        comparable: whether the reference takes the original model: else nothing can be compared.
     """
 
     path: str | None
@@ -91,6 +92,7 @@ class Diagnosis:
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     path_fixed: str | None = None
+    comparable: bool = True
 
     @property
     def passed(self) -> bool:

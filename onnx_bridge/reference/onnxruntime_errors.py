@@ -56,14 +56,14 @@ class UnknownOperator:
             return f"node {self.node}: ONNX Runtime has no operator {self.domain}::{self.operator}"
         if self.opset > self.newest:
             known = f"ONNX Runtime knows those up to {self.newest}"
-            return f"the model imports the opset {self.opset} of {self.domain}, and {known}"
+            return f"it imports the opset {self.opset} of {self.domain}, and {known}"
         return f"node {self.node}: there is no operator {self.operator} in {self.domain} {self.opset}"
 
     @property
     def hint(self) -> str | None:
         """What to do."""
         if self.newest is None:
-            return "libraries of custom operators are not loaded: replace it by operators of ONNX, with a pass say"
+            return "no library of custom operators is loaded: replace it by operators of ONNX, for example with a pass"
         if self.opset > self.newest:
             return "export it with an older opset, or update onnxruntime"
         return self.meant if self.since is None else f"it is there since opset {self.since}"

@@ -17,10 +17,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import onnx_bridge
 from fixtures.documentation.folder import detector
 from onnx_bridge.bundle.work_share import WorkShare
+from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.diagnosis import Diagnosis
 from onnx_bridge.conversion.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import InputError
@@ -101,6 +103,16 @@ def test_all_problems_are_reported(runtime: Runtime) -> None:
     assert found.nodes[0].message == "Unknown operator: First"
     assert {each.operator for each in found.nodes if each.action == Action.HOST} >= {"nobody::First", "nobody::Second"}
     assert "neither MIGraphX nor ONNX Runtime can run it" in found.problem
+
+
+def test_what_the_reference_does_not_take_cannot_be_compared(runtime: Runtime) -> None:
+    source = model("(float[2] x) => (float[2] y) { y = Relu(x) }")
+    assert onnx_bridge.doctor(source).comparable
+    source.graph.opset_imports[""] = 99
+    found = onnx_bridge.doctor(source)
+    assert found.passed, "MIGraphX takes it"
+    assert not found.comparable
+    assert any("99" in note for note in found.notes)
 
 
 def test_what_is_folded_is_removed(runtime: Runtime) -> None:
@@ -237,6 +249,23 @@ class TestCommand:
         done = self.doctor(path, "--no-host", "--json")
         assert done.returncode == 1
         assert json.loads(done.stdout)["passed"] is False
+
+    @pytest.mark.parametrize(
+        ("text", "options", "advised"),
+        [
+            ("{ y = nobody.First(x) }", [], None),
+            ("{ a = Neg(x) y = Cast<to=1>(a) }", [], "convert"),
+            ("{ a = Cast<to=8>(x) y = Cast<to=1>(a) }", ["--no-host"], "reduce"),
+        ],
+    )
+    def test_what_is_advised(
+        self, runtime: Runtime, tmp_path: Path, text: str, options: list[str], advised: str | None
+    ) -> None:
+        opsets = '<ir_version: 8, opset_import: ["": 17, "nobody": 1]>'
+        onnx.save(onnx.parser.parse_model(f"{opsets} g (float[2] x) => (float[2] y) {text}"), tmp_path / "m.onnx")
+        done = CliRunner().invoke(app, ["doctor", str(tmp_path / "m.onnx"), *options])
+        assert done.exit_code == (0 if advised == "convert" else 1)
+        assert re.findall(r"next: onnx-bridge (\w+)", done.stdout) == ([] if advised is None else [advised])
 
     def test_fix_says_where(self, path: Path) -> None:
         done = self.doctor(path, "--fix")

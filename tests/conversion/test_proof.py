@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
+from typer.testing import CliRunner
 
 import onnx_bridge
 import passes
@@ -163,6 +165,25 @@ class TestLevels:
         bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref")
         assert bundle.proof.level is Proof.NONE
         assert "reference" in bundle.proof.unproven
+        assert not bundle.proof.comparable
+
+    def test_no_comparison_is_advised_that_the_reference_refuses(
+        self, runtime: Runtime, model: Path, tmp_path: Path
+    ) -> None:
+        """MIGraphX takes an opset that ONNX Runtime does not know."""
+        newer = onnx.load(model)
+        newer.opset_import[0].version = 99
+        onnx.save(newer, tmp_path / "newer.onnx")
+        shown = {}
+        for path in (model, tmp_path / "newer.onnx"):
+            words = ["convert", str(path), "-o", str(tmp_path / path.stem), "--dim", "H=8", "--dim", "W=8"]
+            done = CliRunner().invoke(main.app, words)
+            assert done.exit_code == 0, done.output
+            shown[path] = done.stdout
+        assert "proven" in shown[model]
+        assert "check" in shown[model]
+        assert re.search("^proven", shown[path], re.MULTILINE) is None
+        assert "next: " not in shown[path]
 
 
 class WrongConstant(Pass):
@@ -327,6 +348,8 @@ class TestRequests:
         assert "b" in both.unproven
         assert both.nodes == ProofCounts(4, 2, {"why": 1})
         assert together({"a": strong}).level is Proof.RUN
+        assert both.comparable
+        assert not together({"a": strong, "b": BundleProof(comparable=False)}).comparable
 
     def test_buckets_share_the_budget_and_have_one_proof(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
         out, buckets = tmp_path / "out", {"H": [8, 16]}

@@ -44,6 +44,10 @@ class TooLarge(Unprovable):
     """A model needs more time or memory than it may have: a smaller one may do."""
 
 
+class NoReferenceRun(Unprovable):
+    """The reference does not run a model."""
+
+
 @dataclass(frozen=True)
 class Original:
     """The model that a bundle was converted from, as the reference runs it.
@@ -219,7 +223,7 @@ class _Comparison:
         except NoReference as error:
             if error.is_limit:
                 raise TooLarge(str(error)) from None
-            raise Unprovable(f"the reference does not run it: {error}") from None
+            raise NoReferenceRun(f"the reference does not run it: {error}") from None
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

@@ -28,6 +28,7 @@ from onnx_bridge.conversion.precision import BY_CALIBRATION
 from onnx_bridge.conversion.proving.comparison import (
     SAMPLES,
     Agreement,
+    NoReferenceRun,
     Original,
     TooLarge,
     Unprovable,
@@ -116,7 +117,7 @@ class _Prover:
         except TooLarge as why:
             real = str(why)
         except Unprovable as why:
-            return BundleProof(unproven=str(why))
+            return BundleProof(unproven=str(why), comparable=not isinstance(why, NoReferenceRun))
         try:
             return replace(self._by_witness(), unproven=real)
         except Unprovable as why:
