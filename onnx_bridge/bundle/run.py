@@ -15,7 +15,7 @@ from onnx_bridge.bundle.load import load
 from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.core.values import Array, flat
+from onnx_bridge.core.values import Array, dtype_name, flat
 from onnx_bridge.samples import files
 from passes.core.numpy_files import write_npz
 
@@ -82,9 +82,7 @@ def run_files(
     results = found[0] if len(found) == 1 else _stacked(found)
     with atomic_file(out) as temporary, temporary.open("wb") as file:
         write_npz(file, results)
-    outputs = {
-        name: ("string" if each.dtype.kind in "OUST" else each.dtype.name, each.shape) for name, each in results.items()
-    }
+    outputs = {name: (dtype_name(each), each.shape) for name, each in results.items()}
     return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
 
 

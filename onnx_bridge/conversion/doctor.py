@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.request import CleanRequest, DoctorRequest, as_json, as_shapes
-from onnx_bridge.core.errors import InputError, RuntimeNotFound
+from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
@@ -26,12 +25,11 @@ from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.reference import load_error
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.core import graphs
 from passes.core.base import Proof, Status, Verdict
 from passes.core.graphs import Scope
-from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits, limited
 from passes.core.pipeline import Step
 from passes.target.dependencies import unchanged_graphs
@@ -128,8 +126,10 @@ def _run(
     facts = _facts(loaded)
     for scope in graphs.scopes(loaded):
         graphs.name_nodes(scope)  # so that nodes have the same names before and after the passes
-    refusal = _refusal(loaded)
-    notes += [f"nothing can be compared, as ONNX Runtime does not take the model: {refusal}"] if refusal else []
+    refusal = load_error(loaded)
+    if refusal is not None:
+        what = f"nothing can be compared, as ONNX Runtime does not take the model: {refusal.what}"
+        notes.append(f"{what} ({refusal.hint})" if refusal.hint else what)
     cleaning = CleanRequest(
         request.pipeline, dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1
     )
@@ -161,7 +161,7 @@ def _run(
         problem=partitioned.problem or "",
         notes=[*after.notes, *partitioned.notes, *notes],
         path_fixed=None if out is None else str(out),
-        comparable=not refusal,
+        comparable=refusal is None,
     )
 
 
@@ -174,16 +174,6 @@ def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[st
     except RuntimeNotFound as error:
         return None, [f"the gpu target is not rehearsed: {error}"]
     return passes, [passes.note]
-
-
-def _refusal(model: ir.Model) -> str:
-    """Why the reference does not take a model; empty if it does, or if that takes more than a limit allows."""
-    with contextlib.suppress(NativeFailure):
-        try:
-            Reference(model)
-        except InputError as error:
-            return str(InputError(error.what, hint=error.hint))
-    return ""
 
 
 _Told = tuple[str, str, Proof, str]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from passes.core.isolation.messages import Array
 from passes.core.isolation.value_messages import Value
 
-__all__ = ["Array", "Kind", "Value", "flat"]
+__all__ = ["Array", "Kind", "Value", "dtype_name", "flat"]
 
 
 class Kind(enum.Enum):
@@ -45,6 +45,11 @@ class Kind(enum.Enum):
     def sequence(self) -> bool:
         """Whether it is a list."""
         return self in (Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE)
+
+
+def dtype_name(array: Array) -> str:
+    """The dtype of an array as ONNX calls it where numpy does not: strings are objects."""
+    return "string" if array.dtype.kind in "OUST" else array.dtype.name
 
 
 def flat(values: Mapping[str, Value]) -> dict[str, Array]:

@@ -149,6 +149,17 @@ class Reference:
             raise
 
 
+def load_error(model: ir.Model | Path) -> InputError | None:
+    """Why ONNX Runtime does not take a model; None if it does, or if a limit does not let it be known."""
+    try:
+        Reference(model)
+    except InputError as error:
+        return error
+    except NativeFailure:
+        return None
+    return None
+
+
 def called(
     request: Mapping[str, Any],
     arrays: Mapping[str, Array | FileRange],

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+import onnx
 import onnx_ir as ir
 from onnxruntime.capi import onnxruntime_pybind11_state
 
@@ -52,7 +53,9 @@ def _unknown_operators(model: ir.Model) -> Iterator[UnknownOperator]:
 def _operators() -> Mapping[str, Mapping[str, int]]:
     """The operators of each domain, and the versions that introduce them."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
-    for schema in onnxruntime_pybind11_state.get_all_operator_schema():
+    # builds of ONNX Runtime may lack the list of their own
+    listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", onnx.defs.get_all_schemas_with_history)
+    for schema in listed():
         operators = found[schema.domain]
         operators[schema.name] = min(schema.since_version, operators.get(schema.name, schema.since_version))
     return found

@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference import unknown_operators
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
@@ -308,6 +310,21 @@ def test_operators_that_onnxruntime_does_not_know(opset: int, operator: str, exp
         assert caught.value.unknown is not None
         assert asdict(caught.value.unknown).items() >= expected.items()
         assert caught.value.hint
+
+
+def test_unknown_operators_where_onnxruntime_does_not_list_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(onnxruntime_pybind11_state, "get_all_operator_schema")
+    monkeypatch.setattr(unknown_operators, "_operators", unknown_operators._operators.__wrapped__)
+    refused = OnnxRuntimeError("Fatal error: com.acme:FancyAct(-1) is not a registered function/op", where="it")
+    model = ir.from_onnx_text(UNKNOWN.format(opset=17, operator="com.acme.FancyAct"))
+    found = unknown_operators.explained(refused, model).unknown
+    assert found is not None
+    assert (found.node, found.domain) == ("odd", "com.acme")
+    model.graph.node(-1).domain, model.graph.node(-1).op_type = "", "Reluu"
+    refused = OnnxRuntimeError("No Op registered for Reluu with domain_version of 17", where="it")
+    found = unknown_operators.explained(refused, model).unknown
+    assert found is not None
+    assert (found.node, found.domain, found.meant) == ("odd", "ai.onnx", "did you mean Relu?")
 
 
 def test_dtype_unknown_to_onnx() -> None:

@@ -49,6 +49,7 @@ from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.compare import OutputComparison
+from onnx_bridge.reference.reference import load_error
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.analysis.cost import Work, work
@@ -121,7 +122,7 @@ class _Prover:
         try:
             return replace(self._by_witness(), unproven=real)
         except Unprovable as why:
-            return BundleProof(unproven=f"{real}; {why}")
+            return BundleProof(unproven=f"{real}; {why}", comparable=load_error(self._path) is None)
 
     def _check_determined(self) -> None:
         for scope in graphs.scopes(self._model):

@@ -17,7 +17,7 @@ from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Array, flat
+from onnx_bridge.core.values import Array, dtype_name, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Component
@@ -85,9 +85,8 @@ class Reduction:
         """The sentence, and where the reproduction is."""
         lines = [Text(self.summary, style="bold")]
         if self.reproduction is not None and self.path is not None:
-            shapes = [
-                f"{name} {array.dtype.name}{list(array.shape)}" for name, array in self.reproduction.sample.items()
-            ]
+            sample = self.reproduction.sample
+            shapes = [f"{name} {dtype_name(array)}{list(array.shape)}" for name, array in sample.items()]
             lines.append(Text(f"  inputs: {', '.join(shapes) or 'none'}"))
             lines.append(Text(f"  {', '.join(FILES)} in {self.path}"))
         lines += [Text(f"note: {note}", style="yellow") for note in self.notes]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, dtype_name
 from onnx_bridge.migraphx.rehearsal.rehearsal import SOURCES
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.minimizer import Reproduction
@@ -189,7 +189,7 @@ def _script(found: Reproduction, environment: Environment) -> list[str]:
 
 def _shown(name: str, array: Array) -> list[str]:
     if array.size > _SHOWN_ELEMENTS:
-        return [f"{name}: {array.dtype.name}{list(array.shape)}"]
+        return [f"{name}: {dtype_name(array)}{list(array.shape)}"]
     return f"{name} = {np.array2string(array, separator=', ')}".splitlines()
 
 
