@@ -168,7 +168,7 @@ def convert(
     _check_engine(engine, address)
     places, target_place = [parse_location(each) for each in sources], parse_location(out)
     if engine != "local" or not isinstance(target_place, Path) or is_batch(places) or dry_run:
-        files = tuple(context.find_root().params.get("files") or ())
+        files = tuple(map(Path, context.find_root().params.get("files") or ()))
         batch = BatchRequest(tuple(places), target_place, request, jobs, resume, retry, verify, dry_run, files)
         _convert_many(batch, address, engine == "ray", as_json)
     else:
