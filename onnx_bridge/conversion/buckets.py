@@ -24,6 +24,7 @@ from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoder import run_decoder
+from onnx_bridge.conversion.freezing import freezing
 from onnx_bridge.conversion.instances import (
     Instance,
     check_place,
@@ -33,7 +34,7 @@ from onnx_bridge.conversion.instances import (
     instance_staging,
     write_manifest,
 )
-from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, freezing, refusal
+from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs

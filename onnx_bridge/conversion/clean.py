@@ -1,4 +1,7 @@
-"""Rewriting a model with the passes of a pipeline: the verb ``clean``."""
+"""Rewriting a model with the passes of a pipeline: the verb ``clean``.
+
+What runs the reference is imported where it does: it would take a tenth of the time of a small model.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.pass_table import pass_table
-from onnx_bridge.conversion.observed_shapes import observe_shapes
-from onnx_bridge.conversion.open_sizes import ChosenSizes, freezing
+from onnx_bridge.conversion.freezing import freezing
 from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
-from onnx_bridge.conversion.verify_passes import Verifier
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.reference.compare import Comparison
 from passes.core import graphs
 from passes.core.base import Budget, Context, Target
 from passes.core.declarations import forget_impossible_sizes
@@ -29,6 +29,10 @@ from passes.core.pipeline import Pipeline, Step
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
+
+    from onnx_bridge.conversion.open_sizes import ChosenSizes
+    from onnx_bridge.conversion.verify_passes import Verifier
+    from onnx_bridge.reference.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -182,14 +186,16 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
     passes = pipeline or Pipeline.parse(request.pipeline)
     forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
     graphs.name_nodes(graphs.Scope(model, model.graph))  # likewise
-    sizes = None if request.default_dim is None else ChosenSizes.of(model, request)
+    sizes = _sizes(model, request)
     if sizes is not None:
         request = sizes.applied
     before = freezing(request)
-    verifier = Verifier(model, request.dims, request.shapes) if request.verify == "each" else None
+    verifier = _verifier(model, request)
     steps = before.run(model, context, between=verifier) if before.passes else []
     notes: list[str] = []
     if sizes is not None:
+        from onnx_bridge.conversion.observed_shapes import observe_shapes
+
         notes += [*sizes.notes, *sizes.check(model)]
         observe_shapes(model, context)
     steps += passes.run(model, context, between=verifier)
@@ -201,6 +207,23 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
         others = f" (and {len(more)} other values)" if more else ""
         notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
     return Cleaned(cleaned, before + passes, steps, notes, checked=verifier.found if verifier else [])
+
+
+def _sizes(model: ir.Model, request: CleanRequest) -> ChosenSizes | None:
+    """The sizes of open dimensions; None if they stay open."""
+    if request.default_dim is None:
+        return None
+    from onnx_bridge.conversion.open_sizes import ChosenSizes
+
+    return ChosenSizes.of(model, request)
+
+
+def _verifier(model: ir.Model, request: CleanRequest) -> Verifier | None:
+    if request.verify != "each":
+        return None
+    from onnx_bridge.conversion.verify_passes import Verifier
+
+    return Verifier(model, request.dims, request.shapes)
 
 
 def _checked(comparison: Comparison | None) -> str | Text:

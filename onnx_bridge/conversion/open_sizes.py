@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnx_bridge.conversion.freezing import freezing
 from onnx_bridge.conversion.request import CleanRequest
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
@@ -22,9 +23,6 @@ from onnx_bridge.samples import inputs as samplers
 from passes.analysis.cost import estimate
 from passes.analysis.open_sizes import OpenDims, OpenSizes
 from passes.core.base import Context
-from passes.core.pipeline import Pipeline
-from passes.specialize.freeze_inputs import FreezeInputs
-from passes.specialize.freeze_shapes import FreezeShapes
 from passes.target.partition import can_cross
 
 _LARGER = (2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -173,16 +171,6 @@ class ChosenSizes:
         model = self.model.clone()
         freezing(self._applied(sizes)).run(model, Context())
         return model
-
-
-def freezing(request: CleanRequest) -> Pipeline:
-    """The passes that give a model its sizes, and the values of frozen inputs."""
-    passes = Pipeline()
-    if request.dims or request.shapes or request.default_dim is not None:
-        passes += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)])
-    if request.freeze:
-        passes += Pipeline([FreezeInputs(values=request.freeze)])
-    return passes
 
 
 def options(sizes: Mapping[str, int]) -> str:

@@ -33,6 +33,9 @@ SERVER = "onnx_bridge.reference.server"
 SECONDS = 600.0
 """The time limit of loading a model, and of each run, where the user gives none."""
 
+_ASKED_BYTES = 1 << 26
+"""The most bytes of weights of a model that is loaded only to know whether ONNX Runtime takes it: 50 ms."""
+
 _dropped: list[tuple[int, int]] = []
 """Sessions that nothing refers to any more, after the id of their process, which is told with the next request."""
 
@@ -149,8 +152,10 @@ class Reference:
             raise
 
 
-def load_error(model: ir.Model | Path) -> InputError | None:
-    """Why ONNX Runtime does not take a model; None if it does, or if a limit does not let it be known."""
+def load_error(model: ir.Model) -> InputError | None:
+    """Why ONNX Runtime does not take a model; None if it does, or is not asked, as its weights take long to load."""
+    if sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value) > _ASKED_BYTES:
+        return None
     try:
         Reference(model)
     except InputError as error:

@@ -44,9 +44,12 @@ NOT_ALWAYS = {
     "onnx_bridge.batch.convert_all",
     "onnx_bridge.batch.engines.ray",
     "onnx_bridge.batch.progress",
+    "onnx_bridge.conversion.observed_shapes.observe_shapes",
+    "onnx_bridge.conversion.open_sizes.ChosenSizes",
+    "onnx_bridge.conversion.verify_passes.Verifier",
     "onnx_bridge.parity.check",
 }
-"""Modules that converting one model does without, and would take a twentieth longer with: functions may, too."""
+"""What cleaning or converting one model does without, and would take a twentieth longer with: functions may, too."""
 LATER = NEED_THEM | NOT_ALWAYS
 
 

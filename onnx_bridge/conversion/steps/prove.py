@@ -122,7 +122,7 @@ class _Prover:
         try:
             return replace(self._by_witness(), unproven=real)
         except Unprovable as why:
-            return BundleProof(unproven=f"{real}; {why}", comparable=load_error(self._path) is None)
+            return BundleProof(unproven=f"{real}; {why}", comparable=load_error(self._model) is None)
 
     def _check_determined(self) -> None:
         for scope in graphs.scopes(self._model):
