@@ -82,7 +82,7 @@ def run_files(
     results = found[0] if len(found) == 1 else _stacked(found)
     with atomic_file(out) as temporary, temporary.open("wb") as file:
         write_npz(file, results)
-    outputs = {name: (dtype_name(each), each.shape) for name, each in results.items()}
+    outputs = {name: (dtype_name(each.dtype), each.shape) for name, each in results.items()}
     return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
 
 

@@ -146,7 +146,7 @@ def _run(
         NodeDiagnosis(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *actions.of(node))
         for node, verdict in verdicts.items()
     ]
-    weights = sum(value.const_value.nbytes for value in after.model.graph.initializers.values() if value.const_value)
+    weights = graphs.weight_bytes(after.model)
     return Diagnosis(
         path=None if isinstance(model, ir.Model) else str(Path(model)),
         runtime=f"MIGraphX {runtime.version}",

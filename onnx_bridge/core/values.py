@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from passes.core.isolation.messages import Array
@@ -47,9 +49,9 @@ class Kind(enum.Enum):
         return self in (Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE)
 
 
-def dtype_name(array: Array) -> str:
-    """The dtype of an array as ONNX calls it where numpy does not: strings are objects."""
-    return "string" if array.dtype.kind in "OUST" else array.dtype.name
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """A dtype as ONNX calls it where numpy does not: strings are objects."""
+    return "string" if dtype.kind in "OUST" else dtype.name
 
 
 def flat(values: Mapping[str, Value]) -> dict[str, Array]:

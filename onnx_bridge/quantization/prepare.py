@@ -88,9 +88,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
     )
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / "float.onnx"
-        large = (
-            sum(value.const_value.nbytes for value in ready.graph.initializers.values() if value.const_value) > _LARGE
-        )
+        large = graphs.weight_bytes(ready) > _LARGE
         models.save(ready, path)
         yield Source(path, Path(folder) / "quantized.onnx", kept, large)
 

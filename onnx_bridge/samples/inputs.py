@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.values import Kind, Value
+from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
 from passes.core.isolation.memory import available_bytes
@@ -192,11 +192,7 @@ def _wanted(spec: TensorSpec) -> str:
 
 def _described(spec: TensorSpec) -> str:
     shape = "" if spec.shape is None else f"[{', '.join('?' if dim is None else str(dim) for dim in spec.shape)}]"
-    return f"{_dtype_name(spec.dtype)}{shape}"
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return "string" if dtype.kind in "OUST" else dtype.name
+    return f"{dtype_name(spec.dtype)}{shape}"
 
 
 def _shape(spec: TensorSpec, size: Callable[[Dim], int | None]) -> tuple[int, ...]:
@@ -269,7 +265,7 @@ def _typed(value: Any, spec: TensorSpec) -> Array:
     else:
         package = "" if hasattr(np, spec.dtype.name) else "ml_dtypes."
         hint = f"cast it if no precision is lost: astype({package}{spec.dtype.name})"
-    what = f"is {_dtype_name(array.dtype)}, the model takes {_dtype_name(spec.dtype)}"
+    what = f"is {dtype_name(array.dtype)}, the model takes {dtype_name(spec.dtype)}"
     raise InputError(what, where=f"input {spec.name!r}", hint=hint)
 
 

@@ -149,7 +149,7 @@ class ProbedRuntime:
 
         def judge(asked: Sequence[tuple[Probe, bool]]) -> None:
             for batch in self._prober.judge(asked):
-                known.update((each.signature, batch[each]) for each in batch.keys() & new)
+                known.update((each.signature, _without_untried_loop(each, batch[each])) for each in batch.keys() & new)
                 for probe in batch.keys() & not_run:
                     batch[probe] = _with_witness(batch[probe], of_witness(probe))
                 batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}

@@ -192,6 +192,11 @@ def values(model: ir.Model) -> Iterator[ir.Value]:
             yield from node.outputs
 
 
+def weight_bytes(model: ir.Model) -> int:
+    """The bytes of the initializers of the main graph."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+
+
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that are attributes of a node, without those nested in them."""
     for attribute in node.attributes.data.values():  # the mapping itself goes by way of its keys

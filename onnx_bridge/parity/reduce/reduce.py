@@ -86,7 +86,7 @@ class Reduction:
         lines = [Text(self.summary, style="bold")]
         if self.reproduction is not None and self.path is not None:
             sample = self.reproduction.sample
-            shapes = [f"{name} {dtype_name(array)}{list(array.shape)}" for name, array in sample.items()]
+            shapes = [f"{name} {dtype_name(array.dtype)}{list(array.shape)}" for name, array in sample.items()]
             lines.append(Text(f"  inputs: {', '.join(shapes) or 'none'}"))
             lines.append(Text(f"  {', '.join(FILES)} in {self.path}"))
         lines += [Text(f"note: {note}", style="yellow") for note in self.notes]

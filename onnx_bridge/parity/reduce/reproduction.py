@@ -189,7 +189,7 @@ def _script(found: Reproduction, environment: Environment) -> list[str]:
 
 def _shown(name: str, array: Array) -> list[str]:
     if array.size > _SHOWN_ELEMENTS:
-        return [f"{name}: {dtype_name(array)}{list(array.shape)}"]
+        return [f"{name}: {dtype_name(array.dtype)}{list(array.shape)}"]
     return f"{name} = {np.array2string(array, separator=', ')}".splitlines()
 
 
