@@ -64,7 +64,7 @@ class DevicePartition:
         for info in self.info.inputs:
             if info.name in shapes:  # MIGraphX drops unused parameters
                 array = _checked(values[info.name], info)
-                packed = array.dtype.name in _PACKED
+                packed = info.dtype in _PACKED
                 tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
         with self.worker.limited(self.limits):
             results = self.program.run(tensors)

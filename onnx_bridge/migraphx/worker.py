@@ -191,11 +191,13 @@ class Worker:
             OutOfMemory, WorkerTimeout, WorkerCrashed: the process has ended, or was ended for exceeding a limit.
         """
         with self._child.lock:
-            self._child.discard_ended()
-            # under the lock: in a process that another thread starts meanwhile, the number means another program
-            if generation is not None and (self.pid is None or generation != self.generation):
-                raise ProgramLost("the program was lost when MIGraphX's process ended", hint="parse or load it again")
-            self.start()
+            if generation is None:
+                self.start()
+            else:  # under the lock: in a process that another thread starts meanwhile, the number is another program's
+                self._child.discard_ended()
+                if self.pid is None or generation != self.generation:
+                    what, hint = "the program was lost when MIGraphX's process ended", "parse or load it again"
+                    raise ProgramLost(what, hint=hint)
             if self._dropped:
                 dropped, self._dropped = self._dropped, []
                 programs = [program for owner, program in dropped if owner == self.generation]

@@ -159,7 +159,7 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
         if spec.name not in sample:
             raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
         checked[spec.name] = _checked(sample[spec.name], spec, symbols)
-    for spec in wanted:  # again: now that all symbols are known, expressions of them are
+    for spec in wanted if symbols else ():  # again: now that all symbols are known, expressions of them are
         if isinstance(array := checked[spec.name], np.ndarray):
             _check_shape(array.shape, spec, symbols)
     return checked
@@ -273,12 +273,10 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
     """Check one shape; ``symbols`` collects the sizes of symbols, each with the input that it comes from."""
     if spec.shape is None:
         return
-    where = f"input {spec.name!r}"
-    has = f"its shape is {list(shape)}"
     if len(shape) != len(spec.shape) or any(
-        isinstance(dim, int) and dim != size for dim, size in zip(spec.shape, shape, strict=False)
+        dim != size for dim, size in zip(spec.shape, shape, strict=True) if isinstance(dim, int)
     ):
-        raise InputError(has, where=where, hint=f"the model takes {_described(spec)}")
+        raise _unfit(shape, spec, "", f"the model takes {_described(spec)}")
     for dim, size in zip(spec.shape, shape, strict=True):
         if not isinstance(dim, str):
             continue
@@ -286,8 +284,12 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
             before, other = symbols.setdefault(dim, (size, spec.name))
             if before != size:
                 hint = f"{dim!r} is {before} in input {other!r}" if other != spec.name else f"one size for {dim!r}"
-                raise InputError(f"{has}, where {dim!r} is {size}", where=where, hint=hint)
+                raise _unfit(shape, spec, f", where {dim!r} is {size}", hint)
         elif _symbols(dim) <= symbols.keys():
             expected = _evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
             if expected != size:
-                raise InputError(f"{has}, where {dim!r} is {size}", where=where, hint=f"it should be {expected}")
+                raise _unfit(shape, spec, f", where {dim!r} is {size}", f"it should be {expected}")
+
+
+def _unfit(shape: tuple[int, ...], spec: TensorSpec, which: str, hint: str) -> InputError:
+    return InputError(f"its shape is {list(shape)}{which}", where=f"input {spec.name!r}", hint=hint)

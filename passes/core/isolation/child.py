@@ -16,6 +16,7 @@ from passes.core.isolation import messages
 from passes.core.isolation.deferred import quick_start
 from passes.core.isolation.messages import Array, Message
 from passes.core.isolation.reused_memory import ReusedMemory
+from passes.core.isolation.waiting import Waiting
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:
@@ -55,8 +56,9 @@ def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str,
         answer: from a request to its answer; what it raises ends the process. It does not keep the arrays of a request
             in memory that is reused.
     """
-    given, returned = ReusedMemory(), ReusedMemory()
+    waiting, given, returned = Waiting(connection), ReusedMemory(), ReusedMemory()
     while True:
+        waiting.wait()
         try:
             request = messages.receive(connection, given)
         except EOFError:

@@ -120,43 +120,40 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
     try:
         if not head:
             raise EOFError
-        head += _exactly(connection, _HEADER.size - len(head))
-        size, behind = _HEADER.unpack(head)
-        body = json.loads(_exactly(connection, size))
+        rest = bytearray(_HEADER.size - len(head))
+        _fill(connection, rest)
+        size, count = _HEADER.unpack(head + rest)
+        text, behind = bytearray(size), _aligned(count)
+        _fill(connection, text, behind.data)
+        behind.flags.writeable = False
+        body = json.loads(text.decode())
         if reused is not None:
             reused.wanted = body["reused"]
             if "memory" in body:
                 reused.map(descriptors[body["memory"]])
-        arrays = _map(descriptors, body["arrays"], _aligned(connection, behind), reused)
+        arrays = _map(descriptors, body["arrays"], behind, reused)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     return body["message"], arrays
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = connection.recv(min(count - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
-def _aligned(connection: socket.socket, count: int) -> Array:
-    """The bytes that follow, where ONNX Runtime computes with them as with those of a mapped file."""
-    memory = np.empty(count + _ALIGNMENT, np.uint8)
-    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
-    found = memory[start : start + max(count, 1)]
-    view = found.data[:count]
-    while view:
-        received = connection.recv_into(view)
+def _fill(connection: socket.socket, *buffers: bytearray | memoryview) -> None:
+    """Receive as many bytes as the buffers have, one after the other; raises EOFError."""
+    left = [memoryview(each) for each in buffers]
+    while left := [each for each in left if each]:
+        received, *_ = connection.recvmsg_into(left)
         if not received:
             raise EOFError
-        view = view[received:]
-    found.flags.writeable = False
-    return found
+        for index, each in enumerate(left):
+            left[index], received = each[received:], max(0, received - len(each))
+
+
+def _aligned(count: int) -> Array:
+    """Bytes where ONNX Runtime computes with them as with those of a mapped file."""
+    memory = np.empty(count + _ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + count]
 
 
 def _layout(arrays: Mapping[str, Array]) -> tuple[list[dict[str, Any]], int]:

@@ -20,7 +20,6 @@ import enum
 import fcntl
 import os
 import resource
-import select
 import socket
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 from passes.core.isolation import messages
 from passes.core.isolation.messages import Array, FileRange, Message
 from passes.core.isolation.reused_memory import ReusedMemory
+from passes.core.isolation.waiting import Waiting
 
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
@@ -96,6 +96,7 @@ class Child:
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)  # or writes after a truncation would leave a hole
         self._owner = os.getpid()
         self._memory_limit: int | None = None
+        self._waiting = Waiting(self.connection)
         self._given, self._returned = ReusedMemory(), ReusedMemory(copies=True)
         boot = _BOOT.format(root=str(_ROOT), arguments=(theirs.fileno(), lifeline, self._owner, module, *arguments))
         printed = self._output if output is None else output
@@ -195,15 +196,13 @@ class Child:
             self._memory_limit = limit
 
     def _wait(self, end: float | None, memory: int | None) -> None:
-        poll = select.poll()
-        poll.register(self.connection, select.POLLIN)
         while True:
             pause = _MEMORY_CHECK_SECONDS if memory is not None else 60.0
             if end is not None:
                 pause = min(pause, end - time.monotonic())
                 if pause <= 0:
                     self._stop(Reason.TIMEOUT)
-            if poll.poll(max(0.0, pause) * 1000):
+            if self._waiting.wait(pause):
                 return
             if memory is not None and self._anonymous_memory() > memory:
                 self._stop(Reason.MEMORY)

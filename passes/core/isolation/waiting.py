@@ -1,0 +1,41 @@
+"""Waiting for a message of another process: actively where the last one came at once.
+
+To put a process to sleep and to wake it again takes longer than many a small program runs, above all on a virtual
+machine, whose processor sleeps, too. So a wait is active at first, as that of HIP by default (``hipDeviceScheduleAuto``)
+and of glibc's adaptive mutexes is; and only while waits are short: one long wait ends it, at a cost of `ACTIVE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+ACTIVE_SECONDS = 5e-4
+"""A few times of what it takes to wake a process."""
+
+
+class Waiting:
+    """The waits of one side of a connection.
+
+    Args:
+        connection: where the messages come from.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._short = False
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for a message, or for the end of the other side; returns whether one of them came within the time."""
+        started = time.perf_counter()
+        if self._short:
+            while time.perf_counter() < started + ACTIVE_SECONDS:
+                if self._poll.poll(0):
+                    return True
+        found = bool(self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
+        # a single processor is left to the other side
+        self._short = time.perf_counter() < started + ACTIVE_SECONDS and len(os.sched_getaffinity(0)) > 1
+        return found
