@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from passes.core.errors import InputError, nearest
-from passes.pipelines import PIPELINES
+from passes.pipelines import PIPELINES, QUANTIZED_ONLY
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from passes.core.base import Pass
 
-__all__ = ["PIPELINES", "describe", "get", "load_file", "names", "register"]
+__all__ = ["PIPELINES", "QUANTIZED_ONLY", "describe", "get", "load_file", "names", "register"]
 
 _P = TypeVar("_P", bound="Pass | PassBase")
 
@@ -54,7 +54,7 @@ _BUILT_IN = {
     "inline-functions": "passes.cleanup.inline_functions:InlineFunctions",
     "int4-to-int8": "passes.quantization.to_int8.int4_to_int8:Int4ToInt8",
     "keep-inner-scales": "passes.quantization.to_int8.keep_inner_scales:KeepInnerScales",
-    "legalize": "passes.legalize.driver:Legalize",
+    "legalize": "passes.legalize.legalize:Legalize",
     "lift-constant-nodes": "passes.cleanup.lift_constant_nodes:LiftConstantNodes",
     "lift-dequantize": "passes.quantization.to_int8.lift_dequantize:LiftDequantize",
     "merge-reshapes": "passes.fusion.merge_reshapes:MergeReshapes",

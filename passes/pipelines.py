@@ -6,6 +6,11 @@ _QDQ_TO_INT8 = (
     "widen-products,uint8-to-int8,keep-inner-scales,lift-dequantize,saturate-before-quantize"
 )
 
+QUANTIZED_ONLY = frozenset(("check-quantization," + _QUANTIZATION_TO_QDQ + "," + _QDQ_TO_INT8).split(",")) - {
+    "fold-constants"
+}
+"""Passes that find nothing in a model without quantized operators (`passes.analysis.quantization.is_quantized`)."""
+
 PIPELINES = {
     "none": "",
     # Changes no operator: it removes only structure that is irrelevant to the computation.

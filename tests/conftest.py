@@ -86,8 +86,9 @@ def runtime() -> Runtime:
     """
     from onnx_bridge.migraphx import runtime as runtimes
     from onnx_bridge.migraphx.install.install import install
+    from onnx_bridge.migraphx.kinds import VARIABLE
 
-    if os.environ.get(runtimes.VARIABLE):
+    if os.environ.get(VARIABLE):
         return runtimes.find()
     private = [each for each in runtimes.installed() if each.kind == "private"]
     return private[0] if private else install()

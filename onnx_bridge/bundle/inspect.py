@@ -20,7 +20,7 @@ from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
-from passes.analysis.quantization import is_quantized
+from passes.core.quantized import is_quantized
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

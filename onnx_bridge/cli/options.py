@@ -15,7 +15,7 @@ import typer
 
 import passes
 from onnx_bridge.core.regular_file import open_regular
-from onnx_bridge.migraphx.runtime import KINDS, VARIABLE
+from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from passes.core.errors import InputError, nearest
 from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
 from passes.core.limits import MAX_ELEMENTS

@@ -22,6 +22,7 @@ from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.manifest_entries import TensorInfo
 from onnx_bridge.bundle.proof import Prove
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required, selected
+from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoder import run_decoder
 from onnx_bridge.conversion.freezing import freezing
@@ -36,7 +37,7 @@ from onnx_bridge.conversion.instances import (
 )
 from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.padding_trial import Tried, try_padding
-from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.pass_table import pass_table
+from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.freezing import freezing
-from onnx_bridge.conversion.request import CleanRequest, as_json, as_shapes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array

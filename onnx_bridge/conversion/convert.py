@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.proof import Prove
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.clean import clean
 from onnx_bridge.conversion.steps.compile import partition_and_compile

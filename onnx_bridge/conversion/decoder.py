@@ -23,6 +23,7 @@ from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.conversion.clean_request import CleanRequest, as_json
 from onnx_bridge.conversion.decoder_layout import BRANCH, recognize
 from onnx_bridge.conversion.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoder_positions import positioned
@@ -38,7 +39,7 @@ from onnx_bridge.conversion.instances import (
     write_manifest,
 )
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
-from onnx_bridge.conversion.request import PROVE_BUDGET, CleanRequest, ConvertRequest, DecoderSizes, as_json
+from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent

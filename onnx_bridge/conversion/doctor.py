@@ -12,9 +12,10 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.partition import Partitioned, partition, with_inferred_types
-from onnx_bridge.conversion.request import CleanRequest, DoctorRequest, as_json, as_shapes
+from onnx_bridge.conversion.request import DoctorRequest
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array

@@ -18,7 +18,7 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Context, Exactness, Rewrite, Skip, Target
 from passes.core.pipeline import Pipeline
-from passes.legalize.driver import Legalize
+from passes.legalize.legalize import Legalize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -22,9 +22,10 @@ from onnx_bridge.bundle.proof import together
 from onnx_bridge.bundle.verify import is_intact
 from onnx_bridge.conversion.bucket_staging import bucket_staging
 from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.request import CleanRequest, ConvertRequest
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.weight_sharing import SharedWeights

@@ -159,7 +159,9 @@ def calibration_key(given: SampleSource | None, used: Calibration | None = None)
 
 def _user_files(pipeline: Pipeline) -> Iterator[Path]:
     """The files of users' passes in a pipeline, and those that options name."""
-    for step in pipeline.passes:
+    for step in pipeline.items:
+        if isinstance(step, str):
+            continue
         own = type(step).__module__.partition(".")[0] == "passes"
         if not own and (file := inspect.getsourcefile(type(step))) is not None:
             yield Path(file)

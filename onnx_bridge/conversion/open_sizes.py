@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.freezing import freezing
-from onnx_bridge.conversion.request import CleanRequest
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference

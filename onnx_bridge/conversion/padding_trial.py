@@ -19,10 +19,11 @@ from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.buckets_manifest import BucketTensor, inside, label
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes
+from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.freezing import freezing
 from onnx_bridge.conversion.open_sizes import is_quick
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
-from onnx_bridge.conversion.request import CleanRequest, ConvertRequest
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.values import Value

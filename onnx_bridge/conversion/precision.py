@@ -35,7 +35,7 @@ from onnx_bridge.samples.calibration import Calibration, load_calibration
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.base import Pass
 from passes.core.pipeline import Pipeline, Step
-from passes.legalize.driver import Legalize
+from passes.legalize.legalize import Legalize
 from passes.specialize.convert_opset import ConvertOpset
 from passes.specialize.convert_precision import ConvertPrecision
 
@@ -94,9 +94,9 @@ class Precision:
             new += [InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
         if not new:
             return base
-        steps = base.passes
-        index = next((index for index, step in enumerate(steps) if isinstance(step, Legalize)), len(steps))
-        return Pipeline([*steps[:index], *new, *steps[index:]])
+        steps = [each if isinstance(each, str) else each.name for each in base.items]
+        index = steps.index(Legalize.name) if Legalize.name in steps else len(steps)
+        return Pipeline([*base.items[:index], *new, *base.items[index:]])
 
     def check_runtime(self, worker: Worker) -> None:
         """Require that a MIGraphX supports the precision.

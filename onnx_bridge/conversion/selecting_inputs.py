@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.request import CleanRequest, ConvertRequest, DoctorRequest
+from onnx_bridge.conversion.clean_request import CleanRequest
+from onnx_bridge.conversion.request import ConvertRequest, DoctorRequest
 from onnx_bridge.core.errors import BridgeError
 from passes.core.graphs import Scope
 

@@ -14,17 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Literal, get_args
 
 from onnx_bridge.core.errors import RuntimeNotFound, nearest
 from onnx_bridge.core.user_cache import cache_dir
 from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install_record import InstallRecord
-
-Kind = Literal["module", "system", "private"]
-KINDS: tuple[str, ...] = get_args(Kind)
-
-VARIABLE = "ONNX_BRIDGE_RUNTIME"
+from onnx_bridge.migraphx.kinds import KINDS, VARIABLE, Kind
 
 _PRIVATE_LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 _LOADER = "ld-linux-x86-64.so.2"

@@ -25,11 +25,12 @@ import onnx_ir as ir
 
 from onnx_bridge.model.io import load
 from passes.analysis.int8_kernels import PRODUCTS, Kernel, forecast_kernel
-from passes.analysis.quantization import Parameters, is_dequantize, is_quantize, parameters, plain, same_parameters
+from passes.analysis.quantization import Parameters, parameters, plain, same_parameters
 from passes.core import graphs
 from passes.core.graphs import Scope
 from passes.core.inference import infer
 from passes.core.matching import is_plain
+from passes.core.quantized import is_dequantize, is_quantize
 from passes.quantization.to_int8.saturate_before_quantize import saturation
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")

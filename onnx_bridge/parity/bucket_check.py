@@ -22,7 +22,7 @@ from onnx_bridge.reference.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
-from passes.analysis.quantization import is_quantized
+from passes.core.quantized import is_quantized
 
 
 def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:

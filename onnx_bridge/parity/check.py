@@ -17,8 +17,9 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder, open_buckets
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
 from onnx_bridge.conversion.precision import TOLERANCES
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array
@@ -39,8 +40,8 @@ from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.samples.files import SampleSource
-from passes.analysis.quantization import is_quantized
 from passes.core.isolation.limits import limited
+from passes.core.quantized import is_quantized
 
 AS_GPU = "rehearsed as gpu, on MIGraphX ref"
 """The name of the leg of ``as_target="gpu"``."""

@@ -16,7 +16,8 @@ from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent

@@ -21,8 +21,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import is_dequantize, plain, quantized_dtype, zero_point
+from passes.analysis.quantization import plain, quantized_dtype, zero_point
 from passes.core.graphs import Scope
+from passes.core.quantized import is_dequantize
 
 Kernel = Literal["int8", "fp8", "int4-weight", "float"]
 

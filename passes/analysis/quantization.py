@@ -16,52 +16,15 @@ import onnx_ir as ir
 
 from passes.core.graphs import Scope
 from passes.core.matching import is_plain
+from passes.core.quantized import is_dequantize
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-DOMAINS = ("", "com.microsoft")
-"""The domains whose QuantizeLinear and DequantizeLinear mean the same."""
-
-
-def is_quantize(node: ir.Node | None) -> bool:
-    """Whether a node is a QuantizeLinear."""
-    return node is not None and node.op_type == "QuantizeLinear" and node.domain in DOMAINS
-
-
-def is_dequantize(node: ir.Node | None) -> bool:
-    """Whether a node is a DequantizeLinear."""
-    return node is not None and node.op_type == "DequantizeLinear" and node.domain in DOMAINS
 
 
 def is_quantizer(node: ir.Node) -> bool:
     """Whether a node rounds floats, or integers of more bits, to a grid."""
     dynamic = node.op_type == "DynamicQuantizeLinear"
     return node.op_type == "QuantizeLinear" or dynamic or node.op_type.startswith(("QLinear", "QGemm"))
-
-
-def is_quantized(model: ir.Model) -> bool:
-    """Whether anything in a model quantizes or dequantizes."""
-    return quantized_node(model) is not None
-
-
-def quantized_node(model: ir.Model) -> ir.Node | None:
-    """The first node of a model that quantizes, dequantizes or computes with quantized numbers; None without any."""
-    return next(
-        (
-            node
-            for graph in (model.graph, *(function.graph for function in model.functions.values()))
-            for node in graph.all_nodes()
-            if is_quantize(node) or is_dequantize(node) or node.domain in _QUANTIZING or node.op_type in _QUANTIZED
-        ),
-        None,
-    )
-
-
-_QUANTIZING = ("com.amd.quark", "com.vai.quantize")
-_QUANTIZED = {
-    "ConvInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4",
-    "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul",
-}  # fmt: skip
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import is_dequantize, parameters, plain
+from passes.analysis.quantization import parameters, plain
 from passes.core.graphs import Scope
+from passes.core.quantized import is_dequantize
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)

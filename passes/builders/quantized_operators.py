@@ -133,7 +133,6 @@ _FORMS: dict[str, _Form] = {
 _PRODUCTS = {"QLinearMatMul", "QLinearConv", "QGemm"}
 
 
-@dataclass(frozen=True)
 class QuantizedOperator(NodeRewrite[Match]):
     """Dequantize, compute in float, and quantize."""
 
@@ -290,7 +289,6 @@ def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
     return _quantize(edit, node, y, 7, 0) if given(node, 7) is not None else y
 
 
-@dataclass(frozen=True)
 class QuantizedProductToFloat(NodeRewrite[Match]):
     """Rewrite com.microsoft's integer products with float results as standard operators."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -30,7 +30,6 @@ _CHEAP = {"Constant", "Identity"}
 """Not worth an Identity in their place."""
 
 
-@dataclass(frozen=True)
 class EliminateCommonSubexpressions(Pass):
     """Merge nodes that compute the same."""
 

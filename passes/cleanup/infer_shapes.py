@@ -6,8 +6,6 @@ types and shapes are kept, unless they contradict what inference finds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from passes.analysis.foreign_inference import infer_foreign, settle_foreign
@@ -15,7 +13,6 @@ from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.inference import infer
 
 
-@dataclass(frozen=True)
 class InferShapes(Pass):
     """Infer the types and shapes of all values."""
 

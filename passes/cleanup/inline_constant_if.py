@@ -22,7 +22,6 @@ from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.graphs import Scope
 
 
-@dataclass(frozen=True)
 class InlineConstantIf(Pass):
     """Replace an If whose condition is constant by the branch that it takes."""
 

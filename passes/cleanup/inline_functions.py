@@ -12,7 +12,6 @@ domain of a standard operator.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -24,7 +23,6 @@ from passes.core.graphs import Scope
 from passes.core.limits import called_functions, check_limits
 
 
-@dataclass(frozen=True)
 class InlineFunctions(Pass):
     """Replace calls of the model's functions by their bodies."""
 

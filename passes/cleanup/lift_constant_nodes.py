@@ -11,8 +11,6 @@ are inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from passes.core import graphs
@@ -20,7 +18,6 @@ from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.graphs import Scope
 
 
-@dataclass(frozen=True)
 class LiftConstantNodes(Pass):
     """Turn Constant nodes into initializers."""
 

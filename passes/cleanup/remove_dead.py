@@ -10,7 +10,6 @@ whether it is in training mode.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -21,7 +20,6 @@ from passes.core.graphs import Scope
 from passes.core.limits import called_functions
 
 
-@dataclass(frozen=True)
 class RemoveDead(Pass):
     """Remove unused nodes, initializers, functions and opset imports."""
 

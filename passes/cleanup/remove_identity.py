@@ -186,7 +186,6 @@ class _Found(Match):
     """Whether Dropout's mask is used: it is all true."""
 
 
-@dataclass(frozen=True)
 class RemoveIdentity(NodeRewrite[_Found]):
     """Remove nodes that return their input unchanged."""
 

@@ -12,7 +12,6 @@ quantization annotation, or named by one. Skips: an initializer that a subgraph 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -26,7 +25,6 @@ _ANNOTATION = "quant_parameter_tensor_names"
 """Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
 
 
-@dataclass(frozen=True)
 class ShareConstants(Pass):
     """Merge initializers that are bitwise equal."""
 

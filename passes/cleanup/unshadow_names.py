@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -27,7 +26,6 @@ _ANNOTATION = "quant_parameter_tensor_names"
 """Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
 
 
-@dataclass(frozen=True)
 class UnshadowNames(Pass):
     """Give every value and every node a unique name."""
 

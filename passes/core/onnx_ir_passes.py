@@ -15,7 +15,6 @@ from passes.core import graphs
 from passes.core.base import Context, Exactness, Pass, Result, Rewrite
 
 
-@dataclass(frozen=True)
 class OnnxIrPass(Pass):
     """A pass of `onnx_ir`; `adapt` makes a subclass for each."""
 

@@ -18,6 +18,7 @@ from passes.core.errors import BridgeError, InputError, PassError
 from passes.core.graphs import scopes
 from passes.core.limits import check_limits
 from passes.core.onnx_ir_passes import adapt
+from passes.core.quantized import is_quantized
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,20 @@ class Pipeline:
     """An ordered list of passes; ``str()`` gives the specification that `parse` reads.
 
     Args:
-        passes: the passes, in order; those of `onnx_ir` are adapted (`passes.core.onnx_ir_passes`).
+        passes: the passes, in order. Those of `onnx_ir` are adapted (`passes.core.onnx_ir_passes`); a name stands for a
+            pass without options, which is imported when it runs: not at all if it is for quantized models only.
+
+    Attributes:
+        items: the passes or their names, in order.
     """
 
-    def __init__(self, passes: Iterable[Pass | ir.passes.PassBase] = ()) -> None:
-        self.passes = tuple(each if isinstance(each, Pass) else adapt(each)() for each in passes)
+    def __init__(self, passes: Iterable[Pass | ir.passes.PassBase | str] = ()) -> None:
+        self.items = tuple(each if isinstance(each, (Pass, str)) else adapt(each)() for each in passes)
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes, in order."""
+        return tuple(map(_imported, self.items))
 
     @classmethod
     def parse(cls, text: str) -> Pipeline:
@@ -80,30 +90,30 @@ class Pipeline:
         Raises:
             InputError: it is malformed, or a name, option or value in it is wrong.
         """
-        steps: list[Pass] = []
+        items: list[Pass | str] = []
         for name, options in spec.parse(text):
             if name not in passes.PIPELINES:
-                steps.append(spec.build(name, options))
+                items.append(spec.build(name, options))
                 continue
             if options:
                 raise InputError(f"{name} is a pipeline, which has no options", where="pipeline")
-            steps.extend(cls.parse(passes.PIPELINES[name]).passes)
-        return cls(steps)
+            items += [spec.build(each, given) if given else each for each, given in spec.parse(passes.PIPELINES[name])]
+        return cls(items)
 
     def __str__(self) -> str:
-        return ",".join(map(spec.text_of, self.passes))
+        return ",".join(each if isinstance(each, str) else spec.text_of(each) for each in self.items)
 
     def __repr__(self) -> str:
         return f"Pipeline.parse({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pipeline) and self.passes == other.passes
+        return isinstance(other, Pipeline) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))
 
     def __add__(self, other: Pipeline) -> Pipeline:
-        return Pipeline((*self.passes, *other.passes))
+        return Pipeline((*self.items, *other.items))
 
     def run(
         self, model: ir.Model, context: Context | None = None, *, between: Callable[[Step], None] | None = None
@@ -123,13 +133,21 @@ class Pipeline:
         context = context or Context()
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed
+        quantized: bool | None = None  # whether the model is, as it is now
         nodes = _count(model)
         if context.settled is not model:
             settle(model, context)
             context.settled = model
-        for each in self.passes:
+        for item in self.items:
+            name = item if isinstance(item, str) else item.name
             if context.progress is not None:
-                context.progress(each.name)
+                context.progress(name)
+            if isinstance(item, str) and item in passes.QUANTIZED_ONLY:
+                quantized = is_quantized(model) if quantized is None else quantized
+                if not quantized:
+                    steps.append(Step(name, {}, Exactness.BITWISE, 0.0, nodes, nodes, Result(model)))
+                    continue
+            each = _imported(item)
             begin = time.perf_counter()
             try:
                 result = Result(model) if each in unchanged_by else each.run(model, context)
@@ -145,6 +163,7 @@ class Pipeline:
             changed = result.modified or result.model is not model
             model, before = result.model, nodes
             context.settled = None if changed else context.settled
+            quantized = None if changed else quantized
             unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes
             step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
@@ -152,6 +171,10 @@ class Pipeline:
             if between is not None:
                 between(step)
         return steps
+
+
+def _imported(item: Pass | str) -> Pass:
+    return spec.build(item, {}) if isinstance(item, str) else item
 
 
 def _count(model: ir.Model) -> int:

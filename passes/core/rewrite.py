@@ -87,7 +87,6 @@ class NodeContext(Context):
         return dtype
 
 
-@dataclass(frozen=True)
 class NodeRewrite(Pass, Generic[M]):
     """A pass that rewrites nodes one by one, wherever they are, until nothing matches any more.
 

@@ -41,7 +41,6 @@ class _Found(Match):
     """Scale, bias, mean, variance."""
 
 
-@dataclass(frozen=True)
 class FoldBatchNorm(NodeRewrite[_Found]):
     """Fold a BatchNormalization into the weight and bias of the Conv, ConvTranspose, Gemm or MatMul before it."""
 

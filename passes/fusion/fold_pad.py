@@ -36,7 +36,6 @@ class _Found(Match):
     """All pads: the begins of the spatial axes, then the ends."""
 
 
-@dataclass(frozen=True)
 class FoldPad(NodeRewrite[_Found]):
     """Fold a Pad into the pads of the convolution or pooling after it."""
 

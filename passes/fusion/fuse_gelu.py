@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-from numpy.polynomial import Polynomial
 
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
@@ -46,7 +45,6 @@ class _Found(Match):
     approximate: str
 
 
-@dataclass(frozen=True)
 class FuseGelu(NodeRewrite[_Found]):
     """Fuse a GELU that is decomposed into Erf or Tanh."""
 
@@ -122,8 +120,8 @@ def _candidates(factors: Sequence[_Factor], graph: Graph, scope: Scope) -> Itera
         yield from (value for value in node.inputs if value is not None) if node is not None else ()
 
 
-def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope) -> Polynomial | None:
-    product = Polynomial([1.0])
+def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope) -> np.polynomial.Polynomial | None:
+    product = np.polynomial.Polynomial([1.0])
     for factor in factors:
         each = _polynomial(factor.value, x, graph, scope)
         if each is None or (factor.divisor and not _is_number(each)):
@@ -134,13 +132,13 @@ def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope
 
 def _polynomial(
     value: ir.Value | None, x: ir.Value, graph: Graph, scope: Scope, depth: int = _DEPTH
-) -> Polynomial | None:
+) -> np.polynomial.Polynomial | None:
     """``value`` as a polynomial of ``x``; None if it is not one, or of a degree above 3."""
     if value is x:
-        return Polynomial([0.0, 1.0])
+        return np.polynomial.Polynomial([0.0, 1.0])
     number = scalar(value, x, scope)
     if number is not None:
-        return Polynomial([number])
+        return np.polynomial.Polynomial([number])
     node = producer(value, graph, scope, "Add", "Mul", "Div", "Pow") if depth else None
     if node is None or len(node.inputs) != 2:
         return None
@@ -162,12 +160,12 @@ def _polynomial(
     return result if result.degree() <= 3 else None
 
 
-def _is_number(polynomial: Polynomial) -> bool:
+def _is_number(polynomial: np.polynomial.Polynomial) -> bool:
     """Whether it is a constant other than 0."""
     return polynomial.degree() == 0 and polynomial.coef[0] != 0.0
 
 
-def _is_close(polynomial: Polynomial | None, wanted: Sequence[float], tolerance: float) -> bool:
+def _is_close(polynomial: np.polynomial.Polynomial | None, wanted: Sequence[float], tolerance: float) -> bool:
     if polynomial is None:
         return False
     coefficients = np.zeros(max(len(wanted), len(polynomial.coef)))

@@ -54,7 +54,6 @@ class _Unbiased(Match):
     product: ir.Value
 
 
-@dataclass(frozen=True)
 class FuseGemm(NodeRewrite[_Linear | _Unbiased]):
     """Fuse a matrix product and its bias into a Gemm, where that leaves fewer nodes."""
 

@@ -79,7 +79,6 @@ class _LayerNorm(Match):
     bias: ir.Value | None
 
 
-@dataclass(frozen=True)
 class FuseLayerNorm(NodeRewrite[_LayerNorm]):
     """Fuse a decomposed layer normalization."""
 

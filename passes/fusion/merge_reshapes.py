@@ -49,7 +49,6 @@ class _Chain(Match):
     """None if the source has the right shape."""
 
 
-@dataclass(frozen=True)
 class MergeReshapes(NodeRewrite[_Chain]):
     """Merge chains of Reshape, Flatten, Squeeze and Unsqueeze into one Reshape, or remove them."""
 

@@ -31,7 +31,6 @@ class _Pair(Match):
     bounds: _Bounds
 
 
-@dataclass(frozen=True)
 class MergeSlices(NodeRewrite[_Pair]):
     """Merge a Slice with the one before it."""
 

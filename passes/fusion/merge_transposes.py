@@ -26,7 +26,6 @@ class _Pair(Match):
     """The composed permutation; empty if it is the identity."""
 
 
-@dataclass(frozen=True)
 class MergeTransposes(NodeRewrite[_Pair]):
     """Merge a Transpose with the one before it, or remove both."""
 

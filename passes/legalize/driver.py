@@ -26,7 +26,7 @@ from passes.analysis.randomness import is_random
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.remove_dead import RemoveDead
 from passes.core import graphs
-from passes.core.base import Context, Exactness, Obstacle, Pass, Proof, Result, Skip, Status, Unproven, Verdict
+from passes.core.base import Context, Obstacle, Proof, Result, Skip, Status, Unproven, Verdict
 from passes.core.edit import Proposal
 from passes.core.graphs import Scope
 from passes.core.inference import infer_after
@@ -49,32 +49,23 @@ RuleChain = tuple[tuple[str, str], ...]
 """The rules that are being tried, outermost first, each with the operator that it is applied to."""
 
 
-@dataclass(frozen=True)
-class Legalize(Pass):
-    """Rewrite what the runtime rejects, crashes on or computes wrongly into operators that it runs correctly."""
-
-    name = "legalize"
-    exactness = Exactness.ROUNDING
-
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """Judge and legalize the nodes of the main graph until a round changes nothing."""
-        result = Result(model)
-        if context.target is None:
-            result.skips.append(Skip("there is no runtime to ask"))
-            return result
-        model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
-        scope = Scope(model, model.graph)
-        graphs.name_nodes(scope)
-        legalizer = _Legalizer(Judge(context.target, scope), scope, context, result)
-        for _ in range(_MAX_ROUNDS):
-            before = len(result.rewrites)
-            skips = list(legalizer.legalize_nodes(list(model.graph)))
-            if len(result.rewrites) == before or context.budget.left == 0:
-                result.skips = skips
-                break
-            for cleanup in _CLEANUP:
-                result.rewrites += cleanup.run(model, context).rewrites
-        return result
+def legalize(model: ir.Model, context: Context) -> Result:
+    """Judge and legalize the nodes of the main graph for ``context.target`` until a round changes nothing."""
+    assert context.target is not None
+    result = Result(model)
+    model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
+    scope = Scope(model, model.graph)
+    graphs.name_nodes(scope)
+    legalizer = _Legalizer(Judge(context.target, scope), scope, context, result)
+    for _ in range(_MAX_ROUNDS):
+        before = len(result.rewrites)
+        skips = list(legalizer.legalize_nodes(list(model.graph)))
+        if len(result.rewrites) == before or context.budget.left == 0:
+            result.skips = skips
+            break
+        for cleanup in _CLEANUP:
+            result.rewrites += cleanup.run(model, context).rewrites
+    return result
 
 
 @dataclass

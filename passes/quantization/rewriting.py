@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from passes.analysis.int8_kernels import LOOKED_THROUGH
-from passes.analysis.quantization import DOMAINS, plain
+from passes.analysis.quantization import plain
 from passes.core import graphs
 from passes.core.base import Context, Result
 from passes.core.graphs import Scope
 from passes.core.inference import infer
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import M, NodeContext, NodeRewrite
 
 
-@dataclass(frozen=True)
 class InferredRewrite(NodeRewrite[M]):
     """A rewrite that matches by inferred shapes and dtypes.
 

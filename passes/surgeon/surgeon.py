@@ -67,7 +67,6 @@ class Surgeon(Pass):
             return _operate(vars(module)[function], model, context, self.name, self.script)
 
 
-@dataclass(frozen=True)
 class _Registered(Pass):
     """A pass made by `surgeon_pass`."""
 

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import Parameters, is_dequantize, parameters
+from passes.analysis.quantization import Parameters, parameters
 from passes.core.graphs import Scope
+from passes.core.quantized import is_dequantize
 
 _PADDED = frozenset(
     ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]

@@ -10,7 +10,8 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.core.errors import RuntimeNotFound
-from onnx_bridge.migraphx.runtime import VARIABLE, Runtime
+from onnx_bridge.migraphx.kinds import VARIABLE
+from onnx_bridge.migraphx.runtime import Runtime
 from tests.passes.helpers import tiny
 
 HOST = "s = NonZero(x)  r = Cast<to=1>(s)"

@@ -23,7 +23,8 @@ from onnx import TensorProto, helper, parser
 
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.staging import staging_folder
-from onnx_bridge.migraphx.runtime import VARIABLE, Runtime
+from onnx_bridge.migraphx.kinds import VARIABLE
+from onnx_bridge.migraphx.runtime import Runtime
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
 RELU = '<ir_version: 8, opset_import: ["": 17]> g (float[batch,3] x) => (float[batch,3] y) { y = Relu(x) }'

@@ -5,8 +5,10 @@ The package of this version still has the data of all node tests in it; later on
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,15 +137,15 @@ def _fetched() -> Path:
     data = ROOT / "onnx/backend/test/data"
     if not data.exists():
         ROOT.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*command, "--dest", ROOT, f"onnx=={VERSION}"], check=True)
-        (wheel,) = ROOT.glob("*.whl")
-        staging = ROOT / "unpacked"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(
-                staging, [name for name in archive.namelist() if name.startswith("onnx/backend/test/data/")]
-            )
-        (staging / "onnx").rename(ROOT / "onnx")
+        with tempfile.TemporaryDirectory(dir=ROOT) as folder:  # several processes of a run of tests may fetch it
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+            subprocess.run([*command, "--dest", folder, f"onnx=={VERSION}"], check=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                names = [name for name in archive.namelist() if name.startswith("onnx/backend/test/data/")]
+                archive.extractall(folder, names)
+            with contextlib.suppress(OSError):  # another one was faster
+                (Path(folder) / "onnx").rename(ROOT / "onnx")
     return data
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 
 FULL = ConvertRequest(

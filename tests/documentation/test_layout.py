@@ -48,6 +48,7 @@ NOT_ALWAYS = {
     "onnx_bridge.conversion.open_sizes.ChosenSizes",
     "onnx_bridge.conversion.verify_passes.Verifier",
     "onnx_bridge.parity.check",
+    "passes.legalize.driver.legalize",
 }
 """What cleaning or converting one model does without, and would take a twentieth longer with: functions may, too."""
 LATER = NEED_THEM | NOT_ALWAYS

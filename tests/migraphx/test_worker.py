@@ -409,10 +409,10 @@ class TestParents:
 
     SCRIPT = textwrap.dedent("""
         import os, sys, threading
-        from onnx_bridge.migraphx import runtime
+        from onnx_bridge.migraphx import kinds, runtime
         from onnx_bridge.migraphx.worker import Worker
         from tests.migraphx import test_worker
-        worker = Worker(runtime.find(os.environ.get(runtime.VARIABLE) or "private"))
+        worker = Worker(runtime.find(os.environ.get(kinds.VARIABLE) or "private"))
         program = worker.parse_onnx_buffer(test_worker.slow_model())
         program.compile("ref")
         {before}

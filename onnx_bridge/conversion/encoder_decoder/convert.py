@@ -25,6 +25,7 @@ from onnx_bridge.bundle.decoding.trial import Trial, trials
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.manifest_text import MANIFEST, manifest_path
 from onnx_bridge.conversion.bucket_staging import bucket_staging
+from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoder_layout import cache_shape
 from onnx_bridge.conversion.decoder_manifest import describe_decoder, refuse_difference
@@ -40,7 +41,7 @@ from onnx_bridge.conversion.instances import (
     write_manifest,
 )
 from onnx_bridge.conversion.proving.computed_precision import computed_precision
-from onnx_bridge.conversion.request import CleanRequest, ConvertRequest
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.digest import json_digest

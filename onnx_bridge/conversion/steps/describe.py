@@ -33,7 +33,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
 from passes.analysis.cost import has_known_work
-from passes.analysis.quantization import is_quantized
+from passes.core.quantized import is_quantized
 from passes.target.partition import Side
 
 _LISTED = 10

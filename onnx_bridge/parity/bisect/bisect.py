@@ -22,7 +22,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array

@@ -39,10 +39,10 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.analysis.quantization import is_quantized
 from passes.core.graphs import Scope, name_nodes
 from passes.core.inference import infer
 from passes.core.isolation.failure import NativeFailure
+from passes.core.quantized import is_quantized
 from passes.target.partition import Side, plan
 
 

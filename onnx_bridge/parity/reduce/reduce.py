@@ -13,7 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.conversion.request import ConvertRequest, as_json, as_shapes
+from onnx_bridge.conversion.clean_request import as_json, as_shapes
+from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress

@@ -39,10 +39,10 @@ from onnx_bridge.torch.export.modules import check_devices, inference_copy
 from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
 from onnx_bridge.torch.export.tensors import to_array, to_tensor
-from passes.analysis.quantization import is_quantize
 from passes.core.base import Context
 from passes.core.graphs import Scope
 from passes.core.pipeline import Pipeline
+from passes.core.quantized import is_quantize
 
 _PASSES = "fold-qdq,fold-constants,remove-identity,fold-batch-norm,remove-dead,infer-shapes"
 _OPSET, _LATER = 17, {"fp8": 19, "int16": 20}

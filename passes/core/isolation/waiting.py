@@ -1,8 +1,8 @@
 """Waiting for a message of another process: actively where the last one came at once.
 
 To put a process to sleep and to wake it again takes longer than many a small program runs, above all on a virtual
-machine, whose processor sleeps, too. So a wait is active at first, as that of HIP by default (``hipDeviceScheduleAuto``)
-and of glibc's adaptive mutexes is; and only while waits are short: one long wait ends it, at a cost of `ACTIVE_SECONDS`.
+machine, whose processor sleeps, too. So a wait is active at first, as HIP's by default (``hipDeviceScheduleAuto``) and
+those of glibc's adaptive mutexes, but only while waits are short: a long one ends that, after `ACTIVE_SECONDS`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,6 @@ def _bad_mask(mask: ir.Value | None, heads: Heads, scope: Scope, *, partial: boo
     return None if shape in known or (partial and len(shape) == 2) else Skip(_MASK)
 
 
-@dataclass(frozen=True)
 class DecomposeMultiHeadAttention(NodeRewrite[_Found]):
     """Write com.microsoft's MultiHeadAttention as products and a softmax."""
 
@@ -197,7 +196,6 @@ def _project(
     return query, split(k, fresh, 1), split(v, fresh, 2)
 
 
-@dataclass(frozen=True)
 class DecomposeDecoderMaskedMultiHeadAttention(NodeRewrite[_Found]):
     """Write com.microsoft's DecoderMaskedMultiHeadAttention as products and a softmax."""
 
@@ -261,7 +259,6 @@ class _Projected(_Found):
     hidden: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
 class DecomposeProjectedAttention(NodeRewrite[_Projected]):
     """Write com.microsoft's Attention and QAttention as products and a softmax."""
 

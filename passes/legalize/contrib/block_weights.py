@@ -44,7 +44,6 @@ _TABLES = {
 """The values of 4-bit codes, by ``quant_type``."""
 
 
-@dataclass(frozen=True)
 class PlainMatMulNBits(NodeRewrite[Match]):
     """Give MatMulNBits flat zero points, and move its bias to an Add."""
 
@@ -87,7 +86,6 @@ class _Gathered(Match):
     axes: tuple[int, int]
 
 
-@dataclass(frozen=True)
 class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
     """Gather integers, scales and zero points, then dequantize."""
 
@@ -163,7 +161,6 @@ def _over_blocks(a: Arithmetic, x: ir.Value, axis: int, block: int, length: int)
     return flat if dims[axis] * block == length else a.slice(flat, axis, 0, length)
 
 
-@dataclass(frozen=True)
 class DecomposeMatMulBnb4(NodeRewrite[Match]):
     """Write MatMulBnb4 as a product with float weights."""
 

@@ -33,7 +33,6 @@ class _Found(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class MoveChannels(NodeRewrite[_Found]):
     """Write a channels-last convolution or pooling as ONNX's, between two Transposes."""
 

@@ -29,7 +29,6 @@ from passes.legalize.nn.recurrent import MAX_STEPS, Layer, RecurrentMatch, Unrol
 _LEVELS = 255
 
 
-@dataclass(frozen=True)
 class UnrollDynamicQuantizeLstm(UnrollRecurrent):
     """Unroll DynamicQuantizeLSTM."""
 

@@ -128,7 +128,6 @@ _FORMS: Mapping[str, Callable[[Arithmetic, _Found], ir.Value | Skip]] = {
 }
 
 
-@dataclass(frozen=True)
 class SpellOut(NodeRewrite[_Found]):
     """Write a simple operator of com.microsoft with standard operators."""
 

@@ -89,7 +89,6 @@ class _Product(_Found):
     ranks: tuple[int, int]
 
 
-@dataclass(frozen=True)
 class DecomposeFusedMatMul(NodeRewrite[_Product]):
     """Write FusedMatMul and TransposeMatMul as transposes, a product and a factor."""
 
@@ -131,7 +130,6 @@ class DecomposeFusedMatMul(NodeRewrite[_Product]):
         return x if order == list(range(rank)) else a("Transpose", x, perm=order)
 
 
-@dataclass(frozen=True)
 class DecomposeFusedActivation(NodeRewrite[_Found]):
     """Write FusedGemm and FusedConv as a product and an activation."""
 
@@ -164,7 +162,6 @@ class DecomposeFusedActivation(NodeRewrite[_Found]):
         return [activate(a, node.attributes.get_string("activation", ""), result, parameters)]
 
 
-@dataclass(frozen=True)
 class DecomposeContribGelu(NodeRewrite[_Found]):
     """Write com.microsoft's forms of GELU with standard operators."""
 
@@ -211,7 +208,6 @@ class _Shaped(_Found):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class DecomposeBiasSoftmax(NodeRewrite[_Shaped]):
     """Write BiasSoftmax as a sum and a softmax."""
 

@@ -38,7 +38,6 @@ class _Found(Match):
     """The axis of the channels."""
 
 
-@dataclass(frozen=True)
 class DecomposeGroupNorm(NodeRewrite[_Found]):
     """Write GroupNorm and SkipGroupNorm as means and products."""
 

@@ -59,7 +59,6 @@ class Found(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeGroupQueryAttention(NodeRewrite[Found]):
     """Write com.microsoft's GroupQueryAttention as products and a softmax."""
 

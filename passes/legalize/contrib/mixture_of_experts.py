@@ -62,7 +62,6 @@ class _Found(Match):
         return int(np.prod(self.shape[:-1]))
 
 
-@dataclass(frozen=True)
 class DecomposeMixtureOfExperts(NodeRewrite[_Found]):
     """Write com.microsoft's MoE and QMoE as products of all experts."""
 

@@ -54,7 +54,6 @@ class _Found(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeSkipNormalization(NodeRewrite[_Found]):
     """Write SkipLayerNormalization and SkipSimplifiedLayerNormalization as a sum and a normalization."""
 
@@ -99,7 +98,6 @@ class _Simplified(_Found):
     rank: int
 
 
-@dataclass(frozen=True)
 class DecomposeSimplifiedLayerNormalization(NodeRewrite[_Simplified]):
     """Write SimplifiedLayerNormalization, ONNX Runtime's RMS normalization, as means and products."""
 
@@ -131,7 +129,6 @@ class DecomposeSimplifiedLayerNormalization(NodeRewrite[_Simplified]):
         return [a.cast(output, a.dtype, given_scale), a.cast(inverse, a.dtype, ir.DataType.FLOAT)][: len(node.outputs)]
 
 
-@dataclass(frozen=True)
 class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
     """Write EmbedLayerNormalization as lookups, a sum and a normalization."""
 
@@ -174,7 +171,6 @@ def _counted(a: Arithmetic, mask: ir.Value | None, batch: int) -> ir.Value:
     return a.reduce("Sum", ones, [1], keepdims=False)
 
 
-@dataclass(frozen=True)
 class DecomposeQEmbedLayerNormalization(NodeRewrite[_Found]):
     """Write QEmbedLayerNormalization as lookups, products, a sum and a normalization."""
 

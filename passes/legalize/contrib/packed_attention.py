@@ -38,7 +38,6 @@ class _Packed(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class UnpackAttention(NodeRewrite[_Packed]):
     """Write PackedAttention and PackedMultiHeadAttention as attention with a mask."""
 
@@ -114,7 +113,6 @@ class _Padded(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class RestorePaddingByScatter(NodeRewrite[_Padded]):
     """Scatter packed tokens to their padded positions."""
 

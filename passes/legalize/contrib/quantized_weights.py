@@ -39,7 +39,6 @@ class _Found(Match):
         return -(-self.columns // self.block)
 
 
-@dataclass(frozen=True)
 class DecomposeMatMulNBits(NodeRewrite[_Found]):
     """Write com.microsoft's MatMulNBits as DequantizeLinear and MatMul."""
 

@@ -61,7 +61,6 @@ class _Table(Match):
     keys: int
 
 
-@dataclass(frozen=True)
 class LookUpRelativePositions(NodeRewrite[_Table]):
     """Write RelativePositionBias as a lookup by constant indices."""
 
@@ -99,7 +98,6 @@ class _Gated(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
     """Write GatedRelativePositionBias as products and sigmoids."""
 

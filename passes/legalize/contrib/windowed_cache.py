@@ -33,7 +33,6 @@ _NEVER = 1 << 40
 """A position that no query reaches."""
 
 
-@dataclass(frozen=True)
 class DecomposeWindowedCache(NodeRewrite[Found]):
     """Write com.microsoft's GroupQueryAttention with a cache that evicts as products and a softmax."""
 

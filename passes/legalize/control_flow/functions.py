@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import onnx
@@ -69,7 +68,6 @@ def _has_body(schema: _Schema) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-@dataclass(frozen=True)
 class ExpandFunctions(NodeRewrite[Match]):
     """Replace an operator by the function body that the ONNX standard defines for it."""
 
@@ -207,7 +205,6 @@ def _fold(model: ir.Model) -> None:
         step.run(model, Context())
 
 
-@dataclass(frozen=True)
 class _ResolveCastLike(NodeRewrite[Match]):
     """CastLike(x, like) → Cast(x), so that constants in bodies can be folded."""
 

@@ -33,7 +33,6 @@ class _IntegerMatch(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class _Bits(NodeRewrite[_IntegerMatch]):
     exactness = Exactness.BITWISE
 
@@ -45,7 +44,6 @@ class _Bits(NodeRewrite[_IntegerMatch]):
         return _IntegerMatch(node, dtype)
 
 
-@dataclass(frozen=True)
 class BitwiseByArithmetic(_Bits):
     """Rewrite bitwise Or, Xor and Not as And, sums and differences."""
 
@@ -66,7 +64,6 @@ class BitwiseByArithmetic(_Bits):
         return [cast(edit, edit.op("Add", [only, rest]), dtype, number)]
 
 
-@dataclass(frozen=True)
 class ShiftByArithmetic(_Bits):
     """Multiply or divide by powers of two instead of shifting."""
 

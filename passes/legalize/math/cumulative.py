@@ -33,7 +33,6 @@ class _Cumulative(Match):
     axis: int
 
 
-@dataclass(frozen=True)
 class DecomposeCumulative(NodeRewrite[_Cumulative]):
     """Decompose CumSum and CumProd into sums and products of shifted tensors."""
 

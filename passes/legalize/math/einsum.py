@@ -58,7 +58,6 @@ class _Term:
         return self.shape[self.labels.index(label)] if label in self.labels else 1
 
 
-@dataclass(frozen=True)
 class DecomposeEinsum(NodeRewrite[_EinsumMatch]):
     """Decompose Einsum into diagonals, sums, and binary products."""
 

@@ -31,7 +31,6 @@ class _TypedMatch(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeClip(NodeRewrite[_TypedMatch]):
     """Decompose Clip into Max and Min."""
 
@@ -62,7 +61,6 @@ class DecomposeClip(NodeRewrite[_TypedMatch]):
         return [y]
 
 
-@dataclass(frozen=True)
 class DecomposeMod(NodeRewrite[_TypedMatch]):
     """Decompose Mod into divisions of integers or truncated remainders of floats."""
 

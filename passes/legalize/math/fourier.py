@@ -96,7 +96,6 @@ class _DftMatch(Match):
     axis: int
 
 
-@dataclass(frozen=True)
 class MultiplyDft(NodeRewrite[_DftMatch]):
     """Rewrite a discrete Fourier transform as a matrix product."""
 
@@ -168,7 +167,6 @@ class _StftMatch(Match):
     step: int
 
 
-@dataclass(frozen=True)
 class MultiplyStft(NodeRewrite[_StftMatch]):
     """Gather the frames of a signal, and transform them by one matrix product."""
 

@@ -110,7 +110,6 @@ class _Operands:
             self.x, self.w, self.x_zero, self.w_zero = inputs[:4]
 
 
-@dataclass(frozen=True)
 class ExactIntegerProduct(NodeRewrite[_ProductMatch]):
     """Multiply 8-bit integers exactly in float32."""
 

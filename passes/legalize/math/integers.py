@@ -11,7 +11,6 @@ Skips: unknown dtypes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -21,7 +20,6 @@ from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
-@dataclass(frozen=True)
 class UnsignedAbs(NodeRewrite[Match]):
     """Remove Abs of unsigned integers."""
 
@@ -39,7 +37,6 @@ class UnsignedAbs(NodeRewrite[Match]):
         return [edit.op("Identity", [match.node.inputs[0]])]
 
 
-@dataclass(frozen=True)
 class IntegerPower(NodeRewrite[Match]):
     """Compute powers of integers in float64."""
 

@@ -36,7 +36,6 @@ class _Square(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class EliminateMatrix(NodeRewrite[_Square]):
     """Compute Det and Inverse by elimination."""
 
@@ -136,7 +135,6 @@ class _Product(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeIntegerGemm(NodeRewrite[_Product]):
     """Compute Gemm of integers with fractional factors."""
 

@@ -36,7 +36,6 @@ class _LossMatch(Match):
     labels: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeLoss(NodeRewrite[_LossMatch]):
     """Decompose NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 

@@ -33,7 +33,6 @@ class _BroadcastMatch(Match):
     aligned: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class TileOldBroadcast(NodeRewrite[_BroadcastMatch]):
     """Tile the second operand of an operator of opset 6 to the shape of the first."""
 

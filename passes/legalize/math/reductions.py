@@ -66,7 +66,6 @@ class _Empty(Match):
     result: Array
 
 
-@dataclass(frozen=True)
 class FoldEmptyReduction(NodeRewrite[_Empty]):
     """Replace a reduction of a tensor without elements by a constant."""
 
@@ -114,7 +113,6 @@ class _LogSumExp(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class StabilizeLogSumExp(NodeRewrite[_LogSumExp]):
     """Subtract the maximum in ReduceLogSumExp, so that no exponential overflows."""
 

@@ -31,7 +31,6 @@ class _Typed(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class StabilizeActivation(NodeRewrite[_Typed]):
     """Rewrite Softplus and LogSoftmax so that no exponential has a positive argument."""
 
@@ -72,7 +71,6 @@ class _Flat(Match):
     axis: int
 
 
-@dataclass(frozen=True)
 class FlattenSoftmax(NodeRewrite[_Flat]):
     """Reshape the input of Softmax and LogSoftmax of old opsets to the matrix that they are defined on."""
 

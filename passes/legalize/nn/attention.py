@@ -47,7 +47,6 @@ class _AttentionMatch(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeAttention(NodeRewrite[_AttentionMatch]):
     """Decompose ONNX's Attention into matrix products and a softmax."""
 

@@ -38,7 +38,6 @@ class _ConvMatch(Match):
     axes: tuple[Window, ...]
 
 
-@dataclass(frozen=True)
 class ExplicitConv(NodeRewrite[_ConvMatch]):
     """Replace auto_pad and default attributes of Conv by explicit ones."""
 
@@ -98,7 +97,6 @@ def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> t
     return tuple(found)
 
 
-@dataclass(frozen=True)
 class ExplicitConvTranspose(NodeRewrite[_ConvMatch]):
     """Express the output size of a transposed convolution by pads alone."""
 
@@ -142,7 +140,6 @@ def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.
     return y if bias is None else edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
 
 
-@dataclass(frozen=True)
 class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
     """Rewrite a transposed convolution as a convolution of its input with zeros between the elements."""
 

@@ -35,7 +35,6 @@ class _DeformConvMatch(Match):
     axes: tuple[Window, ...]
 
 
-@dataclass(frozen=True)
 class GatherDeformConv(NodeRewrite[_DeformConvMatch]):
     """Rewrite DeformConv as sampling and a matrix product."""
 

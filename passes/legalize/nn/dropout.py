@@ -40,7 +40,6 @@ class _Dropout(Match):
     mask: Array | None
 
 
-@dataclass(frozen=True)
 class RemoveDropout(NodeRewrite[_Dropout]):
     """Replace a Dropout in inference mode by its input and a constant mask."""
 
@@ -76,7 +75,6 @@ class RemoveDropout(NodeRewrite[_Dropout]):
         return [match.node.inputs[0], mask][: len(match.node.outputs)]
 
 
-@dataclass(frozen=True)
 class RemoveFusedDropout(NodeRewrite[_Dropout]):
     """Replace com.microsoft's Dropout with a bias and a residual by a sum."""
 

@@ -37,7 +37,6 @@ class _Sampled(Match):
     mode: str
 
 
-@dataclass(frozen=True)
 class GatherGridSample(NodeRewrite[_Sampled]):
     """Sample an image at the positions of a grid."""
 
@@ -142,7 +141,6 @@ class _Affine(Match):
     size: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class MatMulAffineGrid(NodeRewrite[_Affine]):
     """Rewrite AffineGrid as the affine map of a constant grid."""
 

@@ -35,7 +35,6 @@ class _NormalizationMatch(Match):
     dtypes: tuple[ir.DataType, ...]
 
 
-@dataclass(frozen=True)
 class _Decomposition(NodeRewrite[_NormalizationMatch]):
     exactness = Exactness.ROUNDING
     since_opset = 7  # broadcasting
@@ -49,7 +48,6 @@ class _Decomposition(NodeRewrite[_NormalizationMatch]):
         return _NormalizationMatch(node, shape, dtypes) if 0 not in shape else None
 
 
-@dataclass(frozen=True)
 class DecomposeBatchNormalization(_Decomposition):
     """Decompose BatchNormalization for inference and training."""
 
@@ -94,7 +92,6 @@ class DecomposeBatchNormalization(_Decomposition):
         return [y, *running][: len(node.outputs)]
 
 
-@dataclass(frozen=True)
 class DecomposeLayerNormalization(_Decomposition):
     """Decompose LayerNormalization and RMSNormalization; scale and bias may broadcast in any way."""
 
@@ -129,7 +126,6 @@ class DecomposeLayerNormalization(_Decomposition):
         return outputs
 
 
-@dataclass(frozen=True)
 class DecomposeLocalResponseNormalization(_Decomposition):
     """Decompose LRN; its sums over channels become a product with a constant matrix."""
 

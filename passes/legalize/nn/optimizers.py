@@ -33,7 +33,6 @@ class _Step(Match):
     dtypes: tuple[ir.DataType, ...]
 
 
-@dataclass(frozen=True)
 class DecomposeOptimizer(NodeRewrite[_Step]):
     """Decompose the step of an optimizer, tensor by tensor."""
 

@@ -60,7 +60,6 @@ def _needs_indices(node: ir.Node) -> bool:
     return any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:])
 
 
-@dataclass(frozen=True)
 class ExplicitPooling(NodeRewrite[_PoolMatch]):
     """Replace auto_pad, ceil_mode and default attributes by explicit pads and strides."""
 
@@ -105,7 +104,6 @@ def _end(window: Window) -> int:
     return window.end if 0 <= rest < window.stride else max(window.overhang, 0)
 
 
-@dataclass(frozen=True)
 class MatMulPooling(NodeRewrite[_PoolMatch]):
     """Compute averages, and sums of powers, by one constant matrix per axis."""
 
@@ -162,7 +160,6 @@ def _power(edit: Edit, x: ir.Value, exponent: float, dtype: ir.DataType) -> ir.V
     return x if exponent == 1 else edit.op("Pow", [x, scalar(edit, exponent, dtype)])
 
 
-@dataclass(frozen=True)
 class GatherMaxPool(NodeRewrite[_PoolMatch]):
     """Compute maxima of gathered windows, and their indices."""
 
@@ -234,7 +231,6 @@ def _column_major(table: Array, spatial: Sequence[int]) -> Array:
     return np.ravel_multi_index(np.unravel_index(table, spatial), tuple(spatial), order="F").astype(np.int64)
 
 
-@dataclass(frozen=True)
 class ReduceGlobalPooling(NodeRewrite[Match]):
     """Rewrite pooling over all spatial axes as a reduction."""
 

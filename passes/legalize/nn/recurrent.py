@@ -85,7 +85,6 @@ def _kind(node: ir.Node) -> str:
     return node.op_type.removeprefix("DynamicQuantize")
 
 
-@dataclass(frozen=True)
 class UnrollRecurrent(NodeRewrite[RecurrentMatch]):
     """Unroll RNN, GRU and LSTM."""
 

@@ -50,7 +50,6 @@ def _column(edit: Edit, rois: ir.Value, place: int) -> ir.Value:
     return reshape(edit, column, (-1, 1, 1))
 
 
-@dataclass(frozen=True)
 class MatMulRoiAlign(NodeRewrite[_Regions]):
     """Sample regions along rows, then along columns."""
 
@@ -184,7 +183,6 @@ class _RoiAlignAxis:
         return edit.op("ReduceSum", [shared, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
 
 
-@dataclass(frozen=True)
 class WhereMaxRoiPool(NodeRewrite[_Regions]):
     """Compute the maxima of the bins of regions, by masks of rows and of columns."""
 

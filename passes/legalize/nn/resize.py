@@ -171,7 +171,6 @@ def _extrapolate(y: ir.Value, match: _ResizeMatch, dtype: ir.DataType | None, ed
     return edit.op("Where", [edit.constant(outside), scalar(edit, match.extrapolation, dtype), y])
 
 
-@dataclass(frozen=True)
 class GatherResize(NodeRewrite[_ResizeMatch]):
     """Resize to the nearest element, by constant indices."""
 
@@ -215,7 +214,6 @@ def _nearest(rounding: str, axis: _Axis) -> Array:
     return np.ceil(x) if axis.scale < 1 else np.trunc(x)  # before opset 11
 
 
-@dataclass(frozen=True)
 class MatMulResize(NodeRewrite[_ResizeMatch]):
     """Resize by interpolation, with one constant matrix per axis."""
 

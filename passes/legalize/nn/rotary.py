@@ -70,7 +70,6 @@ class _RotaryMatch(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DecomposeRotaryEmbedding(NodeRewrite[_RotaryMatch]):
     """Decompose com.microsoft's RotaryEmbedding into products with cosines and sines."""
 

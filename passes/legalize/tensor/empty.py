@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,7 +61,6 @@ def _array_dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
     return None if dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING) else dtype
 
 
-@dataclass(frozen=True)
 class ConstantForEmpty(NodeRewrite[Match]):
     """Replace values without elements by constants."""
 
@@ -86,7 +84,6 @@ class ConstantForEmpty(NodeRewrite[Match]):
         return [edit.constant(empty(value, edit.scope)) if value.name else None for value in match.node.outputs]
 
 
-@dataclass(frozen=True)
 class EvaluateEmpty(NodeRewrite[Match]):
     """Evaluate nodes that depend only on constants and tensors without elements."""
 
@@ -117,7 +114,6 @@ class EvaluateEmpty(NodeRewrite[Match]):
         return [edit.constant(found[value]) if value in found else None for value in node.outputs]
 
 
-@dataclass(frozen=True)
 class DropEmptyOperands(NodeRewrite[Match]):
     """Remove operands that add no elements from Concat."""
 

@@ -31,7 +31,6 @@ class _Selected(Match):
     indices: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class GatherCompress(NodeRewrite[_Selected]):
     """Gather what a constant condition selects."""
 
@@ -72,7 +71,6 @@ class _Reversed(Match):
     time: int
 
 
-@dataclass(frozen=True)
 class GatherReverseSequence(NodeRewrite[_Reversed]):
     """Gather sequences in reverse, each up to its length."""
 

@@ -38,7 +38,6 @@ class _Range(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class CountRange(NodeRewrite[_Range]):
     """Compute a range of known length from its start."""
 
@@ -90,7 +89,6 @@ class _Constants(Match):
 _WINDOWS = ("BlackmanWindow", "HammingWindow", "HannWindow")
 
 
-@dataclass(frozen=True)
 class EvaluateWindow(NodeRewrite[_Constants]):
     """Evaluate windows and filter banks of known size."""
 
@@ -126,7 +124,6 @@ class _Eye(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class ConstantEye(NodeRewrite[_Eye]):
     """Replace EyeLike by a constant."""
 

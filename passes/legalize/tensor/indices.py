@@ -29,7 +29,6 @@ class _Sizes(Match):
     """The sizes of the axes that the elements of an index refer to; for GatherElements, of the only axis."""
 
 
-@dataclass(frozen=True)
 class CountFromStart(NodeRewrite[_Sizes]):
     """Make negative indices non-negative."""
 

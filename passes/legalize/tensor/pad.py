@@ -124,7 +124,6 @@ def _block(edit: Edit, fill: ir.Value, shape: Sequence[int]) -> ir.Value:
     return edit.op("Expand", [fill, edit.constant(np.array(shape, np.int64))])
 
 
-@dataclass(frozen=True)
 class ConcatPad(NodeRewrite[Padding]):
     """Rewrite a constant Pad as concatenations."""
 
@@ -152,7 +151,6 @@ def _constant_padding(pad: ir.Node, scope: Scope) -> Padding | Skip:
     return found
 
 
-@dataclass(frozen=True)
 class GatherPad(NodeRewrite[Padding]):
     """Rewrite a Pad that repeats its input as a Gather with constant indices."""
 
@@ -185,7 +183,6 @@ class GatherPad(NodeRewrite[Padding]):
         return [y if y is not match.node.inputs[0] else edit.op("Identity", [y])]
 
 
-@dataclass(frozen=True)
 class SeparatePad(NodeRewrite[Padding]):
     """Keep a constant Pad separate from the convolution or pooling after it."""
 

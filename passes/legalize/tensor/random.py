@@ -37,7 +37,6 @@ class _Drawn(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class DrawFirst(NodeRewrite[_Drawn]):
     """Separate drawing random numbers from what is computed from them."""
 

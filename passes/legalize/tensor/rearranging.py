@@ -31,7 +31,6 @@ class _ImageMatch(Match):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class TransposeBlocks(NodeRewrite[_ImageMatch]):
     """Rewrite moving blocks between space and channels as a Transpose."""
 
@@ -72,7 +71,6 @@ class _Columns(_ImageMatch):
     block: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class ConvTransposeCol2Im(NodeRewrite[_Columns]):
     """Rewrite Col2Im, which adds overlapping columns, as a ConvTranspose."""
 
@@ -131,7 +129,6 @@ class _Unpooled(_ImageMatch):
     output: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
     """Rewrite MaxUnpool as ScatterElements."""
 

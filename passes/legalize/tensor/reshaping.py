@@ -45,7 +45,6 @@ def _computed(node: ir.Node, index: int, scope: Scope) -> ir.Value | None:
     return value if value is not None and scope.constant(value) is None else None
 
 
-@dataclass(frozen=True)
 class ReshapeByOutput(NodeRewrite[_Shaped]):
     """Reshape to the known shape of the output."""
 
@@ -88,7 +87,6 @@ def _is_unambiguous(node: ir.Node, before: tuple[int, ...] | None, after: tuple[
     return after is None or (after != () and tensor is not None and tuple(tensor.numpy().tolist()) == after)
 
 
-@dataclass(frozen=True)
 class OperandByOutput(NodeRewrite[_Shaped]):
     """Replace an operand that follows from the shape of the output by a constant."""
 
@@ -138,7 +136,6 @@ class OperandByOutput(NodeRewrite[_Shaped]):
         return edit.node(node.op_type, [x, constant], attributes, outputs=len(node.outputs)).outputs
 
 
-@dataclass(frozen=True)
 class ConstantShape(NodeRewrite[_Shaped]):
     """Replace the shape and the size of a value of static shape by constants."""
 

@@ -22,7 +22,6 @@ from passes.core.edit import Edit
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
-@dataclass(frozen=True)
 class DropEmptyScatter(NodeRewrite[Match]):
     """Remove a scatter without updates."""
 
@@ -45,7 +44,6 @@ class _Cache(Match):
     axis: int
 
 
-@dataclass(frozen=True)
 class ScatterTensor(NodeRewrite[_Cache]):
     """Rewrite TensorScatter with the index of each element along the sequence axis."""
 

@@ -64,7 +64,6 @@ class _Constant(Match):
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True)
 class NormalizeSlice(NodeRewrite[_Constant]):
     """Make the bounds of a slice non-negative and in range."""
 
@@ -116,7 +115,6 @@ class _Counted(Match):
     counts: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class GatherSlice(NodeRewrite[_Counted]):
     """Gather the elements between computed bounds, if their number is known."""
 

@@ -64,7 +64,6 @@ def _match(node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
     return made if made.count > 1 and made.length and k > 0 else None
 
 
-@dataclass(frozen=True)
 class RankByComparison(NodeRewrite[_Rows]):
     """Compute the rank of each element of a short axis by comparisons with all others."""
 
@@ -101,7 +100,6 @@ class RankByComparison(NodeRewrite[_Rows]):
         return [a("GatherElements", x, indices, axis=axis), indices]
 
 
-@dataclass(frozen=True)
 class SortRowByRow(NodeRewrite[_Rows]):
     """Sort each row by a TopK of its own."""
 

@@ -30,7 +30,6 @@ class _Matrix(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class SelectTriangle(NodeRewrite[_Matrix]):
     """Select the elements of a triangle by comparing row and column."""
 

@@ -44,7 +44,6 @@ class _BitCastMatch(Match):
     target: ir.DataType
 
 
-@dataclass(frozen=True)
 class BitCastByArithmetic(NodeRewrite[_BitCastMatch]):
     """Compute the number that the same bits represent in another dtype."""
 

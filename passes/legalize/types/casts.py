@@ -50,7 +50,6 @@ def _dtypes(node: ir.Node, context: NodeContext) -> tuple[ir.DataType, ir.DataTy
     return source, target
 
 
-@dataclass(frozen=True)
 class _CastRule(NodeRewrite[_CastMatch]):
     operators = frozenset({("", "Cast")})
 
@@ -68,7 +67,6 @@ class _CastRule(NodeRewrite[_CastMatch]):
         raise AssertionError
 
 
-@dataclass(frozen=True)
 class CastToBool(_CastRule):
     """Compare with zero instead of casting to bool."""
 
@@ -89,7 +87,6 @@ class CastToBool(_CastRule):
         return [edit.op("Not", [edit.op("Equal", [match.node.inputs[0], zero])])]
 
 
-@dataclass(frozen=True)
 class CastOverflowToInfinity(_CastRule):
     """Cast numbers out of the range of a float to infinity."""
 
@@ -108,7 +105,6 @@ class CastOverflowToInfinity(_CastRule):
         return [_with_infinities(edit, x, y, match.source, match.target)]
 
 
-@dataclass(frozen=True)
 class CastToHalf(_CastRule):
     """Round to float16 and bfloat16 in float32 before the Cast, which then changes no number."""
 
@@ -186,7 +182,6 @@ def _edge(source: ir.DataType, target: ir.DataType, sign: int) -> tuple[np.ndarr
         return number(last), extreme.astype(target.numpy())
 
 
-@dataclass(frozen=True)
 class CastThroughInt64(_CastRule):
     """Keep the low bits of floats that are out of an integer's range."""
 
@@ -203,7 +198,6 @@ class CastThroughInt64(_CastRule):
         return [edit.op("Cast", [whole], {"to": match.target.value})]
 
 
-@dataclass(frozen=True)
 class CastThroughFloat(_CastRule):
     """Cast small floats to float32 first, in case the runtime does not support the direct Cast."""
 
@@ -219,7 +213,6 @@ class CastThroughFloat(_CastRule):
         return [edit.op("Cast", [number], {"to": match.target.value})]
 
 
-@dataclass(frozen=True)
 class CastByArithmetic(_CastRule):
     """Round to a small dtype by arithmetic; the remaining Cast changes no value."""
 

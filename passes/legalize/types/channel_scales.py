@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Parameters, is_dequantize, parameters
+from passes.analysis.quantization import Parameters, parameters
 from passes.builders.operands import given
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
+from passes.core.quantized import is_dequantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -31,7 +32,6 @@ class _Found(Match):
     rank: int
 
 
-@dataclass(frozen=True)
 class ScaleAfterProduct(NodeRewrite[_Found]):
     """Dequantize a weight with a scale of 1, and multiply the product by its scales."""
 

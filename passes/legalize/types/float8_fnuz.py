@@ -15,17 +15,17 @@ elements; zero points and scales that are not constant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, Array, is_quantize, plain, quantized_dtype
+from passes.analysis.quantization import Array, plain, quantized_dtype
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import DOMAINS, is_quantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _FROM, _TO = ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ
@@ -34,7 +34,6 @@ _MOVING = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "U
 _NAN = (0x7F, 0xFF)
 
 
-@dataclass(frozen=True)
 class Float8ToFnuz(NodeRewrite[Match]):
     """Rewrite float8e4m3fn as float8e4m3fnuz with twice the scale."""
 

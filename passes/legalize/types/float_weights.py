@@ -16,10 +16,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, aligned, is_dequantize, parameters
+from passes.analysis.quantization import Array, aligned, parameters
 from passes.builders.quantize_linear import output_dtype
 from passes.core.base import Skip
 from passes.core.edit import Edit
+from passes.core.quantized import is_dequantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -28,7 +29,6 @@ class _Found(Match):
     weight: Array
 
 
-@dataclass(frozen=True)
 class FloatWeight(NodeRewrite[_Found]):
     """Compute with a weight in floating point instead of dequantizing it."""
 

@@ -35,7 +35,6 @@ class _HalfMatch(Match):
     outputs: tuple[ir.DataType | None, ...]
 
 
-@dataclass(frozen=True)
 class WidenHalfFloats(NodeRewrite[_HalfMatch]):
     """Compute in float32 for float16 and bfloat16 inputs."""
 

@@ -34,7 +34,6 @@ class _CastMatch(Match):
     target: ir.DataType
 
 
-@dataclass(frozen=True)
 class CastKeepingLowBits(NodeRewrite[_CastMatch]):
     """Compute the number that the low bits represent; the remaining Casts change none."""
 

@@ -32,7 +32,6 @@ class _QuantizationMatch(Match):
     target: ir.DataType
 
 
-@dataclass(frozen=True)
 class StandardQuantization(NodeRewrite[Match]):
     """Write QuantizeLinear and DequantizeLinear of com.microsoft as the standard's."""
 
@@ -57,7 +56,6 @@ class StandardQuantization(NodeRewrite[Match]):
         return [edit.op(match.node.op_type, match.node.inputs, attributes)]
 
 
-@dataclass(frozen=True)
 class _ByArithmetic(NodeRewrite[_QuantizationMatch]):
     def match(self, node: ir.Node, context: NodeContext) -> _QuantizationMatch | Skip | None:
         """Match if shapes and dtypes are known."""
@@ -69,7 +67,6 @@ class _ByArithmetic(NodeRewrite[_QuantizationMatch]):
         return _QuantizationMatch(node, target)
 
 
-@dataclass(frozen=True)
 class QuantizeByArithmetic(_ByArithmetic):
     """Divide, round, shift, clip and cast instead of QuantizeLinear."""
 
@@ -83,7 +80,6 @@ class QuantizeByArithmetic(_ByArithmetic):
         return [cast(edit, y, match.target, carrier(match.target))]
 
 
-@dataclass(frozen=True)
 class DequantizeByArithmetic(_ByArithmetic):
     """Cast, shift and multiply instead of DequantizeLinear."""
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import is_quantize
 from passes.builders.operators import cast
 from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
@@ -30,6 +29,7 @@ from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.matching import is_op, is_plain
+from passes.core.quantized import is_quantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _MOVING = {
@@ -46,7 +46,6 @@ class _SmallTypeMatch(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class CarrySmallTypes(NodeRewrite[_SmallTypeMatch]):
     """Carry the numbers of small dtypes in wider ones."""
 

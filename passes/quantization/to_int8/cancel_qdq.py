@@ -11,19 +11,18 @@ Skips: scales that are not constant, zero, or so small or large that the product
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, parameters, quantized_dtype, same_parameters
+from passes.analysis.quantization import parameters, quantized_dtype, same_parameters
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.quantization.rewriting import producer
 
 
-@dataclass(frozen=True)
 class CancelQdq(NodeRewrite[Match]):
     """Remove a QuantizeLinear that inverts the DequantizeLinear before it."""
 

@@ -35,7 +35,6 @@ class _Found(Match):
     length: int
 
 
-@dataclass(frozen=True)
 class CenterMatMulInteger(InferredRewrite[_Found]):
     """Move the zero points of MatMulInteger to the middle of the integer range."""
 

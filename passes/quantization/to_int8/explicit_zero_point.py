@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, is_dequantize, is_quantize, quantized_dtype, zero_point
+from passes.analysis.quantization import quantized_dtype, zero_point
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
+from passes.core.quantized import DOMAINS, is_dequantize, is_quantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _FLOATS = {
@@ -34,7 +35,6 @@ class _Found(Match):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class ExplicitZeroPoint(NodeRewrite[_Found]):
     """Add the zero points that QuantizeLinear and DequantizeLinear omit."""
 

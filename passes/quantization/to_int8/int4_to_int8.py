@@ -12,23 +12,22 @@ float, so the weight is better stored in 4 bits. Blocks, which no int8 kernel ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.int8_kernels import Reason, trace
-from passes.analysis.quantization import DOMAINS, plain, quantized_dtype, zero_point
+from passes.analysis.quantization import plain, quantized_dtype, zero_point
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.quantization.rewriting import consumers
 
 _WIDE = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
 
 
-@dataclass(frozen=True)
 class Int4ToInt8(NodeRewrite[Match]):
     """Store 4-bit weights as 8-bit integers where an int8 kernel can take them."""
 

@@ -18,11 +18,12 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.int8_kernels import Reason, forecast_kernel, kept, trace
-from passes.analysis.quantization import DOMAINS, aligned, parameters, plain
+from passes.analysis.quantization import aligned, parameters, plain
 from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite, consumers
 
@@ -34,7 +35,6 @@ class _Found(Match):
     dtype: ir.DataType
 
 
-@dataclass(frozen=True)
 class KeepInnerScales(InferredRewrite[_Found]):
     """Write DequantizeLinear as arithmetic where a product sums over the axis of its scales."""
 

@@ -19,10 +19,11 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.int8_kernels import PRODUCTS, forecast_kernel
-from passes.analysis.quantization import DOMAINS, Parameters, is_quantize, parameters, plain
+from passes.analysis.quantization import Parameters, parameters, plain
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import DOMAINS, is_quantize
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite, consumers
 
@@ -34,7 +35,6 @@ class _Found(Match):
     parameters: Parameters
 
 
-@dataclass(frozen=True)
 class LiftDequantize(InferredRewrite[_Found]):
     """Move DequantizeLinear before operators that rearrange integers."""
 

@@ -43,7 +43,6 @@ class _Found(Match):
     axis: int
 
 
-@dataclass(frozen=True)
 class RequantizeWeights(InferredRewrite[_Found]):
     """Quantize float weights that are exact multiples of a scale."""
 

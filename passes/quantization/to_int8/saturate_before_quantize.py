@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, Array, aligned, is_dequantize, parameters, plain
+from passes.analysis.quantization import Array, aligned, parameters, plain
 from passes.analysis.value_ranges import value_range
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import DOMAINS, is_dequantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
@@ -40,7 +41,6 @@ class _Found(Match):
     high: Array
 
 
-@dataclass(frozen=True)
 class SaturateBeforeQuantize(NodeRewrite[_Found]):
     """Clip the input of QuantizeLinear, so that saturation remains where the quantization is removed."""
 

@@ -20,11 +20,12 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis import zero_point_shifts
-from passes.analysis.quantization import is_dequantize, is_quantize, is_quantized, plain, quantized_dtype, zero_point
+from passes.analysis.quantization import plain, quantized_dtype, zero_point
 from passes.core import graphs
 from passes.core.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.core.graphs import Scope
 from passes.core.inference import infer
+from passes.core.quantized import is_dequantize, is_quantize, is_quantized
 
 _SHIFT = 128
 _MOVING = (
@@ -62,7 +63,6 @@ class _Component:
         return [node.name or "" for node in (*self.ends(), *self.moving)]
 
 
-@dataclass(frozen=True)
 class Uint8ToInt8(Pass):
     """Quantize to int8 instead of uint8."""
 

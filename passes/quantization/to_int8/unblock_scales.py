@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, zero_point
+from passes.analysis.quantization import zero_point
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Attribute, Edit
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 
@@ -33,7 +34,6 @@ class _Found(Match):
     """The axis of the scales; None for a single scale."""
 
 
-@dataclass(frozen=True)
 class UnblockScales(NodeRewrite[_Found]):
     """Write block scales as per-axis scales where each block spans the axis, and single scales as scalars."""
 

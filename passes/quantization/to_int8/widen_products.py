@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import is_dequantize, plain
+from passes.analysis.quantization import plain
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
+from passes.core.quantized import is_dequantize
 from passes.core.rewrite import Match, NodeContext
 from passes.quantization.rewriting import InferredRewrite
 
@@ -35,7 +36,6 @@ class _Found(Match):
     chains: tuple[tuple[ir.Node, ...], tuple[ir.Node, ...]]
 
 
-@dataclass(frozen=True)
 class WidenProducts(InferredRewrite[_Found]):
     """Multiply dequantized values in float32 where a product takes them in half precision."""
 

@@ -13,20 +13,19 @@ Skips: scales that are not constant. Blocks, which no int8 kernel takes, are unc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import DOMAINS, is_quantize, quantized_dtype, zero_point
+from passes.analysis.quantization import quantized_dtype, zero_point
 from passes.core.base import Exactness, Skip
 from passes.core.edit import Edit
+from passes.core.quantized import DOMAINS, is_quantize
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-@dataclass(frozen=True)
 class WidenScales(NodeRewrite[Match]):
     """Give the quantization of half-precision values float32 scales."""
 

@@ -13,17 +13,17 @@ Computed scales are not checked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, is_dequantize, is_quantize, quantized_dtype, same_parameters, zero_point
+from passes.analysis.quantization import Array, quantized_dtype, same_parameters, zero_point
 from passes.core import graphs
 from passes.core.base import Context, Pass, Result
 from passes.core.errors import InputError
 from passes.core.graphs import Scope
+from passes.core.quantized import is_dequantize, is_quantize
 
 
 class _Operand(NamedTuple):
@@ -63,7 +63,6 @@ _EXTENDED = {
 _AGAIN = "quantize the model again"
 
 
-@dataclass(frozen=True)
 class CheckQuantization(Pass):
     """Reject invalid quantization, and name the node."""
 

@@ -68,7 +68,6 @@ def _operators(*names: str) -> frozenset[tuple[str, str]]:
     return frozenset((domain, name) for domain in _DOMAINS for name in names)
 
 
-@dataclass(frozen=True)
 class _Integers(NodeRewrite[_Found]):
     """Quantization to 8 and 16 bits: the standard operators."""
 
@@ -95,7 +94,6 @@ class _Integers(NodeRewrite[_Found]):
         return [edit.op(name, node.inputs, attributes, domain=domain)]
 
 
-@dataclass(frozen=True)
 class _Pairs(NodeRewrite[_Found]):
     """Quantization to 32-bit integers and 16-bit floats, together with its dequantization: rounding."""
 
@@ -155,7 +153,6 @@ class _Pairs(NodeRewrite[_Found]):
         return [a("Mul", x, _spread(edit, match.node, 1, x))]
 
 
-@dataclass(frozen=True)
 class _Blocks(NodeRewrite[Match]):
     """Rounding in blocks."""
 
@@ -245,7 +242,6 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
 _STEPS: tuple[NodeRewrite[Match], ...] = (_Integers(), _Pairs(), _Blocks())  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
 class DecomposeQuark(Pass):
     """Write AMD Quark's custom operators as standard arithmetic."""
 

@@ -23,12 +23,13 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.analysis.folding import Folder, Refusal
-from passes.analysis.quantization import DOMAINS, same_parameters
+from passes.analysis.quantization import same_parameters
 from passes.core import graphs
 from passes.core.base import Context, Exactness, Pass, Result, Skip
 from passes.core.edit import Edit
 from passes.core.graphs import Scope
 from passes.core.inference import infer
+from passes.core.quantized import DOMAINS
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.quantization.rewriting import producer
 
@@ -142,7 +143,6 @@ class _Pair(Match):
     high: np.ndarray
 
 
-@dataclass(frozen=True)
 class _FoldPairs(NodeRewrite[_Pair]):
     """Replace QuantizeLinear → DequantizeLinear by Clip."""
 

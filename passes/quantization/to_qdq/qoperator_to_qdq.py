@@ -13,8 +13,6 @@ Skips: unknown shapes and dtypes; scales along an axis before opset 13.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
@@ -33,7 +31,6 @@ class _Products(QuantizedProductToFloat):
 _STEPS = (_Operators(), _Products())
 
 
-@dataclass(frozen=True)
 class QOperatorToQdq(Pass):
     """Write operators on integers as float operators between DequantizeLinear and QuantizeLinear."""
 

@@ -9,7 +9,8 @@ import pytest
 
 from onnx_bridge.migraphx.install.status import Check, RuntimeStatus, runtime_status
 from onnx_bridge.migraphx.install_record import NAME
-from onnx_bridge.migraphx.runtime import VARIABLE, Runtime, SearchPlaces
+from onnx_bridge.migraphx.kinds import VARIABLE
+from onnx_bridge.migraphx.runtime import Runtime, SearchPlaces
 
 
 def places(folder: Path, **environment: str) -> SearchPlaces:

@@ -19,7 +19,7 @@ from passes.core.base import Budget, Context, Exactness, Proof, Result, Skip, Ta
 from passes.core.edit import Edit
 from passes.core.pipeline import Pipeline
 from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.legalize.driver import Legalize
+from passes.legalize.legalize import Legalize
 from passes.target.judge import PROVEN, Judge
 from tests.passes.device import Device
 from tests.passes.rewriting import all_nodes, model, operators, reasons, run

@@ -10,7 +10,7 @@ import pytest
 
 from passes.core.base import Context
 from passes.core.rewrite import NodeRewrite
-from passes.legalize.driver import Legalize
+from passes.legalize.legalize import Legalize
 from passes.legalize.tensor import topk
 from passes.legalize.tensor.topk import RankByComparison, SortRowByRow
 from tests.passes.device import Device

@@ -1,0 +1,26 @@
+"""Passes for quantized models only find nothing in any other model of the standard's suite."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import passes
+from passes.core.base import Context
+from passes.core.quantized import is_quantized
+from tests.conformance.suite import Case, cases
+
+
+@pytest.fixture(scope="module")
+def not_quantized() -> list[tuple[Case, onnx.ModelProto]]:
+    found = [(each, onnx.load(each.model)) for each in cases() if each.kind == "node"]
+    return [(each, proto) for each, proto in found if not is_quantized(ir.from_proto(proto))]
+
+
+@pytest.mark.parametrize("name", sorted(passes.QUANTIZED_ONLY))
+def test_nothing_to_do(name: str, not_quantized: list[tuple[Case, onnx.ModelProto]]) -> None:
+    assert len(not_quantized) > 1000
+    step = passes.get(name)()
+    changed = [case.name for case, proto in not_quantized if step.run(ir.from_proto(proto), Context()).modified]
+    assert changed == []
