@@ -1,9 +1,9 @@
 """The base classes of passes, and the records of what a pass did and did not do.
 
-A pass is a frozen dataclass whose fields are its options. A class without options inherits all that it needs, and is not
-decorated: to make the dataclasses of all passes would take a tenth of the time of cleaning a small model. `Pass.run`
-does whole-graph work; a `NodeRewrite` looks at one node at a time; its driver (`passes.core.rewrite`) walks the graph,
-keeps the records and commits.
+A pass is a frozen dataclass whose fields are its options. A class without options inherits all that it needs and is
+not decorated: to make the dataclasses of all passes would take a tenth of the time of cleaning a small model.
+`Pass.run` does whole-graph work; a `NodeRewrite` looks at one node at a time; its driver (`passes.core.rewrite`) walks
+the graph, keeps the records and commits.
 """
 
 from __future__ import annotations

@@ -95,9 +95,10 @@ class Scope:
 
     def graphs(self) -> Iterator[ir.Graph]:
         """The graph and all its subgraphs."""
-        yield self.graph
-        for node in self.nodes():
-            yield from subgraphs(node)
+        found = [self.graph]
+        for graph in found:  # grows meanwhile
+            yield graph
+            found += [inner for node in graph for inner in subgraphs(node)]
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Whether it is an initializer that callers cannot override.

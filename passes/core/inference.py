@@ -56,11 +56,13 @@ def infer(model: ir.Model, *, commit: Callable[[], bool] = lambda: True, propaga
             by element, so it is disabled if there are long lists.
     """
     result = Inferred()
+    if not any(_is_open(value) for node in Scope(model, model.graph).nodes() for value in node.outputs):
+        return result
     updates: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
     try:
         propagate = propagate and not any(is_long(value.shape) for value in graphs.values(model))
         for value, info in run(model, declared=True, propagate=propagate):
-            update = _update(value, info) if _is_undisputed(value) else None
+            update = _update(value, info) if _is_open(value) else None
             if update is not None:
                 updates[value] = update
     except FAILURES as error:
@@ -110,7 +112,7 @@ def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
     work = deque(use.node for value in values for use in value.uses())
     while work:
         node = work.popleft()
-        unknown = [value for value in node.outputs if value.name and _is_undisputed(value) and not _is_known(value)]
+        unknown = [value for value in node.outputs if _is_open(value)]
         if not unknown:
             continue
         before = [(value.type, value.shape) for value in node.outputs]
@@ -332,6 +334,11 @@ def _is_generated(name: str | None) -> bool:
 
 def _is_known(value: ir.Value) -> bool:
     return value.type is not None and value.shape is not None and value.shape.is_static()
+
+
+def _is_open(value: ir.Value) -> bool:
+    """Whether inference may say more of a value."""
+    return bool(value.name) and not _is_known(value) and _is_undisputed(value)
 
 
 def is_long(shape: ir.Shape | None) -> bool:
