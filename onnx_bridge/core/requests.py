@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ def field_value(cls: type[Any], name: str, value: Any, where: str) -> Any:
     Raises:
         InputError: there is no such field, or the value is of another type.
     """
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # mypy asks whether instances are hashable
     if name not in hints:
         hint = nearest(name, hints) or f"there are {', '.join(hints)}"
         raise InputError(f"there is no setting {name!r}", where=where, hint=hint)
@@ -44,6 +45,7 @@ def field_value(cls: type[Any], name: str, value: Any, where: str) -> Any:
         raise InputError(f"{name} cannot be {value!r}", where=where, hint=f"expected {_shown(hints[name])}") from None
 
 
+@functools.cache
 def _hints(cls: type[Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {each.name: hints[each.name] for each in dataclasses.fields(cls) if each.init}
