@@ -198,6 +198,9 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
 
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that are attributes of a node, without those nested in them."""
     for attribute in node.attributes.data.values():  # the mapping itself goes by way of its keys
@@ -212,8 +215,11 @@ def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     """Nodes, each followed by those of its subgraphs."""
     for node in nodes:
         yield node
-        for graph in subgraphs(node):
-            yield from with_nested(graph)
+        for attribute in node.attributes.data.values():  # written out for the many nodes without subgraphs
+            if attribute.type in _GRAPHS:
+                for graph in subgraphs(node):
+                    yield from with_nested(graph)
+                break
 
 
 def ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:
