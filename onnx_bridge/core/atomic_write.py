@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -73,7 +72,7 @@ class AtomicFiles:
 
     def create(self, path: Path) -> int:
         """A descriptor, owned by this object, to write the future content of ``path`` to."""
-        temporary = path.with_name(f".onnx-bridge-{secrets.token_hex(8)}.tmp")
+        temporary = path.with_name(f".onnx-bridge-{os.urandom(8).hex()}.tmp")
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._files.append((file, temporary, path))
         return file

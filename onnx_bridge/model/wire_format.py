@@ -6,7 +6,7 @@ whose large parts are still in their files. Neither loads these parts into memor
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -117,7 +117,7 @@ class Stripped:
     """
 
     message: bytes = b""
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    token: str = field(default_factory=lambda: os.urandom(16).hex())
     extents: list[tuple[int, int]] = field(default_factory=list)
     carried: list[tuple[int, int]] = field(default_factory=list)
 

@@ -116,18 +116,27 @@ def _flatten(node: ir.Node, scope: Scope) -> bool:
 
 
 def _neutral(node: ir.Node, scope: Scope) -> bool:
-    """Whether one operand is a single number that changes no element of the other, and adds no axis to it."""
+    """Whether one operand changes no element of the other, and not its shape."""
     if len(node.inputs) != 2:
         return False
     kept = _kept(node, scope)
     tensor, shape = scope.constant(node.inputs[1 - kept]), scope.proven_shape(node.inputs[kept])
-    if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
+    if tensor is None or tensor.size == 0 or shape is None or not _fits_into(tensor.shape.numpy(), shape):
         return False
-    number = tensor.numpy().item()
+    numbers = tensor.numpy()
+    first = numbers.reshape(-1)[0].item()
     if node.op_type in ("Mul", "Div"):
-        return bool(number == 1)
-    negative = tensor.dtype.is_floating_point() and math.copysign(1.0, number) < 0
-    return bool(number == 0) and (tensor.dtype.is_integer() or negative == (node.op_type == "Add"))
+        return bool(first == 1 and (numbers == first).all())
+    negative = tensor.dtype.is_floating_point() and math.copysign(1.0, first) < 0
+    neutral = first == 0 and (tensor.dtype.is_integer() or negative == (node.op_type == "Add"))
+    return bool(neutral and (numbers == 0).all() and (np.signbit(numbers) == negative).all())
+
+
+def _fits_into(shape: Sequence[int], other: ir.Shape) -> bool:
+    """Whether a broadcast of a shape with another has that other shape."""
+    return len(shape) <= len(other) and all(
+        size in (1, into) for size, into in zip(reversed(shape), reversed(other), strict=False)
+    )
 
 
 def _kept(node: ir.Node, scope: Scope) -> int:
