@@ -24,7 +24,8 @@ from passes.core.limits import inlined_nodes
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
 _MOST_HERE = 2**12
-"""The most nodes that inference processes in the caller, where it has no limits."""
+"""The most nodes after inlining functions, which may stand for many more than a file holds, that inference processes in
+the caller, where it has no limits."""
 _SECONDS = 300.0
 """The time limit beyond, where the user gives none."""
 FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
@@ -145,7 +146,8 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
         ir.serde.serialize_function_into(proto.functions.add(), function)
     with _distinct_names(model):
         skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
-        inferred = _infer_isolated(proto, propagate) if inlined_nodes(model) > _MOST_HERE else _infer(proto, propagate)
+        multiplied = bool(model.functions) and inlined_nodes(model) > _MOST_HERE
+        inferred = _infer_isolated(proto, propagate) if multiplied else _infer(proto, propagate)
         pairs = list(_pairs(model.graph, inferred.graph))
     yield from pairs
 

@@ -183,3 +183,30 @@ def test_what_every_result_tells_is_not_propagated(monkeypatch: pytest.MonkeyPat
     found = infer_shapes(onnx.parser.parse_model(head + text), data_prop=True, limited=False)
     assert propagated == [False, False, True]
     assert [dim.dim_value for dim in found.graph.output[0].type.tensor_type.shape.dim] == [2, 4]
+
+
+@pytest.mark.parametrize("by_functions", [True, False])
+def test_where_many_nodes_are_inferred(by_functions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What functions stand for has limits; as many nodes of a file cost no more than the file."""
+    processes: list[bool] = []
+    isolate = inference._infer_isolated
+
+    def recorded(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
+        processes.append(True)
+        return isolate(model, propagate)
+
+    monkeypatch.setattr(inference, "_infer_isolated", recorded)
+    if by_functions:
+        functions = [f"F{index} (x) => (y) {{ h = own.F{index + 1}(x) y = own.F{index + 1}(h) }}" for index in range(13)]
+        defined = [f'<domain: "own", opset_import: ["": 17, "own": 1]> {each}' for each in functions]
+        defined.append('<domain: "own", opset_import: ["": 17]> F13 (x) => (y) { y = Neg(x) }')
+        body = "y = own.F0(x)"
+    else:
+        defined = []
+        body = " ".join(f"v{index + 1} = Neg(v{index})" for index in range(5000)).replace("(v0)", "(x)")
+        body += " y = Neg(v5000)"
+    text = f'<ir_version: 10, opset_import: ["": 17, "own": 1]> g (float[2] x) => (float[N] y) {{ {body} }} '
+    source = ir.from_proto(onnx.parser.parse_model(text + "\n".join(defined)))
+    assert not inference.infer(source).error
+    assert source.graph.outputs[0].shape == ir.Shape([2])
+    assert bool(processes) == by_functions
