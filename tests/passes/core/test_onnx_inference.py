@@ -197,7 +197,8 @@ def test_where_many_nodes_are_inferred(by_functions: bool, monkeypatch: pytest.M
 
     monkeypatch.setattr(inference, "_infer_isolated", recorded)
     if by_functions:
-        functions = [f"F{index} (x) => (y) {{ h = own.F{index + 1}(x) y = own.F{index + 1}(h) }}" for index in range(13)]
+        twice = "F{} (x) => (y) {{ h = own.F{}(x) y = own.F{}(h) }}"
+        functions = [twice.format(index, index + 1, index + 1) for index in range(13)]
         defined = [f'<domain: "own", opset_import: ["": 17, "own": 1]> {each}' for each in functions]
         defined.append('<domain: "own", opset_import: ["": 17]> F13 (x) => (y) { y = Neg(x) }')
         body = "y = own.F0(x)"
