@@ -153,7 +153,7 @@ def run_any(
         return run_decoder(model, out, request, progress)
     source = Source.of(model)
     with limited(Limits.of(request.timeout, request.memory)):
-        selecting = out.suffix != ".mxr" and selecting_inputs(source.model(), request)
+        selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
     return (run_buckets if request.buckets or selecting else run)(source, out, request, progress)
 
 

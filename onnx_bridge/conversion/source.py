@@ -34,6 +34,7 @@ class Source:
             digest: of what a model in memory was made from; default: unknown.
         """
         self.given = given
+        self._spare: ir.Model | None = None
         self._digest: Future[str] | str | None = digest
         if name is not None:
             self.name = name
@@ -73,12 +74,21 @@ class Source:
         path = None if isinstance(self.given, ir.Model) else str(Path(self.given).absolute())
         return {"path": path, "sha256": self.digest}
 
+    def view(self) -> ir.Model:
+        """The model, to look at until the next call of `model`, which gives it away."""
+        if self._spare is None:
+            self._spare = self.model()
+        return self._spare
+
     def model(self) -> ir.Model:
         """A new copy of the model, which may be modified; weights are shared.
 
         Raises:
             InputError: onnx_ir cannot represent it.
         """
+        if self._spare is not None:
+            spare, self._spare = self._spare, None
+            return spare
         if isinstance(self.given, ir.Model):
             return self.given.clone()
         assert self._file is not None

@@ -97,7 +97,8 @@ class OpenDims:
             frozen: inputs that will be constants.
             follows: expressions that some of the dimensions are, as ``{"total": "past + 1"}``.
         """
-        self._model = model.clone()
+        static = all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs)
+        self._model = model if static else model.clone()
         self.given = dict(dims)
         self._inputs: dict[ir.Value, Dims] = {}
         self._unnamed: list[ir.Value] = []
