@@ -134,6 +134,12 @@ class Pipeline:
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed
         quantized: bool | None = None  # whether the model is, as it is now
+
+        def done(step: Step) -> None:
+            steps.append(step)
+            if between is not None:
+                between(step)
+
         nodes = _count(model)
         if context.settled is not model:
             settle(model, context)
@@ -145,7 +151,7 @@ class Pipeline:
             if isinstance(item, str) and item in passes.QUANTIZED_ONLY:
                 quantized = is_quantized(model) if quantized is None else quantized
                 if not quantized:
-                    steps.append(Step(name, {}, Exactness.BITWISE, 0.0, nodes, nodes, Result(model)))
+                    done(Step(name, {}, Exactness.BITWISE, 0.0, nodes, nodes, Result(model)))
                     continue
             each = _imported(item)
             begin = time.perf_counter()
@@ -166,10 +172,7 @@ class Pipeline:
             quantized = None if changed else quantized
             unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes
-            step = Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result)
-            steps.append(step)
-            if between is not None:
-                between(step)
+            done(Step(each.name, spec.options_of(each), each.exactness, seconds, before, nodes, result))
         return steps
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import passes
 from passes.core.base import Context
-from passes.core.pipeline import Pipeline
+from passes.core.pipeline import Pipeline, Step
 from passes.core.quantized import is_quantized
 from passes.core.rewrite import NodeRewrite
 from tests.passes.rewriting import model
@@ -55,7 +55,9 @@ def summary(steps: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("text", [FLOAT, QUANTIZED], ids=["float", "quantized"])
 def test_the_result_is_that_of_running_them(text: str) -> None:
     pipeline = Pipeline.parse("default")
-    found = pipeline.run(model(text), Context())
+    told: list[Step] = []
+    found = pipeline.run(model(text), Context(), between=told.append)
+    assert told == found
     assert summary(found) == summary(Pipeline(pipeline.passes).run(model(text), Context()))
     assert [each.name for each in found] == [each.name for each in pipeline.passes]
 
