@@ -34,8 +34,10 @@ class Waiting:
         if self._short:
             while time.perf_counter() < started + ACTIVE_SECONDS:
                 if self._poll.poll(0):
+                    self._short = time.perf_counter() < started + ACTIVE_SECONDS / 2
                     return True
+                os.sched_yield()  # to the other side, where the kernel has woken it on this processor
         found = bool(self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
         # a single processor is left to the other side
-        self._short = time.perf_counter() < started + ACTIVE_SECONDS and len(os.sched_getaffinity(0)) > 1
+        self._short = time.perf_counter() < started + ACTIVE_SECONDS / 2 and len(os.sched_getaffinity(0)) > 1
         return found
