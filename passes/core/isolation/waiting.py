@@ -13,7 +13,7 @@ import socket
 import time
 
 ACTIVE_SECONDS = 5e-4
-"""A few times of what it takes to wake a process."""
+"""A few times of what it takes to wake a process; a wait of half of it is short."""
 
 
 class Waiting:
