@@ -28,24 +28,17 @@ def load(module: str) -> Any:
     Raises:
         InputError: Quark, or a package that it needs, is not installed or broken, or its build is locked.
     """
-    for attempt in (1, 2):
-        try:
-            with suppressed_output(), _without_collector(), bounded_waits():
-                return importlib.import_module(module)
-        except InputError:
-            raise
-        except ImportError as error:
-            missing = error.name is not None and module.startswith(error.name)
-            what = "AMD Quark is not installed" if missing else f"AMD Quark cannot be imported: {describe(error)}"
-            raise InputError(what, hint=EXTRA) from error
-        except Exception as error:
-            # Quark compiles operators when it is first imported. A process that waits for another one to compile them,
-            # which is then killed, fails as if there were no compiler.
-            if attempt == 2:
-                raise InputError(
-                    f"AMD Quark cannot be imported: {describe(error)}", hint="it needs a C++ compiler"
-                ) from error
-    raise AssertionError
+    try:
+        with suppressed_output(), _without_collector(), bounded_waits():
+            return importlib.import_module(module)
+    except InputError:
+        raise
+    except ImportError as error:
+        missing = error.name is not None and module.startswith(error.name)
+        what = "AMD Quark is not installed" if missing else f"AMD Quark cannot be imported: {describe(error)}"
+        raise InputError(what, hint=EXTRA) from error
+    except Exception as error:  # it compiles operators when it is first imported
+        raise InputError(f"AMD Quark cannot be imported: {describe(error)}", hint="it needs a C++ compiler") from error
 
 
 def require_torchao() -> None:

@@ -1,6 +1,7 @@
-"""Waiting for another process that compiles Quark's operators, which ends.
+"""The lock under which PyTorch compiles Quark's operators: one that a killed process has left is removed.
 
-PyTorch builds extensions under a lock, a file that stays where the process is killed: everybody waits for it for ever.
+The lock is a file, which the process that compiles keeps open. PyTorch waits for ever where such a process was killed,
+and takes for compiled what another process was compiling.
 """
 
 from __future__ import annotations
@@ -15,38 +16,53 @@ from onnx_bridge.core.errors import InputError
 
 BUILD_SECONDS = 600.0
 """The longest build; it takes some twenty seconds."""
+LEFT_SECONDS = 60.0
+"""A younger lock may be another machine's that shares the folder: its processes are not seen here."""
 
 
 @contextlib.contextmanager
 def bounded_waits() -> Iterator[None]:
-    """Within the block, PyTorch does not wait for locks that are older than any build.
+    """Within the block, PyTorch compiles once it has the lock, removes what was left, and does not wait for ever.
 
     Raises:
-        InputError: after the block, if there was such a lock; names the file.
+        InputError: after the block, if another process held a lock for longer than any build takes; names the file.
     """
     from torch.utils.file_baton import FileBaton
 
-    stale: list[Path] = []
+    acquire, held = FileBaton.try_acquire, list[Path]()
 
-    def wait(baton: Any) -> None:
-        lock, started = Path(baton.lock_file_path), time.time()
-        with contextlib.suppress(FileNotFoundError):
-            while True:
-                if time.time() - min(started, lock.stat().st_mtime) > BUILD_SECONDS:
-                    stale.append(lock)
+    def wait(baton: Any) -> bool:
+        lock, end = Path(baton.lock_file_path), time.monotonic() + BUILD_SECONDS
+        while not acquire(baton):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - lock.stat().st_mtime > LEFT_SECONDS and not _is_open(lock):
+                    lock.unlink()
+                elif time.monotonic() > end:
+                    held.append(lock)
                     raise TimeoutError(f"{lock} is not removed")
-                time.sleep(baton.wait_seconds)
+                else:
+                    time.sleep(baton.wait_seconds)
+        return True
 
-    original, FileBaton.wait = FileBaton.wait, wait  # type: ignore[method-assign,assignment]
+    FileBaton.try_acquire = wait  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        FileBaton.wait = original  # type: ignore[method-assign]
-        if stale:
-            raise left_lock(stale[0]) from None
+        FileBaton.try_acquire = acquire  # type: ignore[method-assign]
+        if held:
+            raise held_lock(held[0]) from None
 
 
-def left_lock(lock: Path) -> InputError:
-    """The error for a lock that nobody removes."""
-    what = "a process that compiled AMD Quark's operators was killed, and left its lock"
-    return InputError(what, where=str(lock), hint="remove this file")
+def held_lock(lock: Path) -> InputError:
+    """The error for a lock that a process does not release."""
+    what = f"a process has been compiling AMD Quark's operators for {BUILD_SECONDS / 60:.0f} minutes"
+    return InputError(what, where=str(lock), hint="end the process that has this file open, or remove it")
+
+
+def _is_open(lock: Path) -> bool:
+    """Whether a process has it open, as far as this user can see."""
+    for opened in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if opened.samefile(lock):
+                return True
+    return False

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from onnx_bridge.core.user_cache import cache_dir
-from onnx_bridge.reference.quark_build import left_lock
+from onnx_bridge.reference.quark_build import held_lock
 
 _FIND = """
 from onnx_bridge.core.errors import InputError
@@ -38,7 +38,7 @@ def library() -> Path | None:
     """The library's file; None where Quark is not installed or cannot compile it.
 
     Raises:
-        InputError: a process that was killed while it compiled has left its lock.
+        InputError: another process does not end compiling it.
     """
     try:
         version = metadata.version("amd-quark")
@@ -69,7 +69,7 @@ def _locate() -> Path | None:
         return None
     words = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     if "locked" in words:
-        raise left_lock(Path(words["locked"]))
+        raise held_lock(Path(words["locked"]))
     path = Path(words.get("found", ""))
     return path if path.is_file() else None
 

@@ -1,9 +1,10 @@
-"""A lock that a killed build of AMD Quark's operators has left is an error that names it, and nobody waits for it."""
+"""A lock that a killed build of AMD Quark's operators has left is removed; for a held one the wait has a limit."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,33 +14,62 @@ from torch.utils.file_baton import FileBaton
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference import quark_build
-from onnx_bridge.reference.quark_build import BUILD_SECONDS, bounded_waits
+from onnx_bridge.reference.quark_build import LEFT_SECONDS, bounded_waits
 
 pytestmark = pytest.mark.torch
 
 
-def test_a_lock_that_is_older_than_any_build(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.touch()
-    os.utime(lock, (time.time() - 2 * BUILD_SECONDS,) * 2)
-    with pytest.raises(InputError) as error, bounded_waits():
-        FileBaton(str(lock)).wait()
-    assert error.value.where == str(lock)
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "lock"
 
 
-def test_a_lock_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quark_build, "BUILD_SECONDS", 0.3)
-    (tmp_path / "lock").touch()
-    # Quark goes on without its operators where they cannot be compiled
-    with pytest.raises(InputError), bounded_waits(), contextlib.suppress(TimeoutError):
-        FileBaton(str(tmp_path / "lock")).wait()
+def _build(lock: Path) -> None:
+    baton = FileBaton(str(lock))
+    assert baton.try_acquire()
+    baton.release()
 
 
-def test_a_build_that_ends(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.touch()
-    threading.Timer(0.2, lock.unlink).start()
-    wait = FileBaton.wait
+def _age(lock: Path, seconds: float = 2 * LEFT_SECONDS) -> None:
+    os.utime(lock, (time.time() - seconds,) * 2)
+
+
+def test_a_killed_build(lock: Path) -> None:
+    imports = "import os, sys; from torch.utils.file_baton import FileBaton"
+    code = f"{imports}; FileBaton(sys.argv[1]).try_acquire(); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code, str(lock)]).returncode == 9
+    _age(lock)
+    assert not FileBaton(str(lock)).try_acquire()
     with bounded_waits():
-        FileBaton(str(lock)).wait()
-    assert FileBaton.wait is wait
+        _build(lock)
+    assert not lock.exists()
+
+
+def test_a_lock_that_is_held(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quark_build, "BUILD_SECONDS", 0.3)
+    held = FileBaton(str(lock))
+    held.try_acquire()
+    _age(lock)
+    # Quark goes on without its operators where they cannot be compiled
+    with pytest.raises(InputError) as error, bounded_waits(), pytest.raises(TimeoutError):
+        _build(lock)
+    assert error.value.where == str(lock) and lock.exists()
+    held.release()
+
+
+def test_a_lock_that_another_machine_may_hold(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quark_build, "BUILD_SECONDS", 0.3)
+    lock.touch()
+    with pytest.raises(InputError), bounded_waits(), pytest.raises(TimeoutError):
+        _build(lock)
+    assert lock.exists()
+
+
+def test_a_build_that_ends(lock: Path) -> None:
+    held = FileBaton(str(lock))
+    held.try_acquire()
+    threading.Timer(0.2, held.release).start()
+    acquire = FileBaton.try_acquire
+    with bounded_waits():
+        _build(lock)
+    assert FileBaton.try_acquire is acquire
