@@ -77,7 +77,7 @@ class _Fork:
         self._tasks, self._timeout = tasks, timeout
 
     def start(self) -> None:
-        self._connection, theirs = socket.socketpair()
+        self._connection, theirs = messages.connect()
         self._output = os.memfd_create("fork", os.MFD_CLOEXEC)
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
         parent = os.getpid()

@@ -166,7 +166,7 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
 
 
 def _specs(model: ir.Model | Sequence[TensorSpec]) -> list[TensorSpec]:
-    return specs(model) if isinstance(model, ir.Model) else list(model)
+    return list(model) if isinstance(model, Sequence) else specs(model)
 
 
 def _checked(value: Any, spec: TensorSpec, symbols: dict[str, tuple[int, str]]) -> Value:

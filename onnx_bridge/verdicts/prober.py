@@ -32,8 +32,9 @@ from passes.target.probe import Probe
 
 _T = TypeVar("_T")
 
-_BATCH, _BATCH_BYTES = 16, 64 << 20
-"""The most probes, and bytes of those that are run, in one request."""
+_FIRST_BATCH, _BATCH, _BATCH_BYTES = 4, 16, 64 << 20
+"""The most probes of the first request, for which MIGraphX waits, and of later ones; the most bytes of those that are
+run."""
 _REHEARSED = 3.0
 """How many times longer a probe may take with the gpu target's passes."""
 _MEMORY = 4 << 30
@@ -73,7 +74,7 @@ class Prober:
         countdown = Countdown(self.progress or silent, "judging", len(probes), step_name="kind of node")
         with Background() as one, Background() as other:
             sent: deque[Future[dict[Probe, Judgement]]] = deque()
-            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0):
+            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0, first=_FIRST_BATCH):
                 requests = [prepare(probe, run=run) for probe, run in batch]
                 if len(sent) == 2:
                     yield self._told(sent.popleft().result(), countdown)
@@ -207,15 +208,15 @@ def _runs(request: ProbeRequest) -> bool:
     return request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
 
 
-def _batches(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Batches of a limited number of items and bytes."""
+def _batches(items: Iterable[_T], size: Callable[[_T], int], *, first: int = _BATCH) -> Iterator[list[_T]]:
+    """Batches of a limited number of items and bytes; from ``first`` on, the number doubles up to the limit."""
     batch: list[_T] = []
-    total = 0
+    total, most = 0, first
     for item in items:
         more = size(item)
-        if batch and (len(batch) >= _BATCH or total + more > _BATCH_BYTES):
+        if batch and (len(batch) >= most or total + more > _BATCH_BYTES):
             yield batch
-            batch, total = [], 0
+            batch, total, most = [], 0, min(2 * most, _BATCH)
         batch.append(item)
         total += more
     if batch:

@@ -1,8 +1,11 @@
-"""Messages between processes: JSON over a socket, arrays in an anonymous memory file.
+"""Messages between processes: JSON values over a socket, arrays in an anonymous memory file.
 
-A message is a dict of JSON values with arrays by name. The arrays lie one after the other in a memfd whose descriptor
-is sent along: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of copying. What is in a file
-already is sent as the file's descriptor. A few small arrays follow the message itself, which takes a third of the time.
+A message is a dict of JSON values, written as MessagePack, with arrays by name. The arrays lie one after the other in a
+memfd whose descriptor is sent along: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of
+copying. What is in a file already is sent as the file's descriptor. A few small arrays follow the message itself, which
+takes a third of the time.
+
+The socket keeps the borders of packets, so that a small message is received by one call, with its arrays.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from passes.core.isolation.reused_memory import MOST, ReusedMemory
@@ -26,12 +30,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
 _HEADER = struct.Struct("<QQ")
-"""The bytes of the JSON text, and of the arrays behind it."""
+"""The bytes of the text, and of the arrays behind it."""
 _ALIGNMENT = 64
+_FIRST, _PACKET = 4096, 1 << 16
+"""The most bytes of a message's first packet, and of a later one."""
 _BEHIND = 1 << 16
 """The most bytes of arrays that follow the message."""
 _MOST_FILES = 250
 """The kernel sends 253 descriptors at a time."""
+_FILES_SPACE = socket.CMSG_SPACE((_MOST_FILES + 1) * struct.calcsize("i"))
 _REUSED = -1
 """In place of the number of a file."""
 
@@ -50,6 +57,11 @@ class FileRange:
     nbytes: int
 
 
+def connect() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a new connection."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
 def send(
     connection: socket.socket,
     message: Mapping[str, Any],
@@ -59,7 +71,7 @@ def send(
     """Send one message.
 
     Args:
-        connection: a Unix stream socket.
+        connection: an end of `connect`.
         message: JSON values.
         arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
         reused: where to write the arrays, if they fit in; they are read before the next message.
@@ -94,13 +106,15 @@ def send(
             packed = _pack(given, more, size)
             entries += [{**each, "file": len(files)} for each in more]
             files.append(packed)
-        text = json.dumps(body).encode()
-        head = _HEADER.pack(len(text), len(behind))
+        text = _encoded(body)
+        head = _HEADER.pack(len(text), len(behind)) + text
+        whole = memoryview(head.ljust(_padded_size(len(head)), b"\0") + behind)
         if files:
-            socket.send_fds(connection, [head], files)
-            connection.sendall(text + behind)
+            socket.send_fds(connection, [whole[:_FIRST]], files)
         else:
-            connection.sendall(head + text + behind)
+            connection.send(whole[:_FIRST])
+        for start in range(_FIRST, len(whole), _PACKET):
+            connection.send(whole[start : start + _PACKET])
     finally:
         if packed is not None:
             os.close(packed)
@@ -110,43 +124,65 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
     """Receive one message; its arrays are read-only views of memory that lives as long as they do.
 
     Args:
-        connection: a Unix stream socket.
+        connection: an end of `connect`.
         reused: what the other side may have written arrays to.
 
     Raises:
         EOFError: the other side is gone.
     """
-    head, descriptors, _flags, _address = socket.recv_fds(connection, _HEADER.size, _MOST_FILES + 1)
+    data = _aligned(_FIRST)
+    count, ancillary, _flags, _address = connection.recvmsg_into([data.data], _FILES_SPACE)
+    descriptors = _descriptors(ancillary)
     try:
-        if not head:
+        if not count:
             raise EOFError
-        rest = bytearray(_HEADER.size - len(head))
-        _fill(connection, rest)
-        size, count = _HEADER.unpack(head + rest)
-        text, behind = bytearray(size), _aligned(count)
-        _fill(connection, text, behind.data)
-        behind.flags.writeable = False
-        body = json.loads(text.decode())
+        size, more = _HEADER.unpack_from(data.data)
+        start = _padded_size(_HEADER.size + size)
+        if start + more > count:
+            data = _completed(connection, data[:count], start + more)
+        data.flags.writeable = False
+        body = _decoded(data[_HEADER.size : _HEADER.size + size].data)
         if reused is not None:
             reused.wanted = body["reused"]
             if "memory" in body:
                 reused.map(descriptors[body["memory"]])
-        arrays = _map(descriptors, body["arrays"], behind, reused)
+        arrays = _map(descriptors, body["arrays"], data[start:], reused)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     return body["message"], arrays
 
 
-def _fill(connection: socket.socket, *buffers: bytearray | memoryview) -> None:
-    """Receive as many bytes as the buffers have, one after the other; raises EOFError."""
-    left = [memoryview(each) for each in buffers]
-    while left := [each for each in left if each]:
-        received, *_ = connection.recvmsg_into(left)
+def _completed(connection: socket.socket, first: Array, size: int) -> Array:
+    """All bytes of a message, after its first packet; raises EOFError."""
+    data, count = _aligned(size), len(first)
+    data[:count] = first
+    while count < size:
+        received = connection.recv_into(data[count:].data)
         if not received:
             raise EOFError
-        for index, each in enumerate(left):
-            left[index], received = each[received:], max(0, received - len(each))
+        count += received
+    return data
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """The files that came with a packet."""
+    return [file for _level, _kind, data in ancillary for (file,) in struct.iter_unpack("i", data)]
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """MessagePack; where it fails, JSON: for halves of surrogate pairs (names that are not UTF-8) and long integers.
+
+    The first byte tells one from the other. (JSON as msgspec writes it has no infinities.)
+    """
+    try:
+        return msgspec.msgpack.encode(body)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(body).encode()
+
+
+def _decoded(text: memoryview) -> Any:
+    return json.loads(bytes(text)) if text[0] == ord("{") else msgspec.msgpack.decode(text)
 
 
 def _aligned(count: int) -> Array:
@@ -161,16 +197,16 @@ def _layout(arrays: Mapping[str, Array]) -> tuple[list[dict[str, Any]], int]:
     entries, offset = [], 0
     for name, array in arrays.items():
         entries.append({"name": name, "dtype": _name(array.dtype), "shape": array.shape, "offset": offset})
-        offset += _padded_size(array)
+        offset += _padded_size(array.nbytes)
     return entries, offset
 
 
-def _padded_size(array: Array) -> int:
-    return -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+def _padded_size(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _padded(array: Array) -> bytes:
-    return array.tobytes().ljust(_padded_size(array), b"\0")
+    return array.tobytes().ljust(_padded_size(array.nbytes), b"\0")
 
 
 def _pack(arrays: Mapping[str, Array], entries: list[dict[str, Any]], size: int) -> int:

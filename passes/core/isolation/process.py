@@ -20,7 +20,6 @@ import enum
 import fcntl
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -90,7 +89,7 @@ class Child:
         output: int | None = None,
         inherited: Sequence[int] = (),
     ) -> None:
-        self.connection, theirs = socket.socketpair()
+        self.connection, theirs = messages.connect()
         lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._output = os.memfd_create("onnx-bridge-output", os.MFD_CLOEXEC)
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)  # or writes after a truncation would leave a hole

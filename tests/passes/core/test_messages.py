@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +27,7 @@ LARGE: dict[str, Array] = {**SMALL, "large": np.arange(100_000)}
 
 
 def sent(message: Mapping[str, object], arrays: Mapping[str, Array | FileRange]) -> Message:
-    ours, theirs = socket.socketpair()
+    ours, theirs = messages.connect()
     with ours, theirs:
         sender = threading.Thread(target=messages.send, args=(ours, message, arrays))
         sender.start()
@@ -49,9 +48,21 @@ def test_arrays(arrays: dict[str, Array]) -> None:
         assert array.size == 0 or found[name].ctypes.data % 64 == 0
 
 
+@pytest.mark.parametrize(
+    "value",
+    [float("inf"), 2**70, "caf\udce9", "\0", b"\xff".decode(errors="surrogateescape"), "text" * 100_000, [1.5, True]],
+    ids=["infinity", "long integer", "surrogate", "NUL", "byte", "long text", "list"],
+)
+@pytest.mark.parametrize("arrays", [SMALL, LARGE], ids=["small", "large"])
+def test_json_values(value: object, arrays: dict[str, Array]) -> None:
+    message, found = sent({"value": value}, arrays)
+    assert message == {"value": value}
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
 class TestReusedMemory:
     def test_messages_of_any_size(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = messages.connect()
         written, read = ReusedMemory(), ReusedMemory(copies=True)
         kept = []
         with ours, theirs:
@@ -67,7 +78,7 @@ class TestReusedMemory:
                 assert np.array_equal(found[name], array)
 
     def test_it_is_the_same_memory(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = messages.connect()
         written, read = ReusedMemory(), ReusedMemory()
         with ours, theirs:
             found = []
@@ -84,7 +95,7 @@ class TestReusedMemory:
 
     def test_no_more_than_the_limit_is_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages, "MOST", 1 << 20)
-        ours, theirs = socket.socketpair()
+        ours, theirs = messages.connect()
         written, read = ReusedMemory(), ReusedMemory()
         with ours, theirs:
             for size in (1 << 17, 1 << 18):
@@ -95,7 +106,7 @@ class TestReusedMemory:
     def test_ranges_of_files_beside_it(self, tmp_path: Path) -> None:
         path = tmp_path / "weights"
         path.write_bytes(bytes(range(100)))
-        ours, theirs = socket.socketpair()
+        ours, theirs = messages.connect()
         with ours, theirs, path.open("rb") as file:
             arrays = {"range": FileRange(file.fileno(), 10, 5), **LARGE}
             messages.send(ours, {}, arrays, ReusedMemory())
@@ -115,7 +126,7 @@ def test_beside_ranges_of_files(arrays: dict[str, Array], tmp_path: Path) -> Non
 
 
 def test_messages_in_a_row() -> None:
-    ours, theirs = socket.socketpair()
+    ours, theirs = messages.connect()
     with ours, theirs:
         for number in range(3):
             messages.send(ours, {"number": number}, {"x": np.full(5, number)})
@@ -126,10 +137,10 @@ def test_messages_in_a_row() -> None:
 
 
 def test_the_other_side_is_gone() -> None:
-    ours, theirs = socket.socketpair()
+    ours, theirs = messages.connect()
     with theirs:
         body = b'{"message": {}, "arrays": []}'
-        ours.sendall(messages._HEADER.pack(len(body), 64) + body)
+        ours.send(messages._HEADER.pack(len(body), 64) + body)
         ours.close()
         with pytest.raises(EOFError):
             messages.receive(theirs)
@@ -140,7 +151,7 @@ def test_nothing_stays_open_after_an_array_that_cannot_be_written(monkeypatch: p
         raise OSError
 
     monkeypatch.setattr(ReusedMemory, "write", fail)
-    ours, theirs = socket.socketpair()
+    ours, theirs = messages.connect()
     with ours, theirs:
         before = set(Path("/proc/self/fd").iterdir())
         with pytest.raises(OSError):
