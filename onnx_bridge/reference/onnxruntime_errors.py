@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from onnx_bridge.core.errors import InputError
+from passes.core.isolation.failure import NO_MEMORY
 
 
 class Reason(enum.Enum):
@@ -135,7 +136,7 @@ _NAMED = (
     re.compile(r"in node \((?P<node>.*?)\)"),
 )
 _REASONS = {
-    Reason.OUT_OF_MEMORY: ("bad_alloc|bad allocation|Failed to allocate memory", None),
+    Reason.OUT_OF_MEMORY: (NO_MEMORY, None),
     Reason.UNKNOWN_OPERATOR: ("No Op registered|is not a registered function/op", None),
     Reason.NO_KERNEL: (
         "NOT_IMPLEMENTED|Failed to find kernel|Could not find an implementation",

@@ -32,9 +32,8 @@ from passes.target.probe import Probe
 
 _T = TypeVar("_T")
 
-_FIRST_BATCH, _BATCH, _BATCH_BYTES = 4, 16, 64 << 20
-"""The most probes of the first request, for which MIGraphX waits, and of later ones; the most bytes of those that are
-run."""
+_BATCH, _BATCH_BYTES = 16, 64 << 20
+"""The most probes, and bytes of those that are run, in one request."""
 _REHEARSED = 3.0
 """How many times longer a probe may take with the gpu target's passes."""
 _MEMORY = 4 << 30
@@ -74,7 +73,7 @@ class Prober:
         countdown = Countdown(self.progress or silent, "judging", len(probes), step_name="kind of node")
         with Background() as one, Background() as other:
             sent: deque[Future[dict[Probe, Judgement]]] = deque()
-            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0, first=_FIRST_BATCH):
+            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0):
                 requests = [prepare(probe, run=run) for probe, run in batch]
                 if len(sent) == 2:
                     yield self._told(sent.popleft().result(), countdown)
@@ -208,15 +207,15 @@ def _runs(request: ProbeRequest) -> bool:
     return request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
 
 
-def _batches(items: Iterable[_T], size: Callable[[_T], int], *, first: int = _BATCH) -> Iterator[list[_T]]:
-    """Batches of a limited number of items and bytes; from ``first`` on, the number doubles up to the limit."""
+def _batches(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Batches of a limited number of items and bytes."""
     batch: list[_T] = []
-    total, most = 0, first
+    total = 0
     for item in items:
         more = size(item)
-        if batch and (len(batch) >= most or total + more > _BATCH_BYTES):
+        if batch and (len(batch) >= _BATCH or total + more > _BATCH_BYTES):
             yield batch
-            batch, total, most = [], 0, min(2 * most, _BATCH)
+            batch, total = [], 0
         batch.append(item)
         total += more
     if batch:

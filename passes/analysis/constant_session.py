@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from passes.core.inference import first_line
 from passes.core.isolation import value_messages
+from passes.core.isolation.failure import NO_MEMORY
 from passes.core.isolation.messages import Array, Message
 
 _RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
@@ -75,7 +76,7 @@ def compute(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array]) ->
         }
         found = session.run_with_ort_values(list(outputs), given)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        if re.search("bad_alloc|bad allocation|Failed to allocate memory", str(error)):
+        if re.search(NO_MEMORY, str(error)):
             raise MemoryError from None
         raise EvaluationError(_clean(error), unsupported=isinstance(error, NotImplementedByRuntime)) from None
     return [_array(each) for each in found]

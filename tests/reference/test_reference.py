@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference import unknown_operators
 from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "custom": 1]>\n'
@@ -325,6 +325,18 @@ def test_unknown_operators_where_onnxruntime_does_not_list_its_own(monkeypatch: 
     found = unknown_operators.explained(refused, model).unknown
     assert found is not None
     assert (found.node, found.domain, found.meant) == ("odd", "ai.onnx", "did you mean Relu?")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "std::bad_alloc",
+        "Failed to allocate memory for requested buffer",
+        "pthread_create failed, error code: 12 error msg: Cannot allocate memory",
+    ],
+)
+def test_what_there_is_no_memory_for(message: str) -> None:
+    assert OnnxRuntimeError(message, where="it").reason is Reason.OUT_OF_MEMORY
 
 
 def test_dtype_unknown_to_onnx() -> None:

@@ -9,6 +9,9 @@ from passes.core.errors import BridgeError
 from passes.core.isolation.limits import Limits
 from passes.core.isolation.process import ChildFailure, Reason
 
+NO_MEMORY = "bad_alloc|bad allocation|Failed to allocate memory|Cannot allocate memory"
+"""What ONNX Runtime says of an allocation, or of a thread, that there was no memory for; a regular expression."""
+
 
 class NativeFailure(BridgeError):
     """A native library exceeded a limit of time or memory, or ended its process.
