@@ -43,6 +43,9 @@ _START_SECONDS = 60.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
 """Saving grows a buffer to the size of the program. With large buffers on the heap instead of in mappings of their own,
 which is glibc's default, saving 430 MB takes about a second less, and the peak of memory is some 8 % higher."""
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Where the system leaves it to programs (``madvise``), the heap is in pages of 2 MB: parsing, compiling and saving
+ResNet-50 takes half the time, most of which is page faults otherwise. Elsewhere it has no effect."""
 _HEAP_CHECKER = "libc_malloc_debug.so.0"
 """glibc's library; with it and ``glibc.malloc.check=3`` a corrupted heap ends the process when memory is freed."""
 _SYSTEM_LIBRARIES = tuple(map(Path, ("/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib")))
@@ -115,6 +118,7 @@ class Worker:
         arguments = (runtime.kind, str(runtime.library or runtime.path))
         try:
             environment = {**_MALLOC, **os.environ, **self.environment, "TMPDIR": self._temporary}
+            environment["GLIBC_TUNABLES"] = _joined(_HUGE_PAGES, environment.get("GLIBC_TUNABLES"))
             return Child("onnx_bridge.migraphx.server", arguments, command=runtime.command, environment=environment)
         except OSError as error:
             raise RuntimeFailure(f"the worker process cannot be started: {error}", where=str(runtime.path)) from error
@@ -261,9 +265,14 @@ def shared_with_heap_checks(runtime: Runtime) -> Worker:
     """As `shared`; its heap checks itself, where the glibc that it is loaded with has the library for that."""
     folders = _SYSTEM_LIBRARIES if runtime.loader is None else runtime.library_path
     checked = any((folder / _HEAP_CHECKER).is_file() for folder in folders)
-    tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.check=3")))
-    preload = ":".join(filter(None, (os.environ.get("LD_PRELOAD"), _HEAP_CHECKER)))
+    tunables = _joined(os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.check=3")
+    preload = _joined(os.environ.get("LD_PRELOAD"), _HEAP_CHECKER)
     return shared(runtime, {"GLIBC_TUNABLES": tunables, "LD_PRELOAD": preload} if checked else {})
+
+
+def _joined(*entries: str | None) -> str:
+    """A list in a variable of glibc's, where a later entry counts."""
+    return ":".join(filter(None, entries))
 
 
 def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailure:
