@@ -76,12 +76,15 @@ class ProbeRequest:
         return {"target": TARGET, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
 
-def prepare(probe: Probe, *, run: bool, full: bool = False, by_onnx: bool = False) -> ProbeRequest:
+def prepare(
+    probe: Probe, *, run: bool, edge_cases: bool = True, full: bool = False, by_onnx: bool = False
+) -> ProbeRequest:
     """The request for a probe.
 
     Args:
         probe: without a problem.
         run: whether it is not too large to run.
+        edge_cases: whether it is run on samples of edge cases as well.
         full: with all constants, whatever their size.
         by_onnx: what the probe replaces is computed by ONNX's own evaluator, not by ONNX Runtime.
     """
@@ -97,7 +100,7 @@ def prepare(probe: Probe, *, run: bool, full: bool = False, by_onnx: bool = Fals
         request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
     else:
         if not _expect_original(request, proto, by_onnx):
-            given = samples(from_proto(proto), probe.input_ranges)
+            given = samples(from_proto(proto), probe.input_ranges, edge_cases=edge_cases)
             _expect(request, given, evaluations.evaluate(request.model, given))
             if probe.replaces is not None:
                 request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")

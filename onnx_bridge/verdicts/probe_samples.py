@@ -72,14 +72,15 @@ _PARTIAL = ("Pow", "BitShift", "ReduceProd")
 """Operators whose results for most integers overflow or are undefined."""
 
 
-def samples(model: ir.Model, ranges: Sequence[Range | None] = ()) -> list[dict[str, Array]]:
+def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases: bool = True) -> list[dict[str, Array]]:
     """An ordinary sample for a probe, whose inputs are tensors, and those of edge cases; deterministic.
 
     There are as many of the latter as it takes for every number to occur in small inputs, at most `_MOST`.
 
     Args:
         model: the probe.
-        ranges: of its inputs, as far as they are known; without edge cases.
+        ranges: of its inputs, as far as they are known; these have no edge cases.
+        edge_cases: whether those are wanted.
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     known = [*ranges, *[None] * (len(values) - len(ranges))]
@@ -101,7 +102,8 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = ()) -> list[dict[s
         for scatter in _uses(value, _SCATTERS, 1):
             array = _distinct(scatter, array)
         ordinary[spec.name] = array
-        edges[spec.name] = _edges(value, spec, array, place, model.opset_imports.get("", 1))
+        if edge_cases:
+            edges[spec.name] = _edges(value, spec, array, place, model.opset_imports.get("", 1))
     found = [ordinary]
     if any(array is not ordinary[name] for name, arrays in edges.items() for array in arrays):
         count = max(map(len, edges.values()))

@@ -19,7 +19,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.judge import Judgement
 from onnx_bridge.verdicts.probe_request import TARGET
-from onnx_bridge.verdicts.prober import Prober
+from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
 from passes.core import graphs
@@ -132,7 +132,10 @@ class ProbedRuntime:
         return found
 
     def _judge(self, probes: Sequence[Probe]) -> dict[Probe, Judgement]:
-        """Judge probes that are not in the cache, after their witnesses, and add the verdicts to it."""
+        """Judge probes that are not in the cache, after their witnesses, and add the verdicts to it.
+
+        A large probe has the edge cases tried by its witness alone, unless that proves nothing.
+        """
         if not probes:
             return {}
         large = {probe: seconds for probe in probes if (seconds := self._seconds(probe)) > _SHORT}
@@ -147,22 +150,38 @@ class ProbedRuntime:
             small = witnesses[probe]
             return small if isinstance(small, Skip) else known[small.signature]
 
-        def judge(asked: Sequence[tuple[Probe, bool]]) -> None:
-            for batch in self._prober.judge(asked):
+        def judge(questions: Sequence[Question]) -> None:
+            again: list[Question] = []
+            without_edges = {each.probe for each in questions if each.run and not each.edge_cases}
+            for batch in self._prober.judge(questions):
                 known.update((each.signature, _without_untried_loop(each, batch[each])) for each in batch.keys() & new)
                 for probe in batch.keys() & not_run:
                     batch[probe] = _with_witness(batch[probe], of_witness(probe))
+                for probe in batch.keys() & without_edges:
+                    if batch[probe].verdict.status is Status.OK and not _proves(of_witness(probe)):
+                        del batch[probe]
+                        again.append(Question(probe, run=True))
                 batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
                 self._store(batch)
                 judged.update(batch)
+            if again:
+                judge(again)
+
+        def question(probe: Probe) -> Question:
+            return Question(probe, probe not in not_run, isinstance(witnesses.get(probe, Skip("small")), Skip))
 
         slow = {probe for probe in not_run if compile_seconds(probe) > self.budget}
-        first = [(each, True) for each in by_signature.values() if each in new]  # in the order of the probes
-        judge([*first, *((probe, probe not in not_run) for probe in probes if probe not in slow)])
+        first = [Question(each, run=True) for each in by_signature.values() if each in new]
+        # the longest first, so that no core waits for the last of them; those that are only compiled take no time
+        rest = sorted(
+            (question(probe) for probe in probes if probe not in slow),
+            key=lambda each: -large.get(each.probe, 0.0) if each.run else 0.0,
+        )
+        judge([*first, *rest])
         passed = {probe: _with_witness(_UNCOMPILED, of_witness(probe)) for probe in slow if _passes(of_witness(probe))}
         self._store(passed)
         judged |= passed
-        judge([(probe, False) for probe in probes if probe in slow - passed.keys()])
+        judge([Question(probe, run=False) for probe in probes if probe in slow - passed.keys()])
         return judged
 
     def _beyond_budget(self, large: Mapping[Probe, float], witnesses: Mapping[Probe, Probe | Skip]) -> set[Probe]:
@@ -202,6 +221,11 @@ def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
 
 def _passes(small: Judgement | Skip) -> bool:
     return not isinstance(small, Skip) and small.verdict.status is Status.OK
+
+
+def _proves(small: Judgement | Skip) -> bool:
+    """Whether a witness was run, and is right."""
+    return not isinstance(small, Skip) and (small.verdict.status, small.verdict.proof) == (Status.OK, Proof.RUN)
 
 
 def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from onnx_bridge.core.background import Background
 from onnx_bridge.core.countdown import Countdown
@@ -32,7 +32,7 @@ from passes.target.probe import Probe
 
 _T = TypeVar("_T")
 
-_BATCH, _BATCH_BYTES = 16, 64 << 20
+_BATCH, _BATCH_BYTES = 16, 8 << 20
 """The most probes, and bytes of those that are run, in one request."""
 _REHEARSED = 3.0
 """How many times longer a probe may take with the gpu target's passes."""
@@ -41,6 +41,20 @@ _SLOWER = 30
 """How many times as long as estimated a probe may take: verdicts do not depend on the load of the machine."""
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are sent to confirm a failure."""
+
+
+class Question(NamedTuple):
+    """What is asked about a probe.
+
+    Attributes:
+        probe: the probe.
+        run: whether it is run, and not only compiled.
+        edge_cases: whether on samples of edge cases as well.
+    """
+
+    probe: Probe
+    run: bool
+    edge_cases: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,20 +75,18 @@ class Prober:
     rehearsal: Rehearsal | None
     progress: Callable[[str], None] | None
 
-    def judge(self, probes: Sequence[tuple[Probe, bool]]) -> Iterator[dict[Probe, Judgement]]:
-        """Judge probes in batches: MIGraphX has one while the one before is compared, and the next is prepared.
-
-        Args:
-            probes: each with whether to run it.
+    def judge(self, questions: Sequence[Question]) -> Iterator[dict[Probe, Judgement]]:
+        """Judge probes in batches, in their order: MIGraphX has one while the one before is compared, and the next is
+        prepared.
         """
-        if not probes:
+        if not questions:
             return
         self.launch()
-        countdown = Countdown(self.progress or silent, "judging", len(probes), step_name="kind of node")
+        countdown = Countdown(self.progress or silent, "judging", len(questions), step_name="kind of node")
         with Background() as one, Background() as other:
             sent: deque[Future[dict[Probe, Judgement]]] = deque()
-            for batch in _batches(probes, lambda each: each[0].bytes if each[1] else 0):
-                requests = [prepare(probe, run=run) for probe, run in batch]
+            for batch in _batches(questions, lambda each: each.probe.bytes if each.run else 0):
+                requests = [prepare(each.probe, run=each.run, edge_cases=each.edge_cases) for each in batch]
                 if len(sent) == 2:
                     yield self._told(sent.popleft().result(), countdown)
                 sent.append(one.submit(self._judge_requests, requests))

@@ -27,6 +27,12 @@ def test_edge_values() -> None:
     assert {0.0, 0.5, -0.5, 2.5, -10.0} <= set(edge["x"].ravel().tolist())
 
 
+def test_without_edge_cases() -> None:
+    model = tiny("(float[8,8] x) => (float[8,8] y) { y = Round(x) }")
+    (only,), (ordinary, *_) = samples(model, edge_cases=False), samples(model)
+    np.testing.assert_array_equal(only["x"], ordinary["x"])
+
+
 def test_attention_scores_in_16_bits_are_small() -> None:
     """No two ways of computing agree on the exponential of a large one."""
     text = "(float16[1,2,4,8] q) => (float16[1,2,4,8] y) {{ y = {}(q, q, q) }}"

@@ -246,6 +246,33 @@ class TestBudget:
         found = ProbedRuntime(runtime, cache=False, budget=cost * 1.5).verdicts([self.conv(12), self.conv(8)])
         assert [each.proof for each in found] == [Proof.WITNESS, Proof.RUN]
 
+    def test_a_witness_has_the_edge_cases(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        """At real size the ordinary sample is enough, unless the witness proves nothing."""
+        asked: list[tuple[Probe, bool]] = []
+
+        def recorded(probe: Probe, *, run: bool, edge_cases: bool = True, **options: bool) -> ProbeRequest:
+            asked.append((probe, edge_cases))
+            return prepare(probe, run=run, edge_cases=edge_cases, **options)
+
+        monkeypatch.setattr(prober, "prepare", recorded)
+        large, proven = self.conv(8), witness(self.conv(8))
+        unproven = last_node("(float[2] x) => (float[2] y) { y = local.Relu(x) }")
+        attributes = "strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]"
+        wrong = last_node(
+            f"(float[1,3,4,4] x) => (y) {{ y = ConvTranspose<{attributes}>(x, w) }}",
+            w=np.ones((3, 2, 3, 3), np.float32),
+        )
+        for small, expected in (
+            (proven, [(proven, True), (large, False)]),
+            (unproven, [(unproven, True), (large, False), (large, True)]),
+            (wrong, [(wrong, True), (large, False), (large, True)]),
+        ):
+            monkeypatch.setattr(probed_runtime, "witness", lambda _, small=small: small)
+            asked.clear()
+            verdict = judged(ProbedRuntime(runtime, cache=False, budget=9.0), large)
+            assert (verdict.status, verdict.proof) == (Status.OK, Proof.RUN)
+            assert asked == expected
+
     def test_without_a_witness_comes_first(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
         larger = self.conv(12)
         monkeypatch.setattr(
