@@ -32,7 +32,7 @@ from passes.target.probe import Probe
 
 _T = TypeVar("_T")
 
-_BATCH, _BATCH_BYTES = 16, 8 << 20
+_BATCH, _BATCH_BYTES = 16, 24 << 20
 """The most probes, and bytes of those that are run, in one request."""
 _REHEARSED = 3.0
 """How many times longer a probe may take with the gpu target's passes."""
