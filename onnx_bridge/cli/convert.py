@@ -1,6 +1,7 @@
 """The verb ``convert``: one model into one bundle, or many into a folder of them.
 
-Batches and comparisons are imported where they are asked for: it would take a twentieth of a small conversion.
+Batches are imported where they are asked for, which would take a twentieth of a small conversion; the conversion of one
+model, once its processes are starting.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ import typer
 
 from onnx_bridge.batch.jobs import is_batch
 from onnx_bridge.batch.request import BatchRequest, JobRequest
-from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.inspect import describe_bundle
 from onnx_bridge.cli.options import (
     As,
     Buckets,
@@ -44,8 +42,8 @@ from onnx_bridge.cli.options import (
     ties,
     values,
 )
-from onnx_bridge.cli.terminal import Json, progress, show, volume
-from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.cli.terminal import Json, show, volume
+from onnx_bridge.conversion.launch import launch
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.core.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
@@ -201,24 +199,10 @@ def _check_engine(engine: str, address: str | None) -> None:
 
 
 def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
-    with progress(as_json) as tell:
-        bundle = run_any(source, out, request.conversion, tell)
-        report = None
-        if request.check:
-            from onnx_bridge.parity import check as parity
+    launch(request.conversion)
+    from onnx_bridge.cli.convert_one import convert_one
 
-            report = parity.run(bundle, request.check_request(source), tell)
-    if report is None or not as_json:
-        then: tuple[object, ...] = ()
-        if isinstance(bundle, Decoder):
-            then = ("generate", out, *bundle.example)
-        elif bundle.proof.comparable:
-            then = ("check", out)
-        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
-    if report is not None:
-        show(report, as_json)
-        if not report.passed:
-            raise typer.Exit(report.exit_code)
+    convert_one(source, out, request, as_json)
 
 
 def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_json: bool) -> None:

@@ -1,0 +1,36 @@
+"""The conversion of one model on the command line, which `convert` imports while its processes start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from onnx_bridge.batch.request import JobRequest
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.inspect import describe_bundle
+from onnx_bridge.cli.terminal import progress, show
+from onnx_bridge.conversion.buckets import run_any
+
+
+def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
+    """Convert a model, compare it where asked, and show the results; raises `typer.Exit` if a comparison fails."""
+    with progress(as_json) as tell:
+        bundle = run_any(source, out, request.conversion, tell)
+        report = None
+        if request.check:
+            from onnx_bridge.parity import check as parity
+
+            report = parity.run(bundle, request.check_request(source), tell)
+    if report is None or not as_json:
+        then: tuple[object, ...] = ()
+        if isinstance(bundle, Decoder):
+            then = ("generate", out, *bundle.example)
+        elif bundle.proof.comparable:
+            then = ("check", out)
+        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
+    if report is not None:
+        show(report, as_json)
+        if not report.passed:
+            raise typer.Exit(report.exit_code)

@@ -1,0 +1,29 @@
+"""Starting the processes of a conversion before its own modules are imported, so that both happen at once.
+
+It imports little: what it saves is the time until the caller has imported the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.reference import evaluations
+
+
+def launch(request: ConvertRequest) -> None:
+    """Start those that the conversion will surely ask for, without waiting: it finds them under way, or reports why not.
+
+    That is MIGraphX, unless options may choose its environment; without verdicts, also what judges.
+    """
+    with contextlib.suppress(BridgeError):
+        runtime = runtimes.find(request.runtime)
+        if not request.options:
+            workers.shared(runtime).launch()
+        if not request.cache or not (cache_dir() / "verdicts").is_dir():
+            workers.shared_with_heap_checks(runtime).launch()
+            evaluations.launch()
