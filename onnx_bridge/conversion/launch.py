@@ -16,9 +16,9 @@ from onnx_bridge.reference import evaluations
 
 
 def launch(request: ConvertRequest) -> None:
-    """Start those that the conversion will surely ask for, without waiting: it finds them under way, or reports why not.
+    """Start those that a conversion will surely ask for, without waiting; where one cannot be started, it reports why.
 
-    That is MIGraphX, unless options may choose its environment; without verdicts, also what judges.
+    They are MIGraphX, unless options may choose its environment; and, without verdicts, those that judge.
     """
     with contextlib.suppress(BridgeError):
         runtime = runtimes.find(request.runtime)

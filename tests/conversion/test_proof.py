@@ -19,10 +19,12 @@ import passes
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.proof import BundleProof, together
 from onnx_bridge.cli import main
+from onnx_bridge.conversion.steps import clean
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.core.base import Context, Exactness, Pass, Proof, Result, Rewrite
 
@@ -72,6 +74,20 @@ class TestLevels:
         assert bundle.proof.unproven
         assert bundle.inputs[0].shape == (4, 3, 96, 96)
         assert sorted(each.name for each in bundle.path.iterdir()) == ["m.mxr", "m.onnx", "manifest.json"]
+
+    def test_nodes_of_a_witness_are_not_run_at_its_size(
+        self, runtime: Runtime, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is compared as a whole."""
+        budgets: list[float | None] = []
+
+        def recorded(*arguments: Any, budget: float | None, **options: Any) -> ProbedRuntime:
+            budgets.append(budget)
+            return ProbedRuntime(*arguments, budget=budget, **options)
+
+        monkeypatch.setattr(clean, "ProbedRuntime", recorded)
+        bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims=SIZES, prove_budget=0.01)
+        assert (bundle.proof.level, budgets) == (Proof.WITNESS, [None, 0.0])
 
     def test_one_with_fixed_sizes_by_smaller_ones(self, runtime: Runtime, tmp_path: Path) -> None:
         fixed = conv(tmp_path / "m.onnx", "4, 3, 96, 96")

@@ -229,7 +229,14 @@ class _Prover:
         if witness.open:
             dims, shapes = as_sizes(self._model, witness.shapes)
         return replace(
-            self.request, dims=dims, shapes=shapes, target=self.plan.target, reuse=False, timeout=timeout, prove="never"
+            self.request,
+            dims=dims,
+            shapes=shapes,
+            target=self.plan.target,
+            reuse=False,
+            timeout=timeout,
+            prove="never",
+            probe_budget=0.0,  # the whole is compared
         )
 
     def _compare(
