@@ -216,10 +216,11 @@ class Bundle:
     def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         wanted = [info.name for info in self.outputs]
         values = dict(sample)
-        for index, partition in enumerate(self._partitions):
-            values |= partition.run({info.name: values[info.name] for info in partition.info.inputs})
-            later = {info.name for each in self._partitions[index + 1 :] for info in each.info.inputs}
-            values = {name: value for name, value in values.items() if name in later or name in wanted}
+        for index, partition in enumerate(self._partitions, 1):
+            values |= partition.run(values)
+            if later := self._partitions[index:]:
+                kept = {info.name for each in later for info in each.info.inputs}.union(wanted)
+                values = {name: value for name, value in values.items() if name in kept}
         return {name: values[name] for name in wanted}
 
     def _check_files(self) -> None:

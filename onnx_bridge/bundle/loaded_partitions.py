@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest_entries import PartitionInfo, TensorInfo
@@ -40,10 +43,11 @@ class HostPartition:
     seconds: float = 0.0
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Compute its outputs from its inputs, both by name."""
+        """Compute its outputs by name, from values of which some are its inputs."""
         started = time.perf_counter()
+        given = {info.name: values[info.name] for info in self.info.inputs}
         with limited(self.limits):
-            found = self.session.run(values)
+            found = self.session.run(given)
         self.seconds = time.perf_counter() - started
         return found
 
@@ -57,15 +61,19 @@ class DevicePartition:
     worker: Worker
     limits: Limits
 
-    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Compute its outputs from its inputs, both by name."""
+    @functools.cached_property
+    def _given(self) -> list[tuple[TensorInfo, np.dtype[Any] | None]]:
+        """What MIGraphX takes, without unused parameters, which it drops; and the dtype of what it holds in bytes."""
         shapes = self.program.get_parameter_shapes()
+        taken = [info for info in self.info.inputs if info.name in shapes]
+        return [(info, shapes[info.name].dtype if info.dtype in _PACKED else None) for info in taken]
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Compute its outputs by name, from values of which some are its inputs."""
         tensors = {}
-        for info in self.info.inputs:
-            if info.name in shapes:  # MIGraphX drops unused parameters
-                array = _checked(values[info.name], info)
-                packed = info.dtype in _PACKED
-                tensors[info.name] = Tensor.of(array.astype(shapes[info.name].dtype) if packed else array)
+        for info, dtype in self._given:
+            array = _checked(values[info.name], info)
+            tensors[info.name] = Tensor.of(array if dtype is None else array.astype(dtype))
         with self.worker.limited(self.limits):
             results = self.program.run(tensors)
         pairs = zip(self.info.outputs, results, strict=True)

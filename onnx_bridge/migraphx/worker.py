@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +145,9 @@ class Worker:
                     ) from error
             return self._hello[1]
 
-    @contextlib.contextmanager
-    def limited(self, limits: Limits) -> Iterator[Worker]:
+    def limited(self, limits: Limits) -> contextlib.AbstractContextManager[Worker]:
         """Replace the limits of requests of this thread within the block."""
-        before, self._limited.limits = self.limits, limits
-        try:
-            yield self
-        finally:
-            self._limited.limits = before
+        return _Limited(self, limits)
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> RemoteProgram:
         request = {"do": "parse_onnx", "path": str(path.absolute()), "options": options_to_json(options)}
@@ -245,6 +240,20 @@ class Worker:
             self.close()  # what it still holds is unknown
             raise _out_of_memory(doing, limits, printed)
         raise MigraphxError(error["what"], output=printed)
+
+
+class _Limited(contextlib.AbstractContextManager[Worker]):
+    """`Worker.limited`, as a class: as a generator it takes longer than a small program runs."""
+
+    def __init__(self, worker: Worker, limits: Limits) -> None:
+        self._worker, self._limits = worker, limits
+
+    def __enter__(self) -> Worker:
+        self._before, self._worker._limited.limits = self._worker.limits, self._limits
+        return self._worker
+
+    def __exit__(self, *_: object) -> None:
+        self._worker._limited.limits = self._before
 
 
 _shared: dict[tuple[str, tuple[tuple[str, str], ...]], Worker] = {}

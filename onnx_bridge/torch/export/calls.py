@@ -45,30 +45,51 @@ class Call:
         Raises:
             InputError: the arguments do not fit the signature.
         """
-        signature = inspect.signature(module.forward)
+        return Call.bound(type(module).__name__, inspect.signature(module.forward), args, kwargs)
+
+    @staticmethod
+    def bound(
+        name: str,
+        signature: inspect.Signature,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        defaults: bool = False,
+    ) -> tuple[Call, dict[str, torch.Tensor]]:
+        """As `of`, for a module of which only the name and the signature of ``forward`` are known.
+
+        Args:
+            name: that of its class.
+            signature: of ``forward``.
+            args: by position.
+            kwargs: by name.
+            defaults: whether arguments that are not given have their defaults.
+        """
         kinds = [parameter.kind for parameter in signature.parameters.values()]
         if kinds == [inspect.Parameter.VAR_POSITIONAL] and kwargs and not args:
             named: dict[str, torch.Tensor] = {}
-            positional = tuple(flatten(value, name, named) for name, value in kwargs.items())
-            fixed = {name: each.value for name, each in zip(kwargs, positional, strict=True) if _is_set(each)}
+            positional = tuple(flatten(value, key, named) for key, value in kwargs.items())
+            fixed = {key: each.value for key, each in zip(kwargs, positional, strict=True) if _is_set(each)}
             return Call(positional, {}, fixed), named
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            where, hint = f"{type(module).__name__}.forward", f"it takes {_format(signature)}"
+            where, hint = f"{name}.forward", f"it takes {_format(signature)}"
             raise InputError(f"the arguments do not fit: {error}", where=where, hint=hint) from None
+        if defaults:
+            bound.apply_defaults()
         leaves: dict[str, torch.Tensor] = {}
         found: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
-            match signature.parameters[name].kind:
+        for key, value in bound.arguments.items():
+            match signature.parameters[key].kind:
                 case inspect.Parameter.VAR_POSITIONAL:
-                    found[name] = tuple(flatten(each, f"{name}.{i}", leaves) for i, each in enumerate(value))
+                    found[key] = tuple(flatten(each, f"{key}.{i}", leaves) for i, each in enumerate(value))
                 case inspect.Parameter.VAR_KEYWORD:
-                    found[name] = {key: flatten(each, key, leaves) for key, each in value.items()}
+                    found[key] = {inner: flatten(each, inner, leaves) for inner, each in value.items()}
                 case _:
-                    found[name] = flatten(value, name, leaves)
+                    found[key] = flatten(value, key, leaves)
         bound.arguments.update(found)
-        fixed = {name: each.value for name, each in found.items() if _is_set(each)}
+        fixed = {key: each.value for key, each in found.items() if _is_set(each)}
         return Call(bound.args, bound.kwargs, fixed), leaves
 
     @property

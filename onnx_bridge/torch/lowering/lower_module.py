@@ -16,7 +16,7 @@ from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.torch.export.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.export.modules import check_module, inference_copy, training_submodule
 from onnx_bridge.torch.export.structure import leaf_names
-from onnx_bridge.torch.lowering.lowered import Interface, Lowered, bind, without_annotations
+from onnx_bridge.torch.lowering.lowered import Interface, Lowered, without_annotations
 from onnx_bridge.torch.lowering.program_cache import obtain_programs
 from onnx_bridge.torch.lowering.request import LowerRequest
 
@@ -38,7 +38,7 @@ def lower_module(
         raise InputError(what, where=f"module {name or type(module).__name__!r}", hint="call eval() first")
     dtype = _dtype(request.precision)
     signature = without_annotations(inspect.signature(module.forward))
-    sample, tensors = bind(type(module).__name__, signature, args, kwargs)
+    sample, tensors = Call.bound(type(module).__name__, signature, args, kwargs, defaults=True)
     given = {name: each.dtype for name, each in tensors.items()}
     returned: list[torch.dtype] = []
     if dtype is not None:

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,7 +49,7 @@ class Interface:
         Raises:
             InputError: the arguments do not fit the signature, or differ from the sample in more than sizes.
         """
-        call, tensors = bind(self.name, self.signature, args, kwargs)
+        call, tensors = Call.bound(self.name, self.signature, args, kwargs, defaults=True)
         _check_call(call, self.call, list(self.signature.parameters), self.name)
         if self.dtype is None:
             return tensors
@@ -177,33 +177,10 @@ def _is_symbolic(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-class _Callee:
-    """A module of which only the signature of ``forward`` is known; enough for `Call.of`."""
-
-    def __init__(self, signature: inspect.Signature) -> None:
-        def forward(*_args: Any, **_kwargs: Any) -> None: ...
-
-        forward.__signature__ = signature  # type: ignore[attr-defined]
-        self.forward = forward
-
-
 def without_annotations(signature: inspect.Signature) -> inspect.Signature:
     """A signature without annotations, which may not be picklable."""
     parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
     return inspect.Signature(parameters)
-
-
-def bind(
-    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Call, dict[str, torch.Tensor]]:
-    """A call with defaults applied, and its tensors by name; raises like `Call.of`."""
-    callee = cast(nn.Module, type(name, (_Callee,), {})(signature))
-    try:
-        arguments = signature.bind(*args, **kwargs)
-    except TypeError:
-        return Call.of(callee, args, kwargs)  # raises an InputError
-    arguments.apply_defaults()
-    return Call.of(callee, arguments.args, arguments.kwargs)
 
 
 def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> None:

@@ -5,14 +5,14 @@ memfd whose descriptor is sent along: nothing is pickled, nothing touches /dev/s
 copying. What is in a file already is sent as the file's descriptor. A few small arrays follow the message itself, which
 takes a third of the time.
 
-The socket keeps the borders of packets, so that a small message is received by one call, with its arrays.
+The socket keeps the borders of packets, so that a small message is received by one call, with its arrays. Of one that
+is like the last but for the elements of arrays, where these lie in memory that is reused, only the header is sent.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 import mmap
 import os
 import socket
@@ -24,13 +24,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from passes.core.isolation.reused_memory import MOST, ReusedMemory
+from passes.core.isolation.reused_memory import MOST, ReusedMemory, placed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
 _HEADER = struct.Struct("<QQ")
-"""The bytes of the text, and of the arrays behind it."""
+"""The bytes of the text, and of the arrays behind it; without a text, it is that of the last message whose arrays were
+in memory that is reused."""
+_AS_BEFORE = _HEADER.pack(0, 0)
 _ALIGNMENT = 64
 _FIRST, _PACKET = 4096, 1 << 16
 """The most bytes of a message's first packet, and of a later one."""
@@ -39,8 +41,6 @@ _BEHIND = 1 << 16
 _MOST_FILES = 250
 """The kernel sends 253 descriptors at a time."""
 _FILES_SPACE = socket.CMSG_SPACE((_MOST_FILES + 1) * struct.calcsize("i"))
-_REUSED = -1
-"""In place of the number of a file."""
 
 
 @dataclass(frozen=True)
@@ -80,44 +80,59 @@ def send(
         OSError: the other side is gone, or there is no memory for the arrays.
     """
     ranges = {name: each for name, each in arrays.items() if isinstance(each, FileRange)}
+    given = {name: each for name, each in arrays.items() if not isinstance(each, FileRange)}
+    entries, size = _layout(given)
+    body: dict[str, Any] = {"message": message, "reused": reused is not None}
+    if reused is not None and not ranges and size <= MOST:
+        _send_reused(connection, {**body, "in_reused": entries}, given, size, reused)
+        return
     files = list(dict.fromkeys(each.file for each in ranges.values()))
     if len(files) > _MOST_FILES:
         raise OSError(f"a message cannot have {len(files)} files")
-    entries: list[dict[str, Any]] = [
+    in_files = [
         {"name": name, "dtype": "uint8", "shape": [each.nbytes], "offset": each.offset, "file": files.index(each.file)}
         for name, each in ranges.items()
     ]
-    given = {name: each for name, each in arrays.items() if not isinstance(each, FileRange)}
-    more, size = _layout(given)
-    packed, behind = None, b""
-    body: dict[str, Any] = {"message": message, "arrays": entries, "reused": reused is not None}
+    if size <= _BEHIND:
+        behind = b"".join(_padded(each) for each in given.values())
+        _send_packets(connection, _encoded({**body, "in_files": in_files, "behind": entries}), behind, files)
+        return
+    in_files += [{**each, "file": len(files)} for each in entries]
+    packed = _pack(given, entries, size)
     try:
-        if size <= _BEHIND:
-            entries += more
-            behind = b"".join(_padded(each) for each in given.values())
-        elif reused is not None and size <= MOST:
-            if (packed := reused.grow(size)) is not None:
-                body["memory"] = len(files)
-                files.append(packed)
-            for entry, array in zip(more, given.values(), strict=True):
-                reused.write(array, entry["offset"])
-            entries += [{**each, "file": _REUSED} for each in more]
-        else:
-            packed = _pack(given, more, size)
-            entries += [{**each, "file": len(files)} for each in more]
-            files.append(packed)
-        text = _encoded(body)
-        head = _HEADER.pack(len(text), len(behind)) + text
-        whole = memoryview(head.ljust(_padded_size(len(head)), b"\0") + behind)
-        if files:
-            socket.send_fds(connection, [whole[:_FIRST]], files)
-        else:
-            connection.send(whole[:_FIRST])
-        for start in range(_FIRST, len(whole), _PACKET):
-            connection.send(whole[start : start + _PACKET])
+        _send_packets(connection, _encoded({**body, "in_files": in_files}), b"", [*files, packed])
     finally:
-        if packed is not None:
-            os.close(packed)
+        os.close(packed)
+
+
+def _send_reused(
+    connection: socket.socket, body: Mapping[str, Any], arrays: Mapping[str, Array], size: int, reused: ReusedMemory
+) -> None:
+    text = _encoded(body)
+    if text == reused.text:
+        reused.write(arrays)
+        connection.send(_AS_BEFORE)
+        return
+    grown = reused.grow(size)
+    try:
+        reused.lay_out(body["in_reused"])
+        reused.write(arrays)
+        _send_packets(connection, text, b"", [] if grown is None else [grown])
+        reused.text = text
+    finally:
+        if grown is not None:
+            os.close(grown)
+
+
+def _send_packets(connection: socket.socket, text: bytes, behind: bytes, files: Sequence[int]) -> None:
+    head = _HEADER.pack(len(text), len(behind)) + text
+    whole = memoryview(head.ljust(_padded_size(len(head)), b"\0") + behind)
+    if files:
+        socket.send_fds(connection, [whole[:_FIRST]], files)
+    else:
+        connection.send(whole[:_FIRST])
+    for start in range(_FIRST, len(whole), _PACKET):
+        connection.send(whole[start : start + _PACKET])
 
 
 def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Message:
@@ -130,23 +145,34 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
     Raises:
         EOFError: the other side is gone.
     """
-    data = _aligned(_FIRST)
+    data = _aligned(_FIRST) if reused is None or reused.packet is None else reused.packet
     count, ancillary, _flags, _address = connection.recvmsg_into([data.data], _FILES_SPACE)
     descriptors = _descriptors(ancillary)
     try:
         if not count:
             raise EOFError
         size, more = _HEADER.unpack_from(data.data)
+        if not size:
+            assert reused is not None
+            reused.wanted, reused.packet = True, data
+            return reused.message, reused.read()
         start = _padded_size(_HEADER.size + size)
         if start + more > count:
             data = _completed(connection, data[:count], start + more)
         data.flags.writeable = False
         body = _decoded(data[_HEADER.size : _HEADER.size + size].data)
         if reused is not None:
-            reused.wanted = body["reused"]
-            if "memory" in body:
-                reused.map(descriptors[body["memory"]])
-        arrays = _map(descriptors, body["arrays"], data[start:], reused)
+            reused.wanted, reused.packet = body["reused"], None
+        if "in_reused" in body:
+            assert reused is not None
+            for descriptor in descriptors:
+                reused.map(descriptor)
+            reused.message = body["message"]
+            reused.lay_out(body["in_reused"])
+            return reused.message, reused.read()
+        files = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
+        arrays = {each["name"]: placed(each, files[each["file"]]) for each in body["in_files"]}
+        arrays |= {each["name"]: placed(each, data[start:]) for each in body.get("behind", ())}
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -229,32 +255,6 @@ def _write(descriptor: int, array: Array, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _map(
-    descriptors: Sequence[int], entries: list[dict[str, Any]], behind: Array, reused: ReusedMemory | None
-) -> dict[str, Array]:
-    files = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
-    arrays: dict[str, Array] = {}
-    for entry in entries:
-        dtype, shape = _dtype(entry["dtype"]), tuple(entry["shape"])
-        if entry.get("file") == _REUSED:
-            assert reused is not None
-            arrays[entry["name"]] = reused.read(dtype, shape, entry["offset"])
-            continue
-        memory = files[entry["file"]] if "file" in entry else behind
-        arrays[entry["name"]] = np.frombuffer(memory, dtype, math.prod(shape), entry["offset"]).reshape(shape)
-    return arrays
-
-
 @functools.cache
 def _name(dtype: np.dtype[Any]) -> str:
     return dtype.name
-
-
-@functools.cache
-def _dtype(name: str) -> np.dtype[Any]:
-    if hasattr(np, name):
-        return np.dtype(name)
-    import ml_dtypes  # MIGraphX's worker process, which never receives these, starts faster without it
-
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,6 +93,39 @@ class TestReusedMemory:
             assert not read.wanted
         assert found[0].ctypes.data == found[1].ctypes.data
         assert np.array_equal(found[0], np.full(100_000, 1))
+
+    def test_of_a_message_like_the_last_only_its_arrays_are_written(self) -> None:
+        """Also where others come between, and whatever makes it different."""
+        ours, theirs = messages.connect()
+        written, read = ReusedMemory(), ReusedMemory(copies=True)
+        zeros, ones = np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)
+        sent = [
+            ({"n": 1}, {"x": zeros}, written),
+            ({"n": 1}, {"x": ones}, written),  # the same
+            ({"n": 2}, {"x": zeros}, None),
+            ({"n": 1}, {"x": zeros}, written),  # the same
+            ({"n": 2}, {"x": zeros}, written),
+            ({"n": 2}, {"y": zeros}, written),
+            ({"n": 2}, {"y": zeros.reshape(3, 2)}, written),
+            ({"n": 2}, {"y": zeros.reshape(3, 2).astype(np.int32)}, written),
+            ({"n": 2}, {"y": np.arange(1 << 20)}, written),
+            ({"n": 2}, {"y": np.arange(1 << 20)[::-1]}, written),  # the same
+            ({"n": 2}, {}, written),
+            ({"n": 2}, {}, written),  # the same
+        ]
+        short, found = [], []
+        with ours, theirs:
+            for message, arrays, memory in sent:
+                messages.send(ours, message, arrays, memory)
+                short.append(len(theirs.recv(1 << 16, socket.MSG_PEEK)) == len(messages._AS_BEFORE))
+                found.append(messages.receive(theirs, read))
+                assert read.wanted is (memory is not None)
+        assert [index for index, each in enumerate(short) if each] == [1, 3, 9, 11]
+        for (message, arrays, _), (received, others) in zip(sent, found, strict=True):
+            assert (received, list(others)) == (message, list(arrays))
+            for array, other in zip(arrays.values(), others.values(), strict=True):
+                assert (other.dtype, other.shape) == (array.dtype, array.shape)
+                assert np.array_equal(other, array)
 
     def test_no_more_than_the_limit_is_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages, "MOST", 1 << 20)
