@@ -84,8 +84,8 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
     infers = scope.function is None
     if infers:
         settle_foreign(scope.model, context)
-        context.settled = None  # folding changes the model
-        infer(scope.model, propagate=False)
+        inferred, context.settled, context.inferred = context.inferred, None, None  # folding changes the model
+        infer(scope.model, propagate=False, known=inferred)
     while True:
         while constants := folder.fold():
             if infers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -182,6 +182,8 @@ class Context:
         contradictions: what the model declares of its values and is not so, a sentence by the name of each value.
         settled: the model whose declarations `passes.core.declarations.settle` has corrected, as long as it has not
             been changed since; kept by pipelines.
+        inferred: types and shapes of the values of ``settled`` that inference finds, where it would find no more with
+            what is declared of them.
     """
 
     target: Target | None = None
@@ -189,6 +191,7 @@ class Context:
     progress: Callable[[str], None] | None = None
     contradictions: dict[str, str] = field(default_factory=dict)
     settled: ir.Model | None = None
+    inferred: Mapping[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] | None = None
 
 
 @dataclass(frozen=True)

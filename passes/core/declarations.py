@@ -21,6 +21,7 @@ import onnx_ir as ir
 from passes.core import graphs, inference, loops
 from passes.core.base import Context
 from passes.core.graphs import Scope
+from passes.core.inference import Known
 from passes.core.limits import MAX_ELEMENTS
 from passes.core.loops import Parameter
 
@@ -28,7 +29,6 @@ _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
 _DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that are known only in a run to have results of some size."""
-_Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 
 
 def settle(model: ir.Model, context: Context) -> int:
@@ -36,7 +36,7 @@ def settle(model: ir.Model, context: Context) -> int:
 
     Args:
         model: the values of the main graph and its subgraphs are changed in place; its inputs are what they say.
-        context: its ``contradictions`` are added to.
+        context: its ``contradictions`` are added to, and it gets what is ``inferred``.
 
     Returns:
         How many values were declared otherwise.
@@ -46,6 +46,7 @@ def settle(model: ir.Model, context: Context) -> int:
             for each in loops.parameters(scope):
                 each.value.shape = None
     parameters = list(loops.parameters(Scope(model, model.graph)))
+    undeclared = not any(map(_has_declarations, model.graph))
     declared = {value: value.shape for each in parameters for value in (each.value, each.final) if value is not None}
     try:
         found = _carried_through(model, parameters)
@@ -74,6 +75,7 @@ def settle(model: ir.Model, context: Context) -> int:
         if value.shape is None:
             value.shape = ir.Shape([None] * len(shape))
     _mark_claims(model, parameters, found)
+    context.inferred = found if undeclared else None
     context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
     return len(wrong)
 
@@ -83,7 +85,7 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
     return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
 
 
-def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, _Known]) -> None:
+def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known]) -> None:
     """Keep how much is proven of what depends on data, and of what has an open size of an input, beside what is
     declared of it.
 
@@ -124,7 +126,7 @@ def _scans(model: ir.Model) -> Iterator[ir.Graph]:
             yield body
 
 
-def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, _Known]:
+def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, Known]:
     """Set the shapes of all parameters to what is proven; returns what inference finds then, from inputs alone."""
     for each in parameters:
         each.value.shape = None
@@ -144,7 +146,7 @@ def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Va
 
 
 def _advance(
-    parameters: Iterable[Parameter], started: set[Parameter], found: dict[ir.Value, _Known], scope: Scope
+    parameters: Iterable[Parameter], started: set[Parameter], found: dict[ir.Value, Known], scope: Scope
 ) -> bool:
     """One step towards shapes that hold in every iteration; whether there was anything to change.
 
@@ -188,7 +190,7 @@ def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([dim for axis, dim in enumerate(source) if axis not in removed])
 
 
-def _shape(value: ir.Value | None, found: dict[ir.Value, _Known], scope: Scope) -> ir.Shape | None:
+def _shape(value: ir.Value | None, found: dict[ir.Value, Known], scope: Scope) -> ir.Shape | None:
     if value is None:
         return None
     tensor = scope.constant(value)
@@ -204,7 +206,7 @@ def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([mine if mine == theirs else None for mine, theirs in zip(one, other, strict=True)])
 
 
-def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, _Known]:
+def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, Known]:
     return {value: inference.read(info) for value, info in inference.run(model, declared=False, propagate=propagate)}
 
 
@@ -220,6 +222,14 @@ def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape
     if differ or len(shape) != len(value.shape):
         return f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
     return None
+
+
+def _has_declarations(node: ir.Node) -> bool:
+    """Whether what a model says of the outputs of a node, or within it, may be of use to inference."""
+    return next(graphs.subgraphs(node), None) is not None or any(
+        (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
+        for value in node.outputs
+    )
 
 
 def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:

@@ -7,7 +7,7 @@ those constants that are small enough to be shapes, axes and the like.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,6 +31,9 @@ _SECONDS = 300.0
 FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
 """What `run` raises for a model that ONNX's inference rejects."""
 
+Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
+"""A type and a shape, as far as they are known."""
+
 
 @dataclass
 class Inferred:
@@ -45,7 +48,13 @@ class Inferred:
     error: str = ""
 
 
-def infer(model: ir.Model, *, commit: Callable[[], bool] = lambda: True, propagate: bool = True) -> Inferred:
+def infer(
+    model: ir.Model,
+    *,
+    commit: Callable[[], bool] = lambda: True,
+    propagate: bool = True,
+    known: Mapping[ir.Value, Known] | None = None,
+) -> Inferred:
     """Merge inferred types and shapes into the values of the main graph and its subgraphs.
 
     What is declared is kept: `passes.core.declarations.settle` corrects it, which is needed once for a model.
@@ -55,15 +64,19 @@ def infer(model: ir.Model, *, commit: Callable[[], bool] = lambda: True, propaga
         commit: called once, before the first change; if it returns False, nothing changes.
         propagate: whether ONNX may propagate the values of shapes. It then processes every list of numbers element
             by element, so it is disabled if there are long lists.
+        known: what inference finds, where it has run already (`passes.core.base.Context`).
     """
     result = Inferred()
     if not any(_is_open(value) for node in Scope(model, model.graph).nodes() for value in node.outputs):
         return result
-    updates: dict[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
+    updates: dict[ir.Value, Known] = {}
     try:
-        propagate = propagate and not any(is_long(value.shape) for value in graphs.values(model))
-        for value, info in run(model, declared=True, propagate=propagate):
-            update = _update(value, info) if _is_open(value) else None
+        if known is None:
+            propagate = propagate and not any(is_long(value.shape) for value in graphs.values(model))
+            inferred = run(model, declared=True, propagate=propagate)
+            known = {value: read(info) for value, info in inferred if _is_open(value)}
+        for value, found in known.items():
+            update = _update(value, *found) if _is_open(value) else None
             if update is not None:
                 updates[value] = update
     except FAILURES as error:
@@ -105,7 +118,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
         return
     for value in node.outputs:
         info = onnx.ValueInfoProto(name=value.name or "", type=inferred.get(value.name or ""))
-        value.type, value.shape = _update(value, info) or (value.type, value.shape)
+        value.type, value.shape = _update(value, *read(info)) or (value.type, value.shape)
 
 
 def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
@@ -307,7 +320,7 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
                 yield from _pairs(node.attributes[attribute.name].as_graph(), attribute.g)
 
 
-def read(info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+def read(info: onnx.ValueInfoProto) -> Known:
     """The type and the shape that inference found; None for what it did not find."""
     if info.type.WhichOneof("value") == "tensor_type":  # written out: onnx_ir's own way takes three times as long
         tensor, denotation = info.type.tensor_type, info.type.denotation or None
@@ -348,11 +361,10 @@ def is_long(shape: ir.Shape | None) -> bool:
     return shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] > onnx_inference.MAX_LIST
 
 
-def _update(value: ir.Value, info: onnx.ValueInfoProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None] | None:
-    """The merged type and shape of a value; None if inference adds nothing."""
+def _update(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> Known | None:
+    """The merged type and shape of a value; None if what was inferred adds nothing."""
     if _is_known(value):
         return None
-    kind, shape = read(info)
     merged = graphs.merge_shapes(value.shape, shape) if shape is not None else value.shape
     kind = value.type if value.type is not None else kind
     return (kind, merged) if kind is not value.type or merged != value.shape else None

@@ -168,7 +168,8 @@ class Pipeline:
             seconds = time.perf_counter() - begin
             changed = result.modified or result.model is not model
             model, before = result.model, nodes
-            context.settled = None if changed else context.settled
+            if changed:
+                context.settled = context.inferred = None
             quantized = None if changed else quantized
             unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes

@@ -12,7 +12,7 @@ import pytest
 
 import passes.analysis.foreign_inference
 from passes.cleanup.infer_shapes import InferShapes
-from passes.core import graphs
+from passes.core import graphs, inference
 from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.declarations import forget_impossible_sizes, settle
 from passes.core.inference import infer
@@ -463,3 +463,45 @@ class TestPipelinesSettleOnce:
         for model in (text_model(self.TEXT), false):
             Pipeline().run(model, context)
         assert false.graph[0].outputs[0].shape == ir.Shape([2])
+
+
+class TestInferred:
+    """What `settle` has inferred is not inferred again, unless declarations may say more."""
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("(float[2,3] x) => (float[2,3] y) { h = Neg(x) y = Abs(h) }", True),
+            ("(float[2,3] x) => (float[2,3] y) <float[2,3] h> { h = Neg(x) y = Abs(h) }", False),
+            ("(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Neg(x) z = Abs(y) }", False),
+            (
+                "(float[2,3] x, bool c) => (y) { y = If(c) <then_branch = a () => (float[2,3] p) { p = Neg(x) },"
+                " else_branch = b () => (float[2,3] q) { q = Abs(x) }> }",
+                False,
+            ),
+        ],
+    )
+    def test_where_nothing_is_declared(self, text: str, expected: bool) -> None:
+        model, context = text_model(text), Context()
+        settle(model, context)
+        assert (context.inferred is not None) is expected
+        again = text_model(text)
+        infer(model, known=context.inferred)
+        infer(again)
+        assert [value.shape for value in graphs.values(model)] == [value.shape for value in graphs.values(again)]
+
+    def test_of_a_model_that_has_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pipeline forgets it with the first change."""
+        text = "(float[2,3] x) => (y) { h = Neg(x) y = Abs(h) }"
+        ran: list[object] = []
+        inferring = inference.run
+        monkeypatch.setattr(inference, "run", lambda *a, **b: ran.append(a) or inferring(*a, **b))
+        counts = []
+        for specification in ("fold-constants", "remove-dead,fold-constants"):
+            model = text_model(text)
+            model.graph.append(ir.node("Relu", [model.graph[0].outputs[0]]))
+            ran.clear()
+            (*_, step) = Pipeline.parse(specification).run(model)
+            counts.append(len(ran))
+            assert all(value.shape == ir.Shape([2, 3]) for value in graphs.values(step.result.model))
+        assert counts == [1, 2], "it is settled anew"
