@@ -4,6 +4,7 @@
                                                           quantized
     GroupQueryAttention{sliding_window_cache=1}(…)        rows of the cache that hold no position are whatever is in
                                                           memory; they are 0
+    MatMulInteger(uint8, int8)                            saturates on some processors (`passes.analysis.saturation`)
 
 ``accuracy_level`` (0: unset, 1: float32, 2: float16, 3: bfloat16, 4: int8) is a licence for kernels to round the inputs
 of a product. Builders of language models write 4 for CPUs; MIGraphX has no such kernels. Source: ONNX Runtime's
@@ -20,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.model import io as models
+from passes.analysis.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
 from passes.core import graphs
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
@@ -34,11 +36,11 @@ def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, t
         model: it is not changed. The weights of a file stay there.
     """
     if isinstance(model, ir.Model):
-        return (model, ()) if not _found(model) else _settled(model.clone())
+        return (model, ()) if not (_found(model) or may_saturate(model)) else _settled(model.clone())
     if not _mentions(model):
         return model, ()
     loaded = models.load(model) if isinstance(model, Path) else ir.from_proto(onnx.ModelProto.FromString(model))
-    return _settled(loaded) if _found(loaded) else (model, ())
+    return _settled(loaded) if _found(loaded) or may_saturate(loaded) else (model, ())
 
 
 def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
@@ -54,6 +56,7 @@ def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     for node in found:
         if _is_windowed(node):
             _clear_rows(node)
+    avoid_saturation(model)
     return model, tuple(notes)
 
 
@@ -115,8 +118,8 @@ def _is_windowed(node: ir.Node) -> bool:
 
 
 def _mentions(model: Path | bytes) -> bool:
-    """Whether a serialized model has the name of one of the attributes anywhere."""
-    names = [name.encode() for name in (_LEVEL, _WINDOWED)]
+    """Whether a serialized model has the name of one of the attributes, or of a product, anywhere."""
+    names = [_LEVEL.encode(), _WINDOWED.encode(), *(PRODUCTS if saturates() else ())]
     if isinstance(model, bytes):
         return any(name in model for name in names)
     try:

@@ -23,7 +23,7 @@ from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark_emulation import Emulation
 from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
-from passes.analysis.constant_session import EXACT_PRODUCTS, unreleased_opsets
+from passes.analysis.constant_session import unreleased_opsets
 from passes.core.byte_strings import from_proto
 
 _SILENT = 4
@@ -231,8 +231,7 @@ def _options(libraries: Sequence[Path]) -> Any:
     options.log_severity_level = _SILENT
     options.use_deterministic_compute = True
     # threads that wait for work would use as much time of processors as those that compute
-    for name, value in {**EXACT_PRODUCTS, "session.intra_op.allow_spinning": "0"}.items():
-        options.add_session_config_entry(name, value)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     for library in libraries:
         try:
             options.register_custom_ops_library(str(library))

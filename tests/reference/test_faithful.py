@@ -108,3 +108,15 @@ def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left:
         for sample, rows in enumerate(left):
             assert cache[sample, :, :rows].any(-1).all()
             assert not cache[sample, :, rows:].any()
+
+
+@pytest.mark.parametrize("given", ["file", "memory", "bytes"])
+def test_products_of_bytes_do_not_saturate(given: str, tmp_path: Path) -> None:
+    """Some processors have no instructions to add up products of uint8 and int8 in 32 bits."""
+    text = '<ir_version: 9, opset_import: ["": 20]> g (uint8[3,64] a, int8[64,4] b) => (int32[3,4] y)'
+    proto = onnx.parser.parse_model(text + "{ y = MatMulInteger(a, b) }")
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    source: Any = {"file": tmp_path / "m.onnx", "memory": ir.from_proto(proto), "bytes": proto.SerializeToString()}
+    sample = {"a": np.full((3, 64), 255, np.uint8), "b": np.full((64, 4), 127, np.int8)}
+    (found,) = Reference(source[given]).run(sample).values()
+    np.testing.assert_array_equal(found, np.full((3, 4), 64 * 255 * 127, np.int32))
