@@ -30,24 +30,24 @@ class _Product:
     """Where a product has its inputs.
 
     Attributes:
-        left: the index of its left operand; None where it is quantized to uint8 inside.
-        right: the indices of its right operands, with those of their zero points.
+        left: its left operand, and the zero point of that; None where it is quantized to uint8 inside.
+        right: its right operands, each with its zero point.
     """
 
-    left: int | None
+    left: tuple[int, int] | None
     right: tuple[tuple[int, int], ...]
 
 
 _PRODUCTS = {
-    "ConvInteger": _Product(0, ((1, 3),)),
+    "ConvInteger": _Product((0, 2), ((1, 3),)),
     "DynamicQuantizeLSTM": _Product(None, ((1, 9), (2, 11))),
     "DynamicQuantizeMatMul": _Product(None, ((1, 3),)),
-    "MatMulInteger": _Product(0, ((1, 3),)),
-    "MatMulIntegerToFloat": _Product(0, ((1, 5),)),
-    "QAttention": _Product(0, ((1, 7),)),
-    "QGemm": _Product(0, ((3, 5),)),
-    "QLinearConv": _Product(0, ((3, 5),)),
-    "QLinearMatMul": _Product(0, ((3, 5),)),
+    "MatMulInteger": _Product((0, 2), ((1, 3),)),
+    "MatMulIntegerToFloat": _Product((0, 4), ((1, 5),)),
+    "QAttention": _Product((0, 6), ((1, 7),)),
+    "QGemm": _Product((0, 2), ((3, 5),)),
+    "QLinearConv": _Product((0, 2), ((3, 5),)),
+    "QLinearMatMul": _Product((0, 2), ((3, 5),)),
 }
 _DOMAINS = ("", "com.microsoft")
 PRODUCTS = tuple(name.encode() for name in _PRODUCTS)
@@ -112,13 +112,14 @@ def _saturated(node: ir.Node) -> Iterator[tuple[int, int]]:
     product = _product(node)
     if product is None:
         return
-    left = None if product.left is None else node.inputs[product.left]
-    if left is not None and left.dtype == ir.DataType.INT8:
-        return
-    for index, zero_point in product.right:
-        operand = node.inputs[index]
-        if operand is not None and operand.dtype == ir.DataType.INT8:
-            yield index, zero_point
+    if product.left is None or _dtype(node, product.left) == ir.DataType.UINT8:
+        yield from (each for each in product.right if _dtype(node, each) == ir.DataType.INT8)
+
+
+def _dtype(node: ir.Node, operand: tuple[int, int]) -> ir.DataType | None:
+    """That of an operand, or of its zero point, which is the same: inference does not know every operator."""
+    values = [node.inputs[index] for index in operand if index < len(node.inputs)]
+    return next((value.dtype for value in values if value is not None and value.dtype is not None), None)
 
 
 def _shifted(value: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
