@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import graphlib
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from onnx_ir import serde
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor
-from passes.core import byte_strings
+from passes.core import byte_strings, graphs
 from passes.core.declarations import forget_impossible_sizes
 from passes.core.limits import check_limits
 
@@ -47,14 +47,14 @@ def build_model(file: ModelFile) -> ir.Model:
             if info := infos.get(str(value.name)):
                 serde.deserialize_value_info_proto(info, value)
         _restore_attributes(function.attributes, file)
-    for scope in _scopes(model):
-        if isinstance(scope, ir.Graph):
-            for value in scope.initializers.values():
-                if isinstance(value.const_value, ir.ExternalTensor):
-                    value.const_value = _mapped(value.const_value, file)
-        for node in scope:
+    every = [graph for scope in graphs.scopes(model) for graph in scope.graphs()]
+    for graph in every:
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _mapped(value.const_value, file)
+        for node in graph:
             _restore_attributes(node.attributes, file)
-    _name_nodes(model)
+    _name_nodes(every)
     forget_impossible_sizes(model)
     if file.unsorted:
         _sort(model, file.path)
@@ -96,26 +96,17 @@ def _mapped(tensor: ir.ExternalTensor, file: ModelFile) -> MappedTensor:
     )
 
 
-def _scopes(model: ir.Model) -> Iterator[ir.Graph | ir.Function]:
-    """All graphs and functions."""
-    yield from model.graphs()
-    for function in model.functions.values():
-        yield function
-        yield from function.subgraphs()
-
-
-def _name_nodes(model: ir.Model) -> None:
-    """Give each unnamed node a unique name: ``Conv_3``."""
-    scopes = list(_scopes(model))
-    taken = {node.name for scope in scopes for node in scope}
+def _name_nodes(every: Iterable[ir.Graph]) -> None:
+    """Give each unnamed node of some graphs a unique name: ``Conv_3``."""
+    nodes = [node for graph in every for node in graph]
+    taken = {node.name for node in nodes}
     counts: Counter[str] = Counter()
-    for scope in scopes:
-        for node in scope:
-            while not node.name:
-                name = f"{node.op_type}_{counts[node.op_type]}"
-                counts[node.op_type] += 1
-                if name not in taken:
-                    node.name = name
+    for node in nodes:
+        while not node.name:
+            name = f"{node.op_type}_{counts[node.op_type]}"
+            counts[node.op_type] += 1
+            if name not in taken:
+                node.name = name
 
 
 def _sort(model: ir.Model, path: Path) -> None:

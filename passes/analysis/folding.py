@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from passes.analysis.constant_session import EvaluationError
 from passes.analysis.evaluation import evaluate
-from passes.analysis.shape_values import Elements
+from passes.analysis.shape_values import Elements, Known
 from passes.core import graphs
 from passes.core.base import Context, Result, Rewrite, Skip
 from passes.core.graphs import Scope
@@ -123,6 +123,7 @@ class Folder:
         self._too_large: set[ir.Node] = set()
         self._unsupported: dict[tuple[object, ...], Refusal] = {}
         self._failures = 0
+        self._lists: dict[ir.Value, Known | None] = {}  # of constants
 
     def fold(self) -> list[ir.Value]:
         """Fold all that can be folded at present; returns the new constants."""
@@ -164,7 +165,7 @@ class Folder:
 
     def _plan(self) -> _Plan:
         plan = _Plan()
-        self._walk(self.scope.graph, plan, Elements(self.scope))
+        self._walk(self.scope.graph, plan, Elements(self.scope, self._lists))
         return plan
 
     def _walk(self, graph: ir.Graph, plan: _Plan, elements: Elements) -> None:

@@ -44,11 +44,16 @@ class Known:
 
 
 class Elements:
-    """The known integer lists of a scope."""
+    """The known integer lists of a scope.
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._known: dict[ir.Value, Known | None] = {}
+    Args:
+        scope: the scope.
+        constants: those of constants, which is added to: they do not change with what is known of other values.
+    """
+
+    def __init__(self, scope: Scope, constants: dict[ir.Value, Known | None]) -> None:
+        self._scope, self._constants = scope, constants
+        self._known: dict[ir.Value, Known] = {}
 
     def follow(self, node: ir.Node) -> Known | None:
         """What is known of the output of a node; must be called in topological order."""
@@ -65,14 +70,16 @@ class Elements:
         """What is known of a value; constants are fully known."""
         if value is None:
             return None
-        if value not in self._known:
+        if value in self._known:
+            return self._known[value]
+        if value not in self._constants:
             tensor = self._scope.constant(value)
-            elements = ints(tensor)
-            known = None
-            if tensor is not None and tensor.dtype in _DTYPES and elements is not None and len(tensor.shape) < 2:
-                known = Known(tuple(elements), len(tensor.shape), tensor.dtype)
-            self._known[value] = known
-        return self._known[value]
+            if tensor is None:
+                return None
+            elements = ints(tensor) if tensor.dtype in _DTYPES and len(tensor.shape) < 2 else None
+            known = None if elements is None else Known(tuple(elements), len(tensor.shape), tensor.dtype)
+            self._constants[value] = known
+        return self._constants[value]
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
         """See `Scope.proven_shape`."""

@@ -250,7 +250,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
     """The tensor of a Constant node; None for other nodes, sparse tensors, and attributes of a function's caller."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
-    attribute = next(iter(node.attributes.values()))
+    attribute = next(iter(node.attributes.data.values()))  # the mapping itself goes by way of its keys
     if attribute.is_ref():
         return None
     match attribute.name:

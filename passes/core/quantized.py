@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from passes.core.graphs import with_nested
+
 DOMAINS = ("", "com.microsoft")
 """The domains whose QuantizeLinear and DequantizeLinear mean the same."""
 
@@ -29,7 +31,7 @@ def quantized_node(model: ir.Model) -> ir.Node | None:
         (
             node
             for graph in (model.graph, *(function.graph for function in model.functions.values()))
-            for node in graph.all_nodes()
+            for node in with_nested(graph)
             if is_quantize(node)
             or is_dequantize(node)
             or node.domain in _QUANTIZING
