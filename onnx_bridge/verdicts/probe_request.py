@@ -19,7 +19,7 @@ from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.verdicts.probe_samples import samples
 from passes.core.base import Obstacle, Unproven
 from passes.core.byte_strings import from_proto
-from passes.core.graphs import subgraphs
+from passes.core.graphs import has_subgraphs
 from passes.target.probe import Probe
 
 TARGET = "ref"
@@ -55,7 +55,7 @@ class ProbeRequest:
     @property
     def reload(self) -> bool:
         """Whether its program is saved and loaded before it runs: MIGraphX 2.14 loads some control flow wrong."""
-        return any(next(subgraphs(node), None) is not None for node in self.probe.nodes)
+        return any(map(has_subgraphs, self.probe.nodes))
 
     @property
     def empty_inputs(self) -> dict[str, list[int]]:

@@ -66,7 +66,7 @@ def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors)
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
-    captured = graphs.captures(node) if next(graphs.subgraphs(node), None) is not None else ()
+    captured = graphs.captures(node) if graphs.has_subgraphs(node) else ()
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 

@@ -380,7 +380,7 @@ class Folder:
 def _operands(node: ir.Node) -> list[ir.Value]:
     """The inputs of a node and the values that its subgraphs capture, each once."""
     values = {value: None for value in node.inputs if value is not None}
-    if any(True for _ in graphs.subgraphs(node)):
+    if graphs.has_subgraphs(node):
         values.update(graphs.captures(node))
     return list(values)
 

@@ -163,7 +163,7 @@ class Body:
         scope = self.edit.scope
         if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
             return False
-        if next(graphs.subgraphs(node), None) is not None or not any(value.name for value in node.outputs):
+        if graphs.has_subgraphs(node) or not any(value.name for value in node.outputs):
             return False
         copied = {value for each in self._pending for value in each.outputs}
         for value in inputs:
@@ -236,7 +236,7 @@ def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
             return f"{node.op_type} may have unknown side effects"
         if is_random(node, scope):
             return f"{node.op_type} is random"
-        if node.op_type != "If" and next(graphs.subgraphs(node), None) is not None:
+        if node.op_type != "If" and graphs.has_subgraphs(node):
             return f"its subgraph contains {node.op_type}"
         if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
             return f"{node.op_type} has an output that is not a tensor"
@@ -311,7 +311,7 @@ def _nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def _captured(node: ir.Node, new: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
-    if next(graphs.subgraphs(node), None) is None:
+    if not graphs.has_subgraphs(node):
         return []
     return [new.get(value, value) for value in graphs.captures(node)]
 

@@ -226,7 +226,7 @@ def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape
 
 def _has_declarations(node: ir.Node) -> bool:
     """Whether what a model says of the outputs of a node, or within it, may be of use to inference."""
-    return next(graphs.subgraphs(node), None) is not None or any(
+    return graphs.has_subgraphs(node) or any(
         (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
         for value in node.outputs
     )

@@ -98,7 +98,9 @@ class Scope:
         found = [self.graph]
         for graph in found:  # grows meanwhile
             yield graph
-            found += [inner for node in graph for inner in subgraphs(node)]
+            for node in graph:
+                if has_subgraphs(node):
+                    found += subgraphs(node)
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Whether it is an initializer that callers cannot override.
@@ -201,9 +203,17 @@ def weight_bytes(model: ir.Model) -> int:
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
+def has_subgraphs(node: ir.Node) -> bool:
+    """Whether a node has `subgraphs`: most have none, which this tells faster."""
+    for attribute in node.attributes.data.values():  # noqa: SIM110  (the mapping itself goes by way of its keys)
+        if attribute.type in _GRAPHS and not attribute.is_ref():
+            return True
+    return False
+
+
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that are attributes of a node, without those nested in them."""
-    for attribute in node.attributes.data.values():  # the mapping itself goes by way of its keys
+    for attribute in node.attributes.data.values():
         kind = attribute.type
         if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
             yield attribute.as_graph()
@@ -215,11 +225,9 @@ def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     """Nodes, each followed by those of its subgraphs."""
     for node in nodes:
         yield node
-        for attribute in node.attributes.data.values():  # written out for the many nodes without subgraphs
-            if attribute.type in _GRAPHS:
-                for graph in subgraphs(node):
-                    yield from with_nested(graph)
-                break
+        if has_subgraphs(node):
+            for graph in subgraphs(node):
+                yield from with_nested(graph)
 
 
 def ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:
@@ -250,7 +258,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
     """The tensor of a Constant node; None for other nodes, sparse tensors, and attributes of a function's caller."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
-    attribute = next(iter(node.attributes.data.values()))  # the mapping itself goes by way of its keys
+    attribute = next(iter(node.attributes.data.values()))
     if attribute.is_ref():
         return None
     match attribute.name:

@@ -289,7 +289,7 @@ def _unproven(why: str) -> Verdict:
 
 
 def _has_subgraphs(node: ir.Node) -> bool:
-    return next(graphs.subgraphs(node), None) is not None
+    return graphs.has_subgraphs(node)
 
 
 def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:

@@ -147,7 +147,7 @@ class Dependencies:
         if node.domain == "" and node.op_type in ("Shape", "Size"):
             shape = self.scope.shape(node.inputs[0])
             return [] if shape is not None and shape.is_static() else None
-        if next(graphs.subgraphs(node), None) is not None or not node.inputs:
+        if graphs.has_subgraphs(node) or not node.inputs:
             return None
         return [operand for operand in node.inputs if operand is not None]
 
@@ -157,7 +157,7 @@ def node_operands(node: ir.Node) -> Iterator[ir.Value]:
     for value in node.inputs:
         if value is not None:
             yield value
-    if next(graphs.subgraphs(node), None) is not None:
+    if graphs.has_subgraphs(node):
         yield from graphs.captures(node)
 
 

@@ -169,7 +169,7 @@ class Probe:
         """Whether it consists of its nodes and their operands only, without a cone, subgraphs or functions."""
         functions = self.scope.model.functions
         return not self._dependencies.cone and all(
-            next(graphs.subgraphs(node), None) is None and node.op_identifier() not in functions for node in self.nodes
+            not graphs.has_subgraphs(node) and node.op_identifier() not in functions for node in self.nodes
         )
 
     @property

@@ -134,7 +134,7 @@ class _Plan:
 
     def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
         """Whether a node computes lists of numbers from shapes or constants."""
-        if node.op_type in ("Shape", "Size") or next(graphs.subgraphs(node), None) is not None:
+        if node.op_type in ("Shape", "Size") or graphs.has_subgraphs(node):
             return False
         if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
             return False
@@ -275,7 +275,7 @@ class _Copy:
     def difference(self) -> str:
         """How the witness differs in pattern from what it stands for; empty if it does not."""
         for node, shrunk in self._plan.shrunk.items():
-            has_body = next(graphs.subgraphs(node), None) is not None  # whose results ONNX may not infer
+            has_body = graphs.has_subgraphs(node)  # whose results ONNX may not infer
             for value in node.outputs:
                 if value.name and not (has_body and self._small(value) is None) and (reason := self._differs(value)):
                     return reason

@@ -95,7 +95,7 @@ class EvaluateEmpty(NodeRewrite[Match]):
         """Match if every input is constant or has no elements, and not all are constant."""
         scope = context.scope
         variable_inputs = [value for value in node.inputs if value is not None and scope.constant(value) is None]
-        if not variable_inputs or next(graphs.subgraphs(node), None) is not None:
+        if not variable_inputs or graphs.has_subgraphs(node):
             return None
         return Match(node) if all(is_empty(value, scope) for value in variable_inputs) else None
 
