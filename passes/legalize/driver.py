@@ -117,7 +117,7 @@ class _Legalizer:
                 yield from self._legalize_node(group.nodes[-1], group.verdict)
 
     def _legalize_node(self, node: ir.Node, verdict: Verdict) -> Iterator[Skip]:
-        if _has_subgraphs(node):
+        if graphs.has_subgraphs(node):
             for graph in list(graphs.subgraphs(node)):
                 yield from self.legalize_nodes(list(graph))
             if self._failing_verdict(node) is None:
@@ -223,7 +223,7 @@ class _Legalizer:
         for node, finding in self.judge.failing_nodes(list(proposal.nodes)).items():
             if keep_random and is_random(node, self.scope):
                 continue
-            if _has_subgraphs(node):
+            if graphs.has_subgraphs(node):
                 for graph in graphs.subgraphs(node):
                     list(self.legalize_nodes(list(graph)))
                 if self._failing_verdict(node) is None:
@@ -286,10 +286,6 @@ def _is_too_large(verdict: Verdict) -> bool:
 
 def _unproven(why: str) -> Verdict:
     return Verdict(Status.OK, unproven=Unproven(Obstacle.SIZE, why))
-
-
-def _has_subgraphs(node: ir.Node) -> bool:
-    return graphs.has_subgraphs(node)
 
 
 def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
