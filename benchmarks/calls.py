@@ -27,6 +27,8 @@ from onnx_bridge.migraphx import runtime as runtimes
 _WORKER, _LOWERED, _SECOND = 100e-6, 200e-6, 0.1
 _SIZES = {"1 KB": 256, "1 MB": 1 << 18, "100 MB": 25_000_000}
 """Elements of float32 in each tensor."""
+_ELEMENTS = 1 << 28
+"""Those of all calls together, if that is no fewer than 20 and no more than 2,000 calls."""
 
 _BARE = """
 import statistics, sys, time
@@ -69,7 +71,7 @@ def _worker(folder: Path, label: str, size: int) -> Iterator[Bound]:
     onnx.save(onnx.parser.parse_model(text), source)
     bundle = onnx_bridge.convert(source, folder / f"bundle{size}", target="ref", prove="never")
     given = {"x": np.random.default_rng(0).random(size, np.float32)}
-    calls = 2000 if size < 1 << 16 else 20
+    calls = min(2000, max(20, _ELEMENTS // size))
     library = runtimes.find("private")
     program = next((folder / f"bundle{size}").glob("*.mxr"))
     command = library.command(Path(sys.executable), ["-c", _BARE, str(library.library), str(program), str(calls)])
