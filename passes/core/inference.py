@@ -176,7 +176,7 @@ def _infer(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
 def _infer_isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
     """`passes.core.onnx_inference.infer_shapes` in a process with limits.
 
-    Where propagation exceeds that of memory, nothing is propagated.
+    Where propagation exceeds that of memory, or crashes, nothing is propagated: ONNX does not check every allocation.
 
     Raises:
         InferenceError: the model is not valid, or inference crashes.
@@ -189,7 +189,7 @@ def _infer_isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
             "passes.core.inference_server", request, arrays, limits=bounds, library="ONNX's inference"
         )
     except NativeFailure as failure:
-        if propagate and failure.reason is Reason.MEMORY:
+        if propagate and failure.reason is not Reason.TIMEOUT:
             return _infer_isolated(model, propagate=False)
         if failure.reason is not Reason.DIED:
             raise

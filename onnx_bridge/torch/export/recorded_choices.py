@@ -3,8 +3,9 @@
     topk, sort, argsort    TopK: operand, values and indices
     argmax, max(dim)       ArgMax: operand and indices; argmin, min(dim): ArgMin
 
-Exporters keep the order of a trace, so that the nth of these operators is the nth of the nodes that choose. Where the
-two sequences differ nothing is known.
+Exporters keep the order of a trace, so that the nth of these operators is the nth of the nodes that choose. Those that
+nothing reads are no nodes: of max(dim), often the values alone are read. Where the two sequences differ nothing is
+known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.torch.export.calls import FlatModule, run_module
@@ -56,12 +58,13 @@ class RecordedChoices:
             outputs: of the module for these, by their names in the graph.
         """
         with _Recorder() as recorder:
-            run_module(flat, inputs)
+            recorder.read(run_module(flat, inputs).tensors)
         nodes = [node for node in model.graph if node.domain == "" and node.op_type in _NODES.values()]
-        if [node.op_type for node in nodes] != [kind for kind, _ in recorder.found]:
+        found = recorder.found()
+        if [node.op_type for node in nodes] != [kind for kind, _ in found]:
             return None
         known = dict(outputs)
-        for node, (_, arrays) in zip(nodes, recorder.found, strict=True):
+        for node, (_, arrays) in zip(nodes, found, strict=True):
             values = [node.inputs[0], *node.outputs]
             known |= {str(value.name): array for value, array in zip(values, arrays, strict=True) if value is not None}
         return cls(known)
@@ -79,19 +82,33 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[tuple[str, list[Value]]] = []
+        self._made: list[tuple[str, list[Value], list[torch.Tensor]]] = []
+        self._unread: set[int] = set()
+
+    def found(self) -> list[tuple[str, list[Value]]]:
+        """By the operators of nodes, in order, without those whose choice nothing reads."""
+        return [
+            (kind, values) for kind, values, made in self._made if any(id(each) not in self._unread for each in made)
+        ]
+
+    def read(self, values: Any) -> None:
+        """Note which results are read; ``values`` is a tree with tensors."""
+        self._unread.difference_update(map(id, tree_leaves(values)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.read((args, kwargs))
         result = func(*args, **(kwargs or {}))
         schema = func._schema
         kind = _NODES.get(f"{schema.name}.{schema.overload_name}") or _NODES.get(schema.name)
         if kind is not None:
             operand, indices = args[0], result[-1] if isinstance(result, tuple) else result
-            tensors = [operand, indices]
+            tensors, made = [operand, indices], [indices]
             if kind == "TopK":
                 axis = _axis(schema, args, kwargs or {})
                 tensors = [operand, torch.take_along_dim(operand, indices, axis), indices]
-            self.found.append((kind, [to_array(each.detach()) for each in tensors]))
+                made = list(result) if isinstance(result, tuple) else made
+            self._made.append((kind, [to_array(each.detach()) for each in tensors], made))
+            self._unread.update(map(id, made))  # which live as long as they are noted
         return result
 
 

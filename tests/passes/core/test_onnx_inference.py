@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +15,10 @@ import pytest
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core import inference
 from passes.core.base import Context
+from passes.core.isolation import worker
+from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits, limited
+from passes.core.isolation.process import ChildFailure, Reason
 from passes.core.onnx_inference import EndlessInference, UnknownLists, infer_shapes, refuse_endless
 from passes.core.pipeline import Pipeline
 from passes.specialize.convert_opset import ConvertOpset
@@ -164,6 +169,27 @@ def test_lists_whose_length_only_propagation_tells(place: str) -> None:
         assert not inference.infer(source).error
     (output,) = (each for each in source.graph.outputs if each.name == "z")
     assert output.shape == ir.Shape([2, 1000000])
+
+
+def test_propagation_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does now and then where memory ends: what is known without it stays known."""
+    asked: list[bool] = []
+    call = worker.Worker.call
+
+    def crashing(
+        self: worker.Worker, module: str, request: dict[str, Any], *args: Any, limits: Limits, **more: Any
+    ) -> Any:
+        asked.append(request["propagate"])
+        if request["propagate"]:
+            raise NativeFailure("ONNX's inference", limits, ChildFailure(Reason.DIED, "", -signal.SIGSEGV))
+        return call(self, module, request, *args, limits=limits, **more)
+
+    monkeypatch.setattr(worker.Worker, "call", crashing)
+    text = f"g (float[2, 3] x, int64[1] m) => (int64[N] y, float[A, B] z) {{ y = own.Fill(m) z = Neg(x) }} {FILL}"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "own": 1]> {text}'))
+    assert not inference.infer(model).error
+    assert asked == [True, False]
+    assert model.graph.outputs[1].shape == ir.Shape([2, 3])
 
 
 def test_what_every_result_tells_is_not_propagated(monkeypatch: pytest.MonkeyPatch) -> None:

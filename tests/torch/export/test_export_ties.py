@@ -48,3 +48,30 @@ def test_a_choice_between_values_that_differ_is_a_fault() -> None:
 def test_a_fault_behind_a_tie_is_found() -> None:
     with pytest.raises(InputError, match="ONNX Runtime differs from PyTorch on the given arguments"):
         export(Chooser(1e-6, shift=0.1), TIED)
+
+
+class Detector(Chooser):
+    """Chooses rows by the largest of their scores, as RT-DETR does, whose own places nobody reads, or are returned."""
+
+    def __init__(self, nudge: float, shift: float = 0.0, *, returns_classes: bool = False) -> None:
+        super().__init__(nudge, shift)
+        self.returns_classes = returns_classes
+
+    def forward(self, x: Tensor) -> Any:
+        best = x.max(-1)
+        rows = super().forward(x + best.values[:, None])
+        return (rows, best.indices) if self.returns_classes else rows
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("returns_classes", [False, True])
+def test_a_largest_value_whose_place_is_not_read_is_no_choice(exporter: Any, returns_classes: bool) -> None:
+    exported = export(Detector(1e-6, returns_classes=returns_classes), TIED, exporter=exporter)
+    output = exported.comparisons[0].outputs[0]
+    assert output.undetermined is not None
+    assert "TopK" in output.undetermined
+
+
+def test_a_fault_behind_a_tie_and_a_largest_value_is_found() -> None:
+    with pytest.raises(InputError, match="ONNX Runtime differs from PyTorch on the given arguments"):
+        export(Detector(1e-6, shift=0.1), TIED)
