@@ -12,8 +12,9 @@ import select
 import socket
 import time
 
-ACTIVE_SECONDS = 5e-4
-"""A few times of what it takes to wake a process; a wait of half of it is short."""
+ACTIVE_SECONDS = 2e-3
+"""A wait of half of it is short. That is more than one takes whose two processes were put to sleep, or share a
+processor: once one of them is active, they need neither."""
 
 
 class Waiting:
