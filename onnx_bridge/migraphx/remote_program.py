@@ -64,7 +64,7 @@ class RemoteProgram:
         return operators
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
-        """Run the program; outputs are copies in any case."""
+        """Run the program; outputs are dense and stay valid in any case."""
         _, outputs = self._request("run", parameters)
         return [outputs[str(index)] for index in range(len(outputs))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib
 import os
 import resource
@@ -15,7 +16,7 @@ from typing import Any
 from passes.core.isolation import messages
 from passes.core.isolation.deferred import quick_start
 from passes.core.isolation.messages import Array, Message
-from passes.core.isolation.reused_memory import ReusedMemory
+from passes.core.isolation.reused_memory import MOST_MEMORIES, ReusedMemory
 from passes.core.isolation.waiting import Waiting
 
 
@@ -56,7 +57,8 @@ def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str,
         answer: from a request to its answer; what it raises ends the process. It does not keep the arrays of a request
             in memory that is reused.
     """
-    waiting, given, returned = Waiting(connection), ReusedMemory(), ReusedMemory()
+    waiting, given = Waiting(connection), ReusedMemory()
+    returned = functools.lru_cache(MOST_MEMORIES)(lambda _number: ReusedMemory())
     while True:
         waiting.wait()
         try:
@@ -65,5 +67,5 @@ def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str,
             return
         os.ftruncate(2, 0)
         found = answer(*request)
-        messages.send(connection, *found, returned if given.wanted else None)
+        messages.send(connection, *found, returned(given.wanted) if given.wanted else None)
         del request, found  # or two requests' arrays would be mapped at a time

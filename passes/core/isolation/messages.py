@@ -29,10 +29,9 @@ from passes.core.isolation.reused_memory import MOST, ReusedMemory, placed
 Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
-_HEADER = struct.Struct("<QQ")
-"""The bytes of the text, and of the arrays behind it; without a text, it is that of the last message whose arrays were
-in memory that is reused."""
-_AS_BEFORE = _HEADER.pack(0, 0)
+_HEADER = struct.Struct("<QQQ")
+"""The bytes of the text, those of the arrays behind it, and the number of the memory for the answer. Without a text, it
+is that of the last message whose arrays were in memory that is reused."""
 _ALIGNMENT = 64
 _FIRST, _PACKET = 4096, 1 << 16
 """The most bytes of a message's first packet, and of a later one."""
@@ -67,6 +66,7 @@ def send(
     message: Mapping[str, Any],
     arrays: Mapping[str, Array | FileRange],
     reused: ReusedMemory | None = None,
+    answer: int = 0,
 ) -> None:
     """Send one message.
 
@@ -75,6 +75,7 @@ def send(
         message: JSON values.
         arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
         reused: where to write the arrays, if they fit in; they are read before the next message.
+        answer: the number of the reused memory that the answer's are to be written to; 0 for none.
 
     Raises:
         OSError: the other side is gone, or there is no memory for the arrays.
@@ -82,9 +83,8 @@ def send(
     ranges = {name: each for name, each in arrays.items() if isinstance(each, FileRange)}
     given = {name: each for name, each in arrays.items() if not isinstance(each, FileRange)}
     entries, size = _layout(given)
-    body: dict[str, Any] = {"message": message, "reused": reused is not None}
     if reused is not None and not ranges and size <= MOST:
-        _send_reused(connection, {**body, "in_reused": entries}, given, size, reused)
+        _send_reused(connection, {"message": message, "in_reused": entries}, given, size, reused, answer)
         return
     files = list(dict.fromkeys(each.file for each in ranges.values()))
     if len(files) > _MOST_FILES:
@@ -95,37 +95,44 @@ def send(
     ]
     if size <= _BEHIND:
         behind = b"".join(_padded(each) for each in given.values())
-        _send_packets(connection, _encoded({**body, "in_files": in_files, "behind": entries}), behind, files)
+        text = _encoded({"message": message, "in_files": in_files, "behind": entries})
+        _send_packets(connection, text, behind, files, answer)
         return
     in_files += [{**each, "file": len(files)} for each in entries]
     packed = _pack(given, entries, size)
     try:
-        _send_packets(connection, _encoded({**body, "in_files": in_files}), b"", [*files, packed])
+        text = _encoded({"message": message, "in_files": in_files})
+        _send_packets(connection, text, b"", [*files, packed], answer)
     finally:
         os.close(packed)
 
 
 def _send_reused(
-    connection: socket.socket, body: Mapping[str, Any], arrays: Mapping[str, Array], size: int, reused: ReusedMemory
+    connection: socket.socket,
+    body: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    size: int,
+    reused: ReusedMemory,
+    answer: int,
 ) -> None:
     text = _encoded(body)
     if text == reused.text:
         reused.write(arrays)
-        connection.send(_AS_BEFORE)
+        connection.send(_HEADER.pack(0, 0, answer))
         return
     grown = reused.grow(size)
     try:
         reused.lay_out(body["in_reused"])
         reused.write(arrays)
-        _send_packets(connection, text, b"", [] if grown is None else [grown])
+        _send_packets(connection, text, b"", [] if grown is None else [grown], answer)
         reused.text = text
     finally:
         if grown is not None:
             os.close(grown)
 
 
-def _send_packets(connection: socket.socket, text: bytes, behind: bytes, files: Sequence[int]) -> None:
-    head = _HEADER.pack(len(text), len(behind)) + text
+def _send_packets(connection: socket.socket, text: bytes, behind: bytes, files: Sequence[int], answer: int) -> None:
+    head = _HEADER.pack(len(text), len(behind), answer) + text
     whole = memoryview(head.ljust(_padded_size(len(head)), b"\0") + behind)
     if files:
         socket.send_fds(connection, [whole[:_FIRST]], files)
@@ -151,10 +158,10 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
     try:
         if not count:
             raise EOFError
-        size, more = _HEADER.unpack_from(data.data)
+        size, more, answer = _HEADER.unpack_from(data.data)
         if not size:
             assert reused is not None
-            reused.wanted, reused.packet = True, data
+            reused.wanted, reused.packet = answer, data
             return reused.message, reused.read()
         start = _padded_size(_HEADER.size + size)
         if start + more > count:
@@ -162,7 +169,7 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
         data.flags.writeable = False
         body = _decoded(data[_HEADER.size : _HEADER.size + size].data)
         if reused is not None:
-            reused.wanted, reused.packet = body["reused"], None
+            reused.wanted, reused.packet = answer, None
         if "in_reused" in body:
             assert reused is not None
             for descriptor in descriptors:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from passes.core.isolation import messages
 from passes.core.isolation.messages import Array, FileRange, Message
-from passes.core.isolation.reused_memory import ReusedMemory
+from passes.core.isolation.reused_memory import AnswerMemories, ReusedMemory
 from passes.core.isolation.waiting import Waiting
 
 _MEMORY_CHECK_SECONDS = 0.1
@@ -96,7 +96,7 @@ class Child:
         self._owner = os.getpid()
         self._memory_limit: int | None = None
         self._waiting = Waiting(self.connection)
-        self._given, self._returned = ReusedMemory(), ReusedMemory(copies=True)
+        self._given, self._answers = ReusedMemory(), AnswerMemories()
         boot = _BOOT.format(root=str(_ROOT), arguments=(theirs.fileno(), lifeline, self._owner, module, *arguments))
         printed = self._output if output is None else output
         try:
@@ -150,9 +150,13 @@ class Child:
         end = None if timeout is None else time.monotonic() + timeout
         try:
             self._limit_memory(memory)
-            messages.send(self.connection, message, arrays, self._given if reuse else None)
+            answer = self._answers.free() if reuse else None
+            if answer is None:
+                messages.send(self.connection, message, arrays)
+            else:
+                messages.send(self.connection, message, arrays, self._given, answer.number)
             self._wait(end, memory)
-            return messages.receive(self.connection, self._returned)
+            return messages.receive(self.connection, answer)
         except (EOFError, ConnectionError, ProcessLookupError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(5)
@@ -235,4 +239,9 @@ def _release_all() -> None:
     _living.clear()
 
 
-os.register_at_fork(after_in_child=_release_all)
+def _give_away_answers() -> None:
+    for child in list(_living):
+        child._answers.give_away_lent()
+
+
+os.register_at_fork(before=_give_away_answers, after_in_child=_release_all)

@@ -13,7 +13,7 @@ import pytest
 
 from passes.core.isolation import messages
 from passes.core.isolation.messages import Array, FileRange, Message
-from passes.core.isolation.reused_memory import ReusedMemory
+from passes.core.isolation.reused_memory import AnswerMemory, ReusedMemory
 
 SMALL: dict[str, Array] = {
     "empty": np.zeros((0, 3), np.float32),
@@ -64,7 +64,7 @@ def test_json_values(value: object, arrays: dict[str, Array]) -> None:
 class TestReusedMemory:
     def test_messages_of_any_size(self) -> None:
         ours, theirs = messages.connect()
-        written, read = ReusedMemory(), ReusedMemory(copies=True)
+        written, read = ReusedMemory(), AnswerMemory(1, lends=False)
         kept = []
         with ours, theirs:
             for arrays in (LARGE, SMALL, {"larger": np.arange(3_000_000.0)}, LARGE):
@@ -84,9 +84,9 @@ class TestReusedMemory:
         with ours, theirs:
             found = []
             for number in range(2):
-                messages.send(ours, {}, {"x": np.full(100_000, number)}, written)
+                messages.send(ours, {}, {"x": np.full(100_000, number)}, written, 7)
                 found.append(messages.receive(theirs, read)[1]["x"])
-                assert read.wanted
+                assert read.wanted == 7
                 assert not found[-1].flags.writeable
             messages.send(ours, {}, {"x": np.full(100_000, 5)})
             assert messages.receive(theirs, read)[1]["x"][0] == 5
@@ -97,7 +97,7 @@ class TestReusedMemory:
     def test_of_a_message_like_the_last_only_its_arrays_are_written(self) -> None:
         """Also where others come between, and whatever makes it different."""
         ours, theirs = messages.connect()
-        written, read = ReusedMemory(), ReusedMemory(copies=True)
+        written, read = ReusedMemory(), AnswerMemory(1, lends=False)
         zeros, ones = np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)
         sent = [
             ({"n": 1}, {"x": zeros}, written),
@@ -116,10 +116,10 @@ class TestReusedMemory:
         short, found = [], []
         with ours, theirs:
             for message, arrays, memory in sent:
-                messages.send(ours, message, arrays, memory)
-                short.append(len(theirs.recv(1 << 16, socket.MSG_PEEK)) == len(messages._AS_BEFORE))
+                messages.send(ours, message, arrays, memory, len(found))
+                short.append(len(theirs.recv(1 << 16, socket.MSG_PEEK)) == messages._HEADER.size)
                 found.append(messages.receive(theirs, read))
-                assert read.wanted is (memory is not None)
+                assert read.wanted == len(found) - 1
         assert [index for index, each in enumerate(short) if each] == [1, 3, 9, 11]
         for (message, arrays, _), (received, others) in zip(sent, found, strict=True):
             assert (received, list(others)) == (message, list(arrays))
@@ -174,7 +174,7 @@ def test_the_other_side_is_gone() -> None:
     ours, theirs = messages.connect()
     with theirs:
         body = b'{"message": {}, "arrays": []}'
-        ours.send(messages._HEADER.pack(len(body), 64) + body)
+        ours.send(messages._HEADER.pack(len(body), 64, 0) + body)
         ours.close()
         with pytest.raises(EOFError):
             messages.receive(theirs)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -94,3 +95,68 @@ def test_a_module_that_cannot_be_imported() -> None:
         child.exchange({}, {})
     assert "no_such_module_for_tests" in caught.value.output
     assert caught.value.returncode == 1
+
+
+class TestAnswersInReusedMemory:
+    """Arrays of a megabyte that nothing is copied into: they lie where the child has written them."""
+
+    SIZE = 1 << 18
+
+    def ask(self, child: Child, number: int) -> np.ndarray[Any, Any]:
+        given = np.full(self.SIZE, number, np.int32)
+        return child.exchange({}, {"x": given, "y": given}, reuse=True)[1]["x"]
+
+    def test_all_that_are_kept_stay_valid_and_are_writable(self, child: Child) -> None:
+        kept = [self.ask(child, number) for number in range(6)]
+        for number, array in enumerate(kept):
+            assert set(array.tolist()) == {number}
+            array[0] = -1
+        assert self.ask(child, 6)[0] == 6
+
+    def test_a_view_keeps_the_memory(self, child: Child) -> None:
+        view = self.ask(child, 1).view(np.uint8).reshape(-1, 4)[5:7]
+        for number in range(2, 6):
+            self.ask(child, number)
+        assert view.tolist() == [[1, 0, 0, 0]] * 2
+
+    def test_whoever_keeps_only_the_last_has_two_places(self, child: Child) -> None:
+        places, array = set(), None
+        for number in range(8):
+            array = self.ask(child, number)
+            assert not array.flags.owndata
+            places.add(array.ctypes.data)
+        assert len(places) == 2
+
+    def test_what_was_kept_for_a_while_is_used_again(self, child: Child) -> None:
+        kept = [self.ask(child, number) for number in range(5)]
+        places = {array.ctypes.data for array in kept[:2]}
+        kept.clear()
+        assert self.ask(child, 6).ctypes.data in places
+
+    def test_a_few_bytes_do_not_keep_it(self, child: Child) -> None:
+        kept = [child.exchange({}, {"x": np.full(3, number)}, reuse=True)[1]["x"] for number in range(4)]
+        assert [array.tolist() for array in kept] == [[number] * 3 for number in range(4)]
+        assert all(array.flags.owndata for array in kept)
+
+    def test_sizes_that_change(self, child: Child) -> None:
+        for size in (1, 1 << 20, 5, 3 << 20, 0, 1 << 20):
+            found = child.exchange({}, {"x": np.arange(size)}, reuse=True)[1]["x"]
+            np.testing.assert_array_equal(found, np.arange(size))
+
+    def test_a_fork_keeps_what_its_parent_no_longer_needs(self, child: Child) -> None:
+        array = self.ask(child, 1)
+        (ours, theirs), (done, tell) = os.pipe(), os.pipe()
+        fork = os.fork()
+        if not fork:
+            os.close(tell)
+            os.read(done, 1)  # until the parent has gone on
+            os.write(theirs, bytes([set(array.tolist()) == {1}]))
+            os._exit(0)
+        del array
+        for number in range(2, 6):
+            self.ask(child, number)
+        os.close(tell)
+        os.waitpid(fork, 0)
+        assert os.read(ours, 1) == b"\1"
+        for each in (ours, theirs, done):
+            os.close(each)
