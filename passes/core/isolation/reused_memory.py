@@ -20,7 +20,7 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST = 1 << 28
-"""The most bytes: they are held as long as the connection."""
+"""The most bytes of one: they are held as long as the connection."""
 MOST_MEMORIES = 3
 """For answers: two that arrays lie in, since one is often kept until the next has come, and one that is copied from."""
 _LEAST_LENT = 1 << 16
