@@ -107,7 +107,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 axis = _axis(schema, args, kwargs or {})
                 tensors = [operand, torch.take_along_dim(operand, indices, axis), indices]
                 made = list(result) if isinstance(result, tuple) else made
-            self._made.append((kind, [to_array(each.detach()) for each in tensors], made))
+            values: list[Value] = [to_array(each.detach().clone()) for each in tensors]  # which may be changed in place
+            self._made.append((kind, values, made))
             self._unread.update(map(id, made))  # which live as long as they are noted
         return result
 

@@ -74,7 +74,7 @@ def send(
         connection: an end of `connect`.
         message: JSON values.
         arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
-        reused: where to write the arrays, if they fit in; they are read before the next message.
+        reused: where to write the arrays, if they fit in; they are valid until the next message there.
         answer: the number of the reused memory that the answer's are to be written to; 0 for none.
 
     Raises:
@@ -147,7 +147,7 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
 
     Args:
         connection: an end of `connect`.
-        reused: what the other side may have written arrays to.
+        reused: what the other side may have written arrays to, whose `read` says how long they are valid.
 
     Raises:
         EOFError: the other side is gone.

@@ -239,9 +239,9 @@ def _release_all() -> None:
     _living.clear()
 
 
-def _give_away_answers() -> None:
+def _prepare_fork() -> None:
     for child in list(_living):
-        child._answers.give_away_lent()
+        child._answers.prepare_fork()
 
 
-os.register_at_fork(before=_give_away_answers, after_in_child=_release_all)
+os.register_at_fork(before=_prepare_fork, after_in_child=_release_all)

@@ -12,7 +12,7 @@ import itertools
 import mmap
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ MOST = 1 << 28
 MOST_MEMORIES = 3
 """For answers: two that arrays lie in, since one is often kept until the next has come, and one that is copied from."""
 _LEAST_LENT = 1 << 16
-"""Fewer bytes are copied: whoever keeps them would keep whole pages."""
+"""An array of fewer bytes is copied: whoever keeps it would keep the whole memory."""
 _STEP = 1 << 20
 """Sizes are a multiple of it."""
+_FAILED, _MREMAP_MAYMOVE_FIXED = 2**64 - 1, 3
+"""Of mmap(2) and mremap(2)."""
 
 
 class ReusedMemory:
@@ -43,7 +45,7 @@ class ReusedMemory:
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._entries: Sequence[Mapping[str, Any]] = []
+        self._entries: dict[str, Mapping[str, Any]] = {}
         self._arrays: dict[str, Array] = {}
         self.text = b""
         self.message: dict[str, Any] = {}
@@ -75,9 +77,11 @@ class ReusedMemory:
         """Read from a file of the other side from now on."""
         self._memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, self._access)
 
-    def lay_out(self, entries: Sequence[Mapping[str, Any]]) -> None:
+    def lay_out(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Find the places of arrays, which are as in `placed`."""
-        self._entries, self._arrays = entries, self._placed(entries)
+        assert self._memory is not None
+        self._entries = {each["name"]: each for each in entries}
+        self._arrays = {name: placed(each, self._memory) for name, each in self._entries.items()}
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         """Write the elements of the arrays that were laid out, in C order."""
@@ -87,10 +91,6 @@ class ReusedMemory:
     def read(self) -> dict[str, Array]:
         """The arrays that were laid out, with what the other side has written."""
         return self._arrays
-
-    def _placed(self, entries: Iterable[Mapping[str, Any]]) -> dict[str, Array]:
-        assert self._memory is not None
-        return {each["name"]: placed(each, self._memory) for each in entries}
 
 
 class AnswerMemory(ReusedMemory):
@@ -114,11 +114,40 @@ class AnswerMemory(ReusedMemory):
         return any(each() is not None for each in self._lent)
 
     def read(self) -> dict[str, Array]:
-        if not self.lends or sum(each.nbytes for each in self._arrays.values()) < _LEAST_LENT:
-            return {name: each.copy() for name, each in self._arrays.items()}
-        arrays = self._placed(self._entries)
-        self._lent = list(map(weakref.ref, arrays.values()))
-        return arrays
+        found, self._lent = {}, []
+        for name, array in self._arrays.items():
+            if self.lends and array.nbytes >= _LEAST_LENT:
+                found[name] = self._lend(name)
+            else:
+                found[name] = array.copy()
+        return found
+
+    def make_private(self) -> None:
+        """Replace what is shared by private memory with the same bytes, at the same address.
+
+        Raises:
+            OSError: there is no memory.
+        """
+        import ctypes  # for forks alone
+
+        assert self._memory is not None
+        address, size = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)), len(self._memory)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+        made = libc.mmap(None, size, self._access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if made == _FAILED:
+            raise OSError(ctypes.get_errno(), "outputs that are kept stay shared with a fork")
+        ctypes.memmove(made, address, size)
+        libc.mremap(made, size, size, _MREMAP_MAYMOVE_FIXED, address)  # at once, for threads that read it
+
+    def _lend(self, name: str) -> Array:
+        """An array that lies here, another one each time, so that it lives as long as it is used."""
+        assert self._memory is not None
+        array = placed(self._entries[name], self._memory)
+        self._lent.append(weakref.ref(array))
+        return array
 
 
 class AnswerMemories:
@@ -127,19 +156,28 @@ class AnswerMemories:
     def __init__(self) -> None:
         self._memories: list[AnswerMemory] = []
         self._numbers = itertools.count(1)
+        self._most_lent = MOST_MEMORIES - 1
 
     def free(self) -> AnswerMemory:
         """One that is not lent."""
         for each in self._memories:
             if not each.is_lent:
                 return each
-        made = AnswerMemory(next(self._numbers), lends=len(self._memories) < MOST_MEMORIES - 1)
+        made = AnswerMemory(next(self._numbers), lends=len(self._memories) < self._most_lent)
         self._memories.append(made)
         return made
 
-    def give_away_lent(self) -> None:
-        """Leave what is lent to its users for ever: a fork cannot say that it still needs it."""
-        self._memories = [each for each in self._memories if each.lends and not each.is_lent]
+    def prepare_fork(self) -> None:
+        """Leave what is lent to its users, of whom there will be two; then everything is copied.
+
+        Raises:
+            OSError: there is no memory for it.
+        """
+        lent = [each for each in self._memories if each.is_lent]
+        if lent:
+            self._memories, self._most_lent = [], 0
+        for each in lent:
+            each.make_private()
 
 
 def placed(entry: Mapping[str, Any], memory: mmap.mmap | Array) -> Array:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,13 @@ class TestAnswersInReusedMemory:
         assert self.ask(child, 6).ctypes.data in places
 
     def test_a_few_bytes_do_not_keep_it(self, child: Child) -> None:
-        kept = [child.exchange({}, {"x": np.full(3, number)}, reuse=True)[1]["x"] for number in range(4)]
+        """Nor beside many."""
+        kept = []
+        for number in range(4):
+            given = {"few": np.full(3, number), "many": np.zeros(self.SIZE)}
+            _, arrays = child.exchange({}, given, reuse=True)
+            assert not arrays["many"].flags.owndata
+            kept.append(arrays.pop("few"))
         assert [array.tolist() for array in kept] == [[number] * 3 for number in range(4)]
         assert all(array.flags.owndata for array in kept)
 
@@ -145,18 +152,56 @@ class TestAnswersInReusedMemory:
 
     def test_a_fork_keeps_what_its_parent_no_longer_needs(self, child: Child) -> None:
         array = self.ask(child, 1)
-        (ours, theirs), (done, tell) = os.pipe(), os.pipe()
-        fork = os.fork()
-        if not fork:
-            os.close(tell)
-            os.read(done, 1)  # until the parent has gone on
-            os.write(theirs, bytes([set(array.tolist()) == {1}]))
-            os._exit(0)
-        del array
-        for number in range(2, 6):
-            self.ask(child, number)
+
+        def go_on() -> None:
+            nonlocal array
+            del array
+            for number in range(2, 6):
+                self.ask(child, number)
+
+        assert in_a_fork(lambda: set(array.tolist()) == {1}, go_on)
+
+    def test_a_fork_and_its_parent_change_what_is_their_own(self, child: Child) -> None:
+        kept = [self.ask(child, number) for number in (1, 2, 3)]
+
+        def change(value: int) -> bool:
+            unchanged = [int(array[0]) for array in kept] == [1, 2, 3]
+            for array in kept:
+                array[:] = value
+            return unchanged
+
+        assert in_a_fork(lambda: change(7), lambda: None)
+        assert in_a_fork(lambda: change(8), lambda: change(9))
+        assert {int(array[0]) for array in kept} == {9}
+
+    def test_forks_and_kept_outputs_hold_no_more_files(self, child: Child) -> None:
+        """Than those of two outputs that are kept, and of the memory that others are copied from."""
+        kept = []
+        before = open_files()
+        for number in range(6):
+            kept.append(self.ask(child, number))
+            assert in_a_fork(lambda: True, lambda: None)
+        assert open_files() <= before + 3
+        assert [int(array[-1]) for array in kept] == list(range(6))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def in_a_fork(holds: Callable[[], bool], meanwhile: Callable[[], object]) -> bool:
+    """Whether something holds in a fork, once this process has done something after forking."""
+    (ours, theirs), (done, tell) = os.pipe(), os.pipe()
+    fork = os.fork()
+    if not fork:
         os.close(tell)
-        os.waitpid(fork, 0)
-        assert os.read(ours, 1) == b"\1"
-        for each in (ours, theirs, done):
-            os.close(each)
+        os.read(done, 1)
+        os.write(theirs, bytes([holds()]))
+        os._exit(0)
+    meanwhile()
+    os.close(tell)
+    os.waitpid(fork, 0)
+    found = os.read(ours, 1) if select.select([ours], [], [], 0)[0] else b""
+    for each in (ours, theirs, done):
+        os.close(each)
+    return found == b"\1"

@@ -75,3 +75,22 @@ def test_a_largest_value_whose_place_is_not_read_is_no_choice(exporter: Any, ret
 def test_a_fault_behind_a_tie_and_a_largest_value_is_found() -> None:
     with pytest.raises(InputError, match="ONNX Runtime differs from PyTorch on the given arguments"):
         export(Detector(1e-6, shift=0.1), TIED)
+
+
+class InPlace(Chooser):
+    """Changes its scores, and the places, after the choice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        exporting = torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+        scores = x.sum(1) + torch.tensor([0.0, 0.0 if exporting else self.nudge, 0.0, 0.0])
+        indices = torch.topk(scores, 2).indices
+        rows = x[indices]
+        if not exporting:
+            scores.mul_(-1)
+            indices.add_(1)
+        return rows
+
+
+def test_what_is_changed_in_place_after_a_choice() -> None:
+    exported = export(InPlace(1e-6), TIED, exporter="torchscript")
+    assert exported.comparisons[0].outputs[0].undetermined is not None
