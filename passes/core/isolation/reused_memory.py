@@ -105,7 +105,8 @@ class AnswerMemory(ReusedMemory):
 
     def __init__(self, number: int, lends: bool) -> None:
         super().__init__()
-        self.number, self.lends = number, lends
+        self.number = number
+        self._lends = lends
         self._lent: list[weakref.ref[Array]] = []
 
     @property
@@ -116,7 +117,7 @@ class AnswerMemory(ReusedMemory):
     def read(self) -> dict[str, Array]:
         found, self._lent = {}, []
         for name, array in self._arrays.items():
-            if self.lends and array.nbytes >= _LEAST_LENT:
+            if self._lends and array.nbytes >= _LEAST_LENT:
                 found[name] = self._lend(name)
             else:
                 found[name] = array.copy()
@@ -137,10 +138,11 @@ class AnswerMemory(ReusedMemory):
         libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
         libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
         made = libc.mmap(None, size, self._access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if made != _FAILED:
+            ctypes.memmove(made, address, size)
+            made = libc.mremap(made, size, size, _MREMAP_MAYMOVE_FIXED, address)  # at once, for threads that read it
         if made == _FAILED:
             raise OSError(ctypes.get_errno(), "outputs that are kept stay shared with a fork")
-        ctypes.memmove(made, address, size)
-        libc.mremap(made, size, size, _MREMAP_MAYMOVE_FIXED, address)  # at once, for threads that read it
 
     def _lend(self, name: str) -> Array:
         """An array that lies here, another one each time, so that it lives as long as it is used."""
