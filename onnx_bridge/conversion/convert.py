@@ -119,6 +119,7 @@ def convert(  # noqa: PLR0913
         ParityError: the bundle computes something else than the reference; an earlier bundle in ``out`` stays.
         RuntimeFailure: there is no MIGraphX, or it exceeded a limit; or a node can be run neither by it nor, if
             allowed, by ONNX Runtime.
+        NativeFailure: ONNX Runtime exceeded a limit.
     """
     request = ConvertRequest(
         target=target,

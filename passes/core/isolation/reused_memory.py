@@ -7,6 +7,7 @@ it is an answer: its arrays keep the memory that they lie in, and the next answe
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import mmap
@@ -129,8 +130,6 @@ class AnswerMemory(ReusedMemory):
         Raises:
             OSError: there is no memory.
         """
-        import ctypes  # for forks alone
-
         assert self._memory is not None
         address, size = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)), len(self._memory)
         libc = ctypes.CDLL(None, use_errno=True)
