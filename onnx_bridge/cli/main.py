@@ -28,7 +28,7 @@ from onnx_bridge.cli import terminal
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
-from passes.core.isolation.deferred import defer_class, quick_start
+from passes.core.isolation.deferred import quick_start
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
@@ -91,12 +91,13 @@ def _loaded(verb: str) -> Any:
     module = importlib.import_module(_module(verb))
     app = getattr(module, "app", None)
     if app is None:
-        app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
+        app = typer.Typer(context_settings=_CONTEXT, add_completion=False, rich_markup_mode=None)
         app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
     command: Any = typer.main.get_command(app)
     command.name = verb
     for each in (command, *getattr(command, "commands", {}).values()):  # or help would break lines as the code does
-        each.help = "\n\n".join(" ".join(part.split()) for part in (each.help or "").split("\n\n"))
+        paragraphs = [" ".join(part.split()) for part in (each.help or "").split("\n\n")]
+        each.help, each.short_help = "\n\n".join(paragraphs), paragraphs[0]
     return command
 
 
@@ -110,21 +111,20 @@ def _listed(verb: str) -> Any:
         if isinstance(each, ast.FunctionDef) and each.name == _function(verb):
             tree = each
     summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
-    app = typer.Typer()
-    app.command(verb, help=" ".join(summary.split()))(lambda: None)
+    app = typer.Typer(rich_markup_mode=None)
+    app.command(verb, short_help=" ".join(summary.split()))(lambda: None)
     return typer.main.get_command(app)
 
 
 _ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet", "--verbose": "verbose", "-v": "verbose"}
 """Options of every verb, which may stand before it and after it."""
 _EPILOG = "Every verb also takes --quiet, --verbose and --debug."
-_NOT_FOR_HELP = (("rich.markdown", "Markdown"), ("rich.traceback", "Traceback"))
-"""What typer imports to print help, and does not use for it: a third of the time of ``--help``."""
-_CONTEXT = {"help_option_names": ["-h", "--help"]}
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 app = typer.Typer(
     name="onnx-bridge",
     cls=_Verbs,
+    rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=_CONTEXT,
@@ -161,8 +161,6 @@ def _main(
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
     quick_start()
-    for module, name in _NOT_FOR_HELP:
-        defer_class(module, name)
     arguments = [each for each in sys.argv[1:] if each not in _ANYWHERE]
     said = {_ANYWHERE[each] for each in sys.argv[1:] if each in _ANYWHERE}
     terminal.volume.quiet, terminal.volume.verbose = "quiet" in said, "verbose" in said
@@ -257,12 +255,15 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
 
 
 def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
-    """Say what is wrong with the command line; where it asked for nothing, help has been printed."""
+    """Say what is wrong with the command line; one that asks for nothing gets the help."""
     what = error.format_message()
-    if not what and not as_json:
-        _leave(InputError.exit_code)
+    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+        if not as_json:
+            print(what)
+            _leave(InputError.exit_code)
+        what = "there is no verb"
     verb = error.ctx.command_path if error.ctx is not None else app.info.name
-    _fail(InputError(what or "there is no verb", hint=f"`{verb} --help` shows what it takes"), as_json)
+    _fail(InputError(what, hint=f"`{verb} --help` shows what it takes"), as_json)
 
 
 def _leave(code: int) -> NoReturn:

@@ -188,7 +188,7 @@ class TestVerbs:
             "from onnx_bridge.cli.main import main\n"
             "try: main()\n"
             "except SystemExit: pass\n"
-            "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'torch', 'ml_dtypes'} & set(sys.modules)\n"
+            "heavy = {'numpy', 'onnx', 'onnx_ir', 'onnxruntime', 'torch', 'ml_dtypes', 'rich'} & set(sys.modules)\n"
             "sys.exit(str(heavy) if heavy else 0)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -237,11 +237,12 @@ class TestUsage:
         one_message(bridge("convert", relu), 2, "-o", "onnx-bridge convert --help")
         one_message(bridge("convert", relu, "--output="), 2, "empty")
 
-    def test_nothing_asked_for(self, bridge: Callable[..., Outcome]) -> None:
-        outcome = bridge()
+    @pytest.mark.parametrize(("verb", "listed"), [([], "convert"), (["runtime"], "install")])
+    def test_nothing_asked_for(self, bridge: Callable[..., Outcome], verb: list[str], listed: str) -> None:
+        outcome = bridge(*verb)
         assert outcome.code == 2
-        assert "convert" in outcome.out + outcome.err
-        assert "onnx-bridge: " not in outcome.err
+        assert listed in outcome.out
+        assert outcome.err == ""
 
     def test_gpu_without_one(
         self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path

@@ -85,13 +85,18 @@ def test_each_command_names_the_next_one(runtime: Runtime, model: Path, tmp_path
     assert too_long(said) == []
 
 
-@pytest.mark.parametrize(
-    "verb", [["inspect", "MODEL"], ["clean", "MODEL", "--dry-run"], ["passes", "list"], ["--help"]]
-)
+@pytest.mark.parametrize("verb", [["inspect", "MODEL"], ["clean", "MODEL", "--dry-run"], ["passes", "list"]])
 def test_eighty_columns(model: Path, tmp_path: Path, verb: list[str]) -> None:
     printed = on_a_terminal([str(model) if each == "MODEL" else each for each in verb], tmp_path)
     assert "\x1b[" in printed, "colours"
     assert too_long(lines(printed)) == []
+
+
+@pytest.mark.parametrize("verb", [[], ["convert"], ["runtime"]])
+def test_help_in_eighty_columns(tmp_path: Path, verb: list[str]) -> None:
+    said = lines(on_a_terminal([*verb, "--help"], tmp_path))
+    assert too_long(said) == []
+    assert not any(line.endswith("...") for line in said if "Usage:" not in line), "a summary is cut off"
 
 
 def test_progress_is_for_terminals(runtime: Runtime, model: Path, tmp_path: Path) -> None:

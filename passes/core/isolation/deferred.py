@@ -53,29 +53,3 @@ def defer_sympy() -> None:
     """Defer the import of SymPy, and of the module of onnx_ir that needs it, unless they are loaded already."""
     for name in ("sympy", "onnx_ir._symbolic_shapes"):
         sys.modules.setdefault(name, _DeferredModule(name))
-
-
-class _DeferredClass(type):
-    """Takes the place of a class until it is called, or an attribute of it is read."""
-
-    def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        return cls._loaded()(*arguments, **options)
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):  # asked of any class that annotations name
-            raise AttributeError(name)
-        return getattr(cls._loaded(), name)
-
-    def _loaded(cls) -> Any:
-        if cls is sys.modules[cls.__module__].__dict__.get(cls.__name__):
-            del sys.modules[cls.__module__]
-        return getattr(importlib.import_module(cls.__module__), cls.__name__)
-
-
-def defer_class(module: str, name: str) -> None:
-    """Defer the import of a module that others import for a class, unless it is loaded already."""
-    if module not in sys.modules:
-        standing_in = ModuleType(module)
-        standing_in.__spec__ = ModuleSpec(module, None)
-        setattr(standing_in, name, _DeferredClass(name, (), {"__module__": module}))
-        sys.modules[module] = standing_in

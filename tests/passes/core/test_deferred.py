@@ -45,23 +45,3 @@ assert sys.modules["onnx_ir._core"].sympy is sympy and "sympy.core" in sys.modul
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_a_class_is_loaded_when_used() -> None:
-    code = """
-import importlib.util, sys
-from passes.core.isolation.deferred import defer_class
-defer_class("rich.markdown", "Markdown")
-from rich.markdown import Markdown
-assert (Markdown | None) and "markdown_it" not in sys.modules
-assert importlib.util.find_spec("rich.markdown") is not None
-made = Markdown("# title")
-from rich import markdown
-assert type(made) is markdown.Markdown is not Markdown
-assert Markdown.elements is markdown.Markdown.elements and type(Markdown("again")) is markdown.Markdown
-defer_class("rich.markdown", "Markdown")
-assert sys.modules["rich.markdown"] is markdown
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
