@@ -1,16 +1,18 @@
 """Messages between processes: JSON values over a socket, arrays in an anonymous memory file.
 
 A message is a dict of JSON values, written as MessagePack, with arrays by name. The arrays lie one after the other in a
-memfd whose descriptor is sent along: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of
+memfd whose descriptor is sent after it: nothing is pickled, nothing touches /dev/shm, and the receiver maps instead of
 copying. What is in a file already is sent as the file's descriptor. A few small arrays follow the message itself, which
 takes a third of the time.
 
-The socket keeps the borders of packets, so that a small message is received by one call, with its arrays. Of one that
+The socket keeps the borders of packets, so that a small message is received by one call, with its arrays. Descriptors
+have a packet of their own, since to be ready for them takes longer than to receive a small message. Of a message that
 is like the last but for the elements of arrays, where these lie in memory that is reused, only the header is sent.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import mmap
@@ -29,9 +31,9 @@ from passes.core.isolation.reused_memory import MOST, ReusedMemory, placed
 Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
-_HEADER = struct.Struct("<QQQ")
-"""The bytes of the text, those of the arrays behind it, and the number of the memory for the answer. Without a text, it
-is that of the last message whose arrays were in memory that is reused."""
+_HEADER = struct.Struct("<QQQQ")
+"""The bytes of the text, those of the arrays behind it, the number of the memory for the answer, and the number of
+descriptors. Without a text, it is that of the last message whose arrays were in memory that is reused."""
 _ALIGNMENT = 64
 _FIRST, _PACKET = 4096, 1 << 16
 """The most bytes of a message's first packet, and of a later one."""
@@ -39,7 +41,6 @@ _BEHIND = 1 << 16
 """The most bytes of arrays that follow the message."""
 _MOST_FILES = 250
 """The kernel sends 253 descriptors at a time."""
-_FILES_SPACE = socket.CMSG_SPACE((_MOST_FILES + 1) * struct.calcsize("i"))
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def _send_reused(
     text = _encoded(body)
     if text == reused.text:
         reused.write(arrays)
-        connection.send(_HEADER.pack(0, 0, answer))
+        connection.send(_HEADER.pack(0, 0, answer, 0))
         return
     grown = reused.grow(size)
     try:
@@ -132,14 +133,13 @@ def _send_reused(
 
 
 def _send_packets(connection: socket.socket, text: bytes, behind: bytes, files: Sequence[int], answer: int) -> None:
-    head = _HEADER.pack(len(text), len(behind), answer) + text
+    head = _HEADER.pack(len(text), len(behind), answer, len(files)) + text
     whole = memoryview(head.ljust(_padded_size(len(head)), b"\0") + behind)
-    if files:
-        socket.send_fds(connection, [whole[:_FIRST]], files)
-    else:
-        connection.send(whole[:_FIRST])
+    connection.send(whole[:_FIRST])
     for start in range(_FIRST, len(whole), _PACKET):
         connection.send(whole[start : start + _PACKET])
+    if files:
+        socket.send_fds(connection, [b"files"], files)
 
 
 def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Message:
@@ -153,20 +153,20 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
         EOFError: the other side is gone.
     """
     data = _aligned(_FIRST) if reused is None or reused.packet is None else reused.packet
-    count, ancillary, _flags, _address = connection.recvmsg_into([data.data], _FILES_SPACE)
-    descriptors = _descriptors(ancillary)
+    count = connection.recv_into(data.data)
+    if not count:
+        raise EOFError
+    size, more, answer, files = _HEADER.unpack_from(data.data)
+    if not size:
+        assert reused is not None
+        reused.wanted, reused.packet = answer, data
+        return reused.message, reused.read()
+    start = _padded_size(_HEADER.size + size)
+    if start + more > count:
+        data = _completed(connection, data[:count], start + more)
+    data.flags.writeable = False
+    descriptors = _descriptors(connection, files)
     try:
-        if not count:
-            raise EOFError
-        size, more, answer = _HEADER.unpack_from(data.data)
-        if not size:
-            assert reused is not None
-            reused.wanted, reused.packet = answer, data
-            return reused.message, reused.read()
-        start = _padded_size(_HEADER.size + size)
-        if start + more > count:
-            data = _completed(connection, data[:count], start + more)
-        data.flags.writeable = False
         body = _decoded(data[_HEADER.size : _HEADER.size + size].data)
         if reused is not None:
             reused.wanted, reused.packet = answer, None
@@ -177,8 +177,8 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
             reused.message = body["message"]
             reused.lay_out(body["in_reused"])
             return reused.message, reused.read()
-        files = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
-        arrays = {each["name"]: placed(each, files[each["file"]]) for each in body["in_files"]}
+        mapped = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
+        arrays = {each["name"]: placed(each, mapped[each["file"]]) for each in body["in_files"]}
         arrays |= {each["name"]: placed(each, data[start:]) for each in body.get("behind", ())}
     finally:
         for descriptor in descriptors:
@@ -198,9 +198,23 @@ def _completed(connection: socket.socket, first: Array, size: int) -> Array:
     return data
 
 
-def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    """The files that came with a packet."""
-    return [file for _level, _kind, data in ancillary for (file,) in struct.iter_unpack("i", data)]
+def _descriptors(connection: socket.socket, count: int) -> list[int]:
+    """The descriptors that come after a message.
+
+    Raises:
+        EOFError: the other side is gone.
+        OSError: this process may not open as many files.
+    """
+    if not count:
+        return []
+    data, found, _flags, _address = socket.recv_fds(connection, _FIRST, count)
+    if not data:
+        raise EOFError
+    if len(found) < count:
+        for each in found:
+            os.close(each)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return found
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import resource
 import socket
 import threading
 from collections.abc import Mapping
@@ -170,14 +174,36 @@ def test_messages_in_a_row() -> None:
             assert set(arrays["x"].tolist()) == {number}
 
 
-def test_the_other_side_is_gone() -> None:
+@pytest.mark.parametrize(("behind", "files"), [(64, 0), (0, 1)], ids=["before its arrays", "before its files"])
+def test_the_other_side_is_gone(behind: int, files: int) -> None:
     ours, theirs = messages.connect()
     with theirs:
-        body = b'{"message": {}, "arrays": []}'
-        ours.send(messages._HEADER.pack(len(body), 64, 0) + body)
+        body = b'{"message": {}, "in_files": []}'
+        ours.send((messages._HEADER.pack(len(body), behind, 0, files) + body).ljust(64, b"\0"))
         ours.close()
         with pytest.raises(EOFError):
             messages.receive(theirs)
+
+
+def test_nothing_stays_open_where_not_all_files_of_a_message_can_be(tmp_path: Path) -> None:
+    ours, theirs = messages.connect()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+        (tmp_path / "file").write_bytes(b"bytes")
+        files = [stack.enter_context((tmp_path / "file").open("rb")).fileno() for _ in range(3)]
+        messages.send(ours, {}, {str(each): FileRange(each, 0, 5) for each in files})
+        before = set(Path("/proc/self/fd").iterdir())
+        next_one = os.dup(files[0])
+        os.close(next_one)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_one + 2, limits[1]))
+        try:
+            with pytest.raises(OSError, check=lambda error: error.errno == errno.EMFILE):
+                messages.receive(theirs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_nothing_stays_open_after_an_array_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
