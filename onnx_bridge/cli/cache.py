@@ -10,7 +10,7 @@ from onnx_bridge.cli.terminal import Json, show
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.user_cache import CacheFolder, cache_dir, clear
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
 @app.command("dir")

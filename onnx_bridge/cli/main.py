@@ -91,11 +91,12 @@ def _loaded(verb: str) -> Any:
     module = importlib.import_module(_module(verb))
     app = getattr(module, "app", None)
     if app is None:
-        app = typer.Typer(context_settings=_CONTEXT, add_completion=False, rich_markup_mode=None)
+        app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
         app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
     command: Any = typer.main.get_command(app)
     command.name = verb
-    for each in (command, *getattr(command, "commands", {}).values()):  # or help would break lines as the code does
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.rich_markup_mode = None  # the help is plain, and its lines are not broken as the code's are
         paragraphs = [" ".join(part.split()) for part in (each.help or "").split("\n\n")]
         each.help, each.short_help = "\n\n".join(paragraphs), paragraphs[0]
     return command
@@ -111,7 +112,7 @@ def _listed(verb: str) -> Any:
         if isinstance(each, ast.FunctionDef) and each.name == _function(verb):
             tree = each
     summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
-    app = typer.Typer(rich_markup_mode=None)
+    app = typer.Typer()
     app.command(verb, short_help=" ".join(summary.split()))(lambda: None)
     return typer.main.get_command(app)
 

@@ -11,7 +11,7 @@ from onnx_bridge.cli.options import complete_passes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.explain import catalogue, explain
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from onnx_bridge.migraphx.install.results import Paths, RuntimeList
 from onnx_bridge.migraphx.install.status import runtime_status
 from onnx_bridge.migraphx.runtime import choices
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 Gpu = Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")]
 Suite = Annotated[str, typer.Option(help="Debian suite to take the packages from.")]

@@ -92,9 +92,11 @@ def test_eighty_columns(model: Path, tmp_path: Path, verb: list[str]) -> None:
     assert too_long(lines(printed)) == []
 
 
-@pytest.mark.parametrize("verb", [[], ["convert"], ["runtime"]])
+@pytest.mark.parametrize("verb", [[], ["convert"], ["runtime"], ["runtime", "list"]])
 def test_help_in_eighty_columns(tmp_path: Path, verb: list[str]) -> None:
-    said = lines(on_a_terminal([*verb, "--help"], tmp_path))
+    printed = on_a_terminal([*verb, "--help"], tmp_path)
+    assert "\x1b[" not in printed, "plain text"
+    said = lines(printed)
     assert too_long(said) == []
     assert not any(line.endswith("...") for line in said if "Usage:" not in line), "a summary is cut off"
 
