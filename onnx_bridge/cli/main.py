@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
-import importlib
 import importlib.util
 import io
 import json
@@ -28,7 +27,7 @@ from onnx_bridge.cli import terminal
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
-from passes.core.isolation.deferred import quick_start
+from passes.core.isolation import deferred
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
@@ -88,7 +87,7 @@ def _module(verb: str) -> str:
 
 def _loaded(verb: str) -> Any:
     """The command of a verb, with its options."""
-    module = importlib.import_module(_module(verb))
+    module = deferred.load(_module(verb))
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
@@ -161,7 +160,7 @@ def _main(
 
 def main() -> NoReturn:
     """The console script: runs a command and turns errors into one message and an exit code."""
-    quick_start()
+    deferred.quick_start()
     arguments = [each for each in sys.argv[1:] if each not in _ANYWHERE]
     said = {_ANYWHERE[each] for each in sys.argv[1:] if each in _ANYWHERE}
     terminal.volume.quiet, terminal.volume.verbose = "quiet" in said, "verbose" in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import importlib
 import os
 import resource
 import signal
@@ -13,8 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from passes.core.isolation import messages
-from passes.core.isolation.deferred import quick_start
+from passes.core.isolation import deferred, messages
 from passes.core.isolation.messages import Array, Message
 from passes.core.isolation.reused_memory import MOST_MEMORIES, ReusedMemory
 from passes.core.isolation.waiting import Waiting
@@ -26,8 +24,8 @@ def run(connection: int, lifeline: int, parent: int, module: str, *arguments: ob
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in (connection, lifeline):
         os.set_inheritable(descriptor, False)
-    quick_start()
-    importlib.import_module(module).main(socket.socket(fileno=connection), *arguments)
+    deferred.quick_start()
+    deferred.load(module).main(socket.socket(fileno=connection), *arguments)
 
 
 def end_with_parent(lifeline: int, parent: int) -> None:

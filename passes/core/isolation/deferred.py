@@ -49,6 +49,22 @@ def quick_start() -> None:
     defer_sympy()
 
 
+def load(name: str) -> ModuleType:
+    """Import the module that a process of the project's own is for, with all that it imports.
+
+    None of that is garbage, and to look for some takes a twentieth of the time of cleaning a small model: it is not
+    done meanwhile, and what has been imported is never visited again.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def defer_sympy() -> None:
     """Defer the import of SymPy, and of the module of onnx_ir that needs it, unless they are loaded already."""
     for name in ("sympy", "onnx_ir._symbolic_shapes"):

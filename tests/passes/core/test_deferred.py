@@ -1,9 +1,10 @@
-"""A deferred module is loaded when it is used, and then behaves as the module itself."""
+"""A deferred module behaves as the module itself once it is used; what is loaded is not visited for garbage."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,4 +45,32 @@ import sympy
 assert sys.modules["onnx_ir._core"].sympy is sympy and "sympy.core" in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_nothing_imported_is_visited_for_garbage(tmp_path: Path) -> None:
+    code = """
+import gc, sys
+from passes.core.isolation import deferred
+sys.path.insert(0, sys.argv[1])
+begun = []
+gc.callbacks.append(lambda phase, _: begun.append(phase))
+imported = deferred.load("large")
+assert not begun and imported.parts is sys.modules["large"].parts
+assert gc.isenabled()
+gc.collect()
+assert begun and not any(each is imported.parts for each in gc.get_objects())
+frozen = gc.get_freeze_count()
+assert deferred.load("large") is imported and gc.get_freeze_count() == frozen
+try:
+    deferred.load("broken")
+except ImportError:
+    assert gc.isenabled()
+else:
+    raise AssertionError
+"""
+    (tmp_path / "large.py").write_text("parts = [[] for _ in range(100_000)]")
+    (tmp_path / "broken.py").write_text("import missing_everywhere")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
