@@ -143,7 +143,10 @@ def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
-    """Prefix names with that of the call; forget the shapes of results, which differ from call to call."""
+    """Prefix names with that of the call; forget the shapes of results, which differ from call to call.
+
+    The results of a Scan's body keep their rank: ONNX Runtime needs to know it.
+    """
 
     def value(each: ir.Value) -> None:
         if each.name:
@@ -155,8 +158,12 @@ def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
             value(output)
             output.shape = None
         for graph in graphs.subgraphs(node):
+            ranks = {result: len(result.shape) for result in graph.outputs if result.shape is not None}
             for each in (*graph.inputs, *graph.initializers.values()):
                 value(each)
                 if each.shape is not None and not each.is_initializer():
                     each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
             _rename(call, graph, scope)
+            if node.op_type == "Scan" and node.domain == "":
+                for result, rank in ranks.items():
+                    result.shape = ir.Shape([None] * rank) if result.shape is None else result.shape

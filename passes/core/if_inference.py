@@ -34,7 +34,7 @@ def infer(model: onnx.ModelProto, run: Callable[[onnx.ModelProto], onnx.ModelPro
     detached = onnx.ModelProto()
     detached.CopyFrom(model)
     for graph, node in list(_old_ifs(detached)):
-        _detach(graph, node)
+        detach(graph, node)
     for _ in range(_ROUNDS):
         found = run(detached)
         pairs = list(zip(_old_ifs(found), _old_ifs(detached), strict=True))
@@ -58,7 +58,7 @@ def infer_node(node: onnx.NodeProto, opset: int, run: Callable[[onnx.NodeProto],
     nested = list(_ifs(detached)) if opset < _AGREE else []
     for graph, each in nested:
         if graph is not detached:
-            _detach(graph, each)
+            detach(graph, each)
     types = run(detached.node[0])
     for each in types.values() if nested and nested[0][0] is detached else ():
         if each.HasField("tensor_type"):
@@ -89,7 +89,7 @@ def _ifs(graph: _Graph) -> Iterator[tuple[_Graph, onnx.NodeProto]]:
             pending += [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
 
 
-def _detach(graph: _Graph, node: onnx.NodeProto) -> None:
+def detach(graph: _Graph, node: onnx.NodeProto) -> None:
     """Put a Reshape to an unknown shape behind each output; what the model declares is of its result."""
     index = list(graph.node).index(node)
     for position, name in enumerate(node.output):
@@ -100,7 +100,7 @@ def _detach(graph: _Graph, node: onnx.NodeProto) -> None:
 
 
 def _attach(graph: _Graph, node: onnx.NodeProto) -> None:
-    """Undo `_detach`."""
+    """Undo `detach`."""
     node.output[:] = [name.removesuffix(_DETACHED) for name in node.output]
     for index in reversed(range(len(graph.node))):
         if any(name.endswith(_DETACHED) for name in graph.node[index].input):

@@ -4,8 +4,8 @@ It runs where it is called: `passes.core.inference` gives models of many nodes t
 
 Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
 and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
-equation may be an attribute of their callers. What ONNX infers wrongly of old Ifs is corrected
-(`passes.core.if_inference`).
+equation may be an attribute of their callers. What ONNX infers wrongly of old Ifs and Slices is corrected
+(`passes.core.if_inference`, `passes.core.slice_inference`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx
 
-from passes.core import if_inference
+from passes.core import if_inference, slice_inference
 from passes.core.shape_data import longest_list
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
@@ -69,7 +69,9 @@ def infer_shapes(
 
     def infer(propagate: bool) -> onnx.ModelProto:
         def run(model: onnx.ModelProto) -> onnx.ModelProto:
-            return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
+            return slice_inference.infer(
+                model, lambda each: onnx.shape_inference.infer_shapes(each, data_prop=propagate, **options)
+            )
 
         return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
 
@@ -122,8 +124,11 @@ def infer_node_outputs(
     """`onnx.shape_inference.infer_node_outputs` in an opset of ONNX; raises like `infer_shapes`."""
     refuse_endless(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
 
-    def run(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+    def by(schema: onnx.defs.OpSchema, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
+
+    def run(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        return slice_inference.infer_node(node, schema, opset, by)
 
     return if_inference.infer_node(node, opset, run)
 

@@ -243,3 +243,22 @@ def test_the_budget(limit: int, expected: list[str]) -> None:
     result = InlineFunctions().run(source, Context(budget=Budget(limit)))
     assert len(result.rewrites) == limit
     assert operators(source) == expected
+
+
+def test_results_of_a_scan_keep_their_rank() -> None:
+    """ONNX Runtime needs to know it, also where it knows nothing of what the Scan is given."""
+    branches = """If(c) <then_branch = t () => (float[n,m] a) { a = Neg(x) },
+        else_branch = e () => (float[k] b) { z = Constant<value_ints = [0]>() b = ReduceSum<keepdims = 0>(x, z) }>"""
+    body = "body = s (float[] p) => (float[?] r) { r = Abs(p) }"
+    source = tiny(
+        "(float[2,3] x) => (float[?,?] y) { y = local.f(x) }",
+        functions=f"""{HEAD} f (x) => (y) {{
+            c = Constant<value = bool {{1}}>() v = {branches} y = Scan<num_scan_inputs = 1, {body}>(v) }}""",
+    )
+    before = run(ir.to_proto(source))
+    InlineFunctions().run(source, Context())
+    assert run(ir.to_proto(source))["y"].tolist() == before["y"].tolist()
+    scan = next(node for node in source.graph if node.op_type == "Scan")
+    (result,) = scan.attributes["body"].as_graph().outputs
+    assert result.shape is not None
+    assert [dim.value for dim in result.shape] == [None]
