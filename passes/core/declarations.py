@@ -86,8 +86,8 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
 
 
 def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known]) -> None:
-    """Keep how much is proven of what depends on data, and of what has an open size of an input, beside what is
-    declared of it.
+    """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
+    have a size of others, beside what is declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
     """
@@ -97,7 +97,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     sources = [value for node in nodes if node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
-    sources += [value for value, (_, shape) in found.items() if _closes(value.shape, shape, sizes)]
+    sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
     if sources and not any(inference.is_long(shape) for _, shape in found.values()):
         found = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model) if sources else ():
@@ -106,16 +106,20 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
             value.meta[graphs.CLAIMED] = proven
 
 
-def _closes(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
-    """Whether a declaration has a number where a value has a size of some names."""
-    return (
-        declared is not None
-        and proven is not None
-        and any(
-            isinstance(one, int) and isinstance(other, ir.SymbolicDim) and other.value in sizes
-            for one, other in zip(declared, proven, strict=False)
-        )
-    )
+def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
+    """Whether a declaration names a size that is not proven to be that of this name, or has a number where a value has
+    a size of some names.
+    """
+    if declared is None:
+        return False
+    if proven is None or len(declared) != len(proven):
+        return any(isinstance(one, ir.SymbolicDim) and one.value is not None for one in declared)
+    for one, other in zip(declared, proven, strict=True):
+        if isinstance(other, int):
+            continue
+        if other.value in sizes if isinstance(one, int) else one.value is not None and one != other:
+            return True
+    return False
 
 
 def _scans(model: ir.Model) -> Iterator[ir.Graph]:

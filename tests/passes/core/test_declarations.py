@@ -375,6 +375,30 @@ class TestClaimsAboutOpenSizes:
         assert model.graph.outputs[1].shape == ir.Shape([2])
 
 
+class TestClaimsOfNames:
+    """That a size has the name of another is not believed where inference does not find it."""
+
+    @pytest.mark.parametrize("pipeline", ["remove-identity", "fold-constants", "default", "infer-shapes,legalize"])
+    @pytest.mark.parametrize("node", ["Slice(x, one, three, zero)", "Expand(x, times)", "Reshape(x, wanted)"])
+    @pytest.mark.parametrize("declared", ["float[n,1] v", "float[n,m] v"])
+    def test_nothing_is_removed(self, declared: str, node: str, pipeline: str) -> None:
+        model = text_model(
+            f"""(float[n,1] x, int64[2] times, int64[2] wanted) => (float[a,b] y, int64[2] s) <{declared},
+                int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}> {{
+                v = {node} y = Neg(v) s = Shape(v) }}"""
+        )
+        inputs = {"times": np.array([1, 2]), "wanted": np.array([2, 3])}
+        same_numbers(model, pipeline, {"x": np.arange(6, dtype=np.float32).reshape(6, 1), **inputs})
+
+    def test_what_is_proven_is_kept(self) -> None:
+        model = text_model(
+            "(float[n,4] x) => (float[n,4] y) <float[n,4] v> { s = Shape(x) v = Reshape(x, s) y = Identity(v) }"
+        )
+        settle(model, Context())
+        values = {value.name: value for value in graphs.values(model)}
+        assert graphs.Scope(model, model.graph).proven_shape(values["v"]) == ir.Shape(["n", 4])
+
+
 class TestClaimsOnADevice:
     """A rewrite for a device must not take the place of what would show in a run that a claim is false."""
 
