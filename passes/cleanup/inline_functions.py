@@ -158,12 +158,13 @@ def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
             value(output)
             output.shape = None
         for graph in graphs.subgraphs(node):
-            ranks = {result: len(result.shape) for result in graph.outputs if result.shape is not None}
+            scan = (node.domain, node.op_type) == ("", "Scan")
+            results = {result: result.shape for result in graph.outputs} if scan else {}
             for each in (*graph.inputs, *graph.initializers.values()):
                 value(each)
                 if each.shape is not None and not each.is_initializer():
                     each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
             _rename(call, graph, scope)
-            if node.op_type == "Scan" and node.domain == "":
-                for result, rank in ranks.items():
-                    result.shape = ir.Shape([None] * rank) if result.shape is None else result.shape
+            for result, shape in results.items():
+                if result.shape is None and shape is not None:
+                    result.shape = ir.Shape([None] * len(shape))

@@ -8,14 +8,15 @@ branches have in common. As branches can depend on other Ifs, this is repeated u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import onnx
+
+from passes.core.proto_nodes import DETACHED, ProtoGraph, attach, detach, of_opsets, within
 
 _AGREE = 11
 """From this opset on, ONNX takes what both branches have in common."""
 _ROUNDS = 20
-_DETACHED = "/detached_from_if"
 _KNOWN = {None: 0, "dim_param": 1, "dim_value": 2}
 
 
@@ -42,7 +43,7 @@ def infer(model: onnx.ModelProto, run: Callable[[onnx.ModelProto], onnx.ModelPro
         if not any(learned):
             break
     for graph, node in list(_old_ifs(found)):
-        _attach(graph, node)
+        attach(graph, node)
     return found
 
 
@@ -55,7 +56,7 @@ def infer_node(node: onnx.NodeProto, opset: int, run: Callable[[onnx.NodeProto],
         run: ONNX's inference.
     """
     detached = onnx.GraphProto(node=[node])
-    nested = list(_ifs(detached)) if opset < _AGREE else []
+    nested = list(within(detached, "If")) if opset < _AGREE else []
     for graph, each in nested:
         if graph is not detached:
             detach(graph, each)
@@ -67,51 +68,14 @@ def infer_node(node: onnx.NodeProto, opset: int, run: Callable[[onnx.NodeProto],
 
 
 _Types = dict[str, onnx.TypeProto]
-_Graph = onnx.GraphProto | onnx.FunctionProto
 
 
-def _old_ifs(model: onnx.ModelProto) -> Iterator[tuple[_Graph, onnx.NodeProto]]:
+def _old_ifs(model: onnx.ModelProto) -> Iterator[tuple[ProtoGraph, onnx.NodeProto]]:
     """All such Ifs with the graph or the function around them; nothing of functions is learned."""
-    scopes: list[tuple[_Graph, Iterable[onnx.OperatorSetIdProto]]] = [(model.graph, model.opset_import)]
-    scopes += [(function, function.opset_import) for function in model.functions]
-    for graph, imports in scopes:
-        if any(each.domain == "" and each.version < _AGREE for each in imports):
-            yield from _ifs(graph)
+    return of_opsets(model, "If", lambda version: version < _AGREE)
 
 
-def _ifs(graph: _Graph) -> Iterator[tuple[_Graph, onnx.NodeProto]]:
-    pending = [graph]
-    while pending:
-        graph = pending.pop()
-        for node in graph.node:
-            if node.op_type == "If" and node.domain == "":
-                yield graph, node
-            pending += [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
-
-
-def detach(graph: _Graph, node: onnx.NodeProto) -> None:
-    """Put a Reshape to an unknown shape behind each output; what the model declares is of its result."""
-    index = list(graph.node).index(node)
-    for position, name in enumerate(node.output):
-        if name:
-            node.output[position] = name + _DETACHED
-            reshape = onnx.helper.make_node("Reshape", [name + _DETACHED, ""], [name])
-            graph.node.insert(index + 1, reshape)
-
-
-def _attach(graph: _Graph, node: onnx.NodeProto) -> None:
-    """Undo `detach`."""
-    node.output[:] = [name.removesuffix(_DETACHED) for name in node.output]
-    for index in reversed(range(len(graph.node))):
-        if any(name.endswith(_DETACHED) for name in graph.node[index].input):
-            del graph.node[index]
-    if isinstance(graph, onnx.GraphProto):
-        for index in reversed(range(len(graph.value_info))):
-            if graph.value_info[index].name.endswith(_DETACHED):
-                del graph.value_info[index]
-
-
-def _learn(node: onnx.NodeProto, graph: _Graph) -> bool:
+def _learn(node: onnx.NodeProto, graph: ProtoGraph) -> bool:
     """Declare what the branches of an If have in common; whether that is more than before.
 
     Args:
@@ -125,7 +89,7 @@ def _learn(node: onnx.NodeProto, graph: _Graph) -> bool:
     for name, one, other in zip(node.output, *branches, strict=False):
         common = _common(one.type.tensor_type, other.type.tensor_type)
         if name and common is not None:
-            learned |= _declare(graph, name.removesuffix(_DETACHED), one.type.tensor_type.elem_type, common)
+            learned |= _declare(graph, name.removesuffix(DETACHED), one.type.tensor_type.elem_type, common)
     return learned
 
 

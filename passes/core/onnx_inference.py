@@ -127,10 +127,7 @@ def infer_node_outputs(
     def by(schema: onnx.defs.OpSchema, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
 
-    def run(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        return slice_inference.infer_node(node, schema, opset, by)
-
-    return if_inference.infer_node(node, opset, run)
+    return if_inference.infer_node(node, opset, lambda each: slice_inference.infer_node(each, schema, opset, by))
 
 
 def refuse_endless(model: onnx.ModelProto) -> None:

@@ -13,13 +13,12 @@ from typing import TypeVar
 
 import onnx
 
-from passes.core import if_inference
+from passes.core.proto_nodes import detach, of_opsets, within
 
 _WRONG = 10
 _RIGHT = 11
 _DOMAIN = "onnx_bridge.slice"
 _OPERANDS = ("data", "starts", "ends", "axes", "steps")
-_Graph = onnx.GraphProto | onnx.FunctionProto
 _T = TypeVar("_T")
 
 
@@ -46,7 +45,7 @@ def infer(model: onnx.ModelProto, run: Callable[[onnx.ModelProto], onnx.ModelPro
     for scope in (found, *found.functions):
         del scope.opset_import[-1]
     for graph in (found.graph, *found.functions):
-        for _, node in _within(graph, _DOMAIN):
+        for _, node in within(graph, "Slice", _DOMAIN):
             node.domain = ""
     return found
 
@@ -70,24 +69,11 @@ def infer_node(
     if (node.domain, node.op_type) == ("", "Slice"):
         return run(onnx.defs.get_schema("Slice", _RIGHT), node)
     detached = onnx.GraphProto(node=[node])
-    for graph, each in list(_within(detached, "")):
-        if_inference.detach(graph, each)
+    for graph, each in list(within(detached, "Slice")):
+        detach(graph, each)
     return run(schema, detached.node[0])
 
 
 def _slices(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """All such Slices, with those of functions."""
-    for scope, graph in ((model, model.graph), *((each, each) for each in model.functions)):
-        if any(each.domain == "" and each.version == _WRONG for each in scope.opset_import):
-            yield from (node for _, node in _within(graph, ""))
-
-
-def _within(graph: _Graph, domain: str) -> Iterator[tuple[_Graph, onnx.NodeProto]]:
-    """The Slices of a domain in a graph or function and in its subgraphs, with the graph that each is in."""
-    pending = [graph]
-    while pending:
-        graph = pending.pop()
-        for node in graph.node:
-            if (node.domain, node.op_type) == (domain, "Slice"):
-                yield graph, node
-            pending += [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+    return (node for _, node in of_opsets(model, "Slice", lambda version: version == _WRONG))
