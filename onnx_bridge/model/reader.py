@@ -13,7 +13,7 @@ from onnx_ir import serde
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
-from onnx_bridge.model.storage import MappedTensor
+from onnx_bridge.model.storage import MappedTensor, MessageTensor
 from passes.core import byte_strings, graphs
 from passes.core.declarations import forget_impossible_sizes
 from passes.core.limits import check_limits
@@ -50,8 +50,7 @@ def build_model(file: ModelFile) -> ir.Model:
     every = [graph for scope in graphs.scopes(model) for graph in scope.graphs()]
     for graph in every:
         for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _mapped(value.const_value, file)
+            value.const_value = _quick(value.const_value, file)
         for node in graph:
             _restore_attributes(node.attributes, file)
     _name_nodes(every)
@@ -73,8 +72,9 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
         return attribute
     many = attribute.type in (ir.AttributeType.TENSORS, ir.AttributeType.STRINGS)
     items: list[Any] = list(attribute.value) if many else [attribute.value]
+    restored: list[Any]
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
-        restored = [_mapped(item, file) if isinstance(item, ir.ExternalTensor) else item for item in items]
+        restored = [_quick(item, file) for item in items]
     elif attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
         restored = [byte_strings.restored(item, file.token) for item in items]
     else:
@@ -85,7 +85,12 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
     return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
 
 
-def _mapped(tensor: ir.ExternalTensor, file: ModelFile) -> MappedTensor:
+def _quick(tensor: ir.TensorProtocol | None, file: ModelFile) -> ir.TensorProtocol | None:
+    """A tensor of the message, or mapped from its file in place of its placeholder."""
+    if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
+        return MessageTensor(tensor)
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
     return MappedTensor(
         file.spans[int(str(tensor.location))],
         tensor.dtype,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import stat
@@ -154,6 +155,25 @@ class MappedTensor(ir.LazyTensor):
         props = dict(metadata_props or {})
         mapped = partial(_mapped, span, dtype, shape)
         super().__init__(mapped, dtype, shape, name=name, doc_string=doc_string, metadata_props=props)
+
+
+class MessageTensor(ir.TensorProtoTensor):
+    """A tensor whose elements are in the message of its file.
+
+    What describes it is computed once; onnx_ir does so each time it is asked.
+    """
+
+    __slots__ = ("dtype", "nbytes", "shape", "size")
+    dtype: ir.DataType
+    shape: ir.Shape
+    size: int
+    nbytes: int
+
+    def __init__(self, tensor: ir.TensorProtoTensor) -> None:
+        super().__init__(tensor.raw)
+        self.dtype, self.shape = tensor.dtype, tensor.shape
+        self.size = math.prod(tensor.raw.dims)
+        self.nbytes = packed_size(self.dtype, self.size)
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,11 @@ def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
         return proto
+    if isinstance(tensor, ir.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
+        proto = onnx.TensorProto()
+        proto.CopyFrom(tensor.raw)
+        proto.name = name
+        return proto
     return onnx.TensorProto(
         name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy(), raw_data=tensor.tobytes()
     )

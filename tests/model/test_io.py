@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import random
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
-from onnx_bridge.model.storage import MappedTensor
+from onnx_bridge.model.storage import MappedTensor, MessageTensor, packed_size
 from tests.passes.helpers import nested_branches
 
 OPSETS = [helper.make_opsetid("custom", 3), helper.make_opsetid("", 21)]
@@ -307,6 +308,22 @@ def test_big_tensors_are_mapped_and_saving_changes_nothing(tmp_path: Path) -> No
     np.testing.assert_array_equal(before, onnx.numpy_helper.to_array(weight("w", 40, 30)))
     assert before.tobytes() == weight("w", 40, 30).raw_data
     assert onnx.ModelProto.FromString(ir.to_proto(model).SerializeToString()).graph.initializer[0].raw_data
+
+
+@pytest.mark.parametrize("dims", [[], [0, 3], [3], [2, 1]])
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.BOOL, ir.DataType.BFLOAT16, ir.DataType.INT4])
+def test_small_tensors_say_of_themselves_what_onnx_ir_says(tmp_path: Path, dtype: ir.DataType, dims: list[int]) -> None:
+    size = packed_size(dtype, math.prod(dims))
+    tensor = onnx.TensorProto(name="w", data_type=dtype.value, dims=dims, raw_data=bytes(size))
+    graph = onnx.GraphProto(name="g", initializer=[tensor])
+    graph.output.add(name="w", type=onnx.helper.make_tensor_type_proto(dtype.value, dims))
+    imports = [onnx.helper.make_opsetid("", 21)]
+    read = models.load(write(onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports), tmp_path / "m.onnx"))
+    found, expected = read.graph.initializers["w"].const_value, ir.serde.deserialize_tensor(tensor)
+    assert isinstance(found, MessageTensor)
+    for each in ("name", "dtype", "shape", "size", "nbytes"):
+        assert getattr(found, each) == getattr(expected, each)
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_values_of_passes_are_saved(tmp_path: Path) -> None:
