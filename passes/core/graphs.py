@@ -384,7 +384,7 @@ def take_name(new: ir.Value, old: ir.Value) -> None:
 def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
     """``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
     if shape is None:
-        return ir.Shape(other)
+        return other
     if len(shape) != len(other):
         return shape
     return ir.Shape([_better(mine, theirs) for mine, theirs in zip(shape, other, strict=True)])

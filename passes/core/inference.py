@@ -143,7 +143,11 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+Found = onnx.ValueInfoProto | ir.TensorProtocol
+"""What inference says of a value; the tensor itself of a constant. See `read`."""
+
+
+def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[ir.Value, Found]]:
     """Run inference; yields the values of the model with their inferred types and shapes.
 
     Args:
@@ -301,15 +305,14 @@ def _node(
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
-def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, Found]]:
     """The values of a graph and of its subgraphs, each with what was inferred."""
     found = {info.name: info for info in (*proto.value_info, *proto.output)}
     protos = iter(proto.node)
     for node in graph:
         tensor = graphs.constant_of(node)
         if tensor is not None:
-            kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
-            yield node.outputs[0], onnx.ValueInfoProto(type=kind)
+            yield node.outputs[0], tensor
             continue
         inner = next(protos)
         for value in node.outputs:
@@ -320,8 +323,10 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
                 yield from _pairs(node.attributes[attribute.name].as_graph(), attribute.g)
 
 
-def read(info: onnx.ValueInfoProto) -> Known:
+def read(info: Found) -> Known:
     """The type and the shape that inference found; None for what it did not find."""
+    if not isinstance(info, onnx.ValueInfoProto):
+        return ir.TensorType(info.dtype), ir.Shape(info.shape.numpy())
     if info.type.WhichOneof("value") == "tensor_type":  # written out: onnx_ir's own way takes three times as long
         tensor, denotation = info.type.tensor_type, info.type.denotation or None
         kind = ir.TensorType(ir.DataType(tensor.elem_type), denotation=denotation) if tensor.elem_type else None
