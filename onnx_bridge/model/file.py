@@ -208,7 +208,7 @@ class ModelFile:
         scope = scopes[-1]
         scope.ready |= scope.names
         for node in nodes:
-            if any(isinstance(text, bytes) for text in (node.name, node.op_type, node.domain)):
+            if bytes in map(type, (node.name, node.op_type, node.domain)):
                 raise self._error(f"{_label(node)} has a name that is not UTF-8")
             for name in node.output:
                 if name:

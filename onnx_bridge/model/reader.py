@@ -20,6 +20,13 @@ from passes.core.limits import check_limits
 
 CARRIED = "onnx_bridge.carried"
 """The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""
+_PLACEHOLDERS = (
+    ir.AttributeType.TENSOR,
+    ir.AttributeType.TENSORS,
+    ir.AttributeType.STRING,
+    ir.AttributeType.STRINGS,
+)
+"""The types of attributes that may have placeholders."""
 
 
 def build_model(file: ModelFile) -> ir.Model:
@@ -61,7 +68,7 @@ def build_model(file: ModelFile) -> ir.Model:
 
 
 def _restore_attributes(attributes: MutableMapping[str, ir.Attr], file: ModelFile) -> None:
-    for attribute in list(attributes.values()):
+    for attribute in [each for each in attributes.values() if each.type in _PLACEHOLDERS]:
         if (restored := _restored(attribute, file)) is not attribute:
             attributes[attribute.name] = restored
 
@@ -75,10 +82,8 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
     restored: list[Any]
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
         restored = [_quick(item, file) for item in items]
-    elif attribute.type in (ir.AttributeType.STRING, ir.AttributeType.STRINGS):
-        restored = [byte_strings.restored(item, file.token) for item in items]
     else:
-        return attribute
+        restored = [byte_strings.restored(item, file.token) for item in items]
     if all(new is old for new, old in zip(restored, items, strict=True)):
         return attribute
     value = restored if many else restored[0]

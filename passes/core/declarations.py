@@ -59,8 +59,9 @@ def settle(model: ir.Model, context: Context) -> int:
         for value, known in found.items()
         if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
-    results = {value: value.shape for body in _scans(model) for value in body.outputs if value.shape is not None}
-    for body in _scans(model):
+    scans = list(_scans(model))
+    results = {value: value.shape for body in scans for value in body.outputs if value.shape is not None}
+    for body in scans:
         for value in body.inputs:  # they keep their rank, and ONNX Runtime needs to know it
             shape = declared.get(value)
             if value.shape is None and shape is not None:
@@ -100,7 +101,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
     if sources and not any(inference.is_long(shape) for _, shape in found.values()):
         found = _infer(model, propagate=True)
-    for value in _dependents(sources, parameters, model) if sources else ():
+    for value in _dependents(sources, parameters, model):
         proven = found.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
             value.meta[graphs.CLAIMED] = proven
@@ -251,12 +252,15 @@ def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
 
 def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], model: ir.Model) -> set[ir.Value]:
     """Some values, with all that is computed from them."""
+    reached = set(values)
+    if not reached:
+        return reached
     owners = {graph: node for node in graphs.with_nested(model.graph) for graph in graphs.subgraphs(node)}
     passed: dict[ir.Value | None, list[ir.Value]] = {}
     for each in parameters:
         for value in (each.source, each.result):
             passed.setdefault(value, []).append(each.value)
-    reached, pending = set(values), list(values)
+    pending = list(reached)
 
     def reach(more: Iterable[ir.Value]) -> None:
         pending.extend(value for value in more if value not in reached)

@@ -56,7 +56,6 @@ def build(name: str, options: Mapping[str, Value]) -> Pass:
         InputError: no pass has this name, no option has that one, or a value is not what the option takes.
     """
     cls = passes.get(name)
-    hints = _hints(cls)
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}
     values = {}
     for option, text in options.items():
@@ -65,7 +64,7 @@ def build(name: str, options: Mapping[str, Value]) -> Pass:
             raise InputError(f"{name} has no option {option}", where="pipeline", hint=nearest(option, fields) or known)
         field = fields[option]
         try:
-            values[field.name] = _typed(text, hints[field.name], field.metadata.get("unit"))
+            values[field.name] = _typed(text, _hints(cls)[field.name], field.metadata.get("unit"))
         except ValueError as error:
             raise InputError(f"{name}: {option}={show(text)}: {error}", where="pipeline") from None
     return cls(**values)
