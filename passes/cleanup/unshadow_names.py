@@ -56,6 +56,8 @@ def _rename_values(scope: Scope, context: Context, result: Result) -> None:
                 taken.add(name)
             if name:
                 own.setdefault(name, value)
+    if not clashes:
+        return
     annotations = list(_annotations(names, owners))
     promised = {*scope.graph.inputs, *scope.graph.outputs}
     for value, graph in clashes:
