@@ -161,8 +161,8 @@ def _advance(
     new = [each for each, shape in sources.items() if shape is not None and each not in started]
     for each in new:
         each.value.shape = _entered(each, sources[each])
-        if each.final is not None and each.source is not None:  # a shape without a type cannot be written
-            each.value.type = each.value.type or each.source.type or found[each.source][0]
+        each.value.type = each.value.type or _kind(each, found)  # a shape without a type cannot be written
+        if each.final is not None:
             each.final.type = each.final.type or each.value.type
         _leave(each, sources[each])
     if new:
@@ -186,6 +186,17 @@ def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
     shape = parameter.value.shape
     lead = None if source is None else [source[axis] for axis in parameter.removed]
     parameter.final.shape = None if shape is None or lead is None else ir.Shape([*lead, *shape])
+
+
+def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol | None:
+    """The type of what a body is given."""
+    if parameter.source is None:
+        return None
+    kind = parameter.source.type or found.get(parameter.source, (None, None))[0]
+    if parameter.final is None and isinstance(kind, ir.SequenceType):  # SequenceMap gives its elements
+        elements: ir.TypeProtocol = kind.elem_type
+        return elements
+    return kind
 
 
 def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:

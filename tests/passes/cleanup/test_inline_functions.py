@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.inline_functions import InlineFunctions
 from passes.core import graphs
 from passes.core.base import Budget, Context
@@ -262,3 +263,20 @@ def test_results_of_a_scan_keep_their_rank() -> None:
     (result,) = scan.attributes["body"].as_graph().outputs
     assert result.shape is not None
     assert [dim.value for dim in result.shape] == [None]
+
+
+def test_what_a_scan_is_given_has_a_type_where_it_has_a_shape() -> None:
+    """A shape without a type cannot be written, and functions have no types."""
+    source = tiny(
+        "(float[2] s, float[3,2] x) => (float[2] t, float[3,2] y) { t, y = local.f(s, x) }",
+        functions=f"""{HEAD} f (s, x) => (t, y) {{
+            t, y = Scan<num_scan_inputs = 1, body = b (p, q) => (u, v) {{ u = Add(p, q) v = Mul(p, q) }}>(s, x) }}""",
+    )
+    before = run(ir.to_proto(source))
+    InlineFunctions().run(source, Context())
+    InferShapes().run(source, Context())
+    scan = next(node for node in source.graph if node.op_type == "Scan")
+    body = scan.attributes["body"].as_graph()
+    assert [(value.type, value.shape) for value in body.inputs] == [(ir.TensorType(ir.DataType.FLOAT), (2,))] * 2
+    after = run(ir.to_proto(source))
+    assert all(after[name].tolist() == before[name].tolist() for name in before)
