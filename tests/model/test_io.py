@@ -326,6 +326,22 @@ def test_small_tensors_say_of_themselves_what_onnx_ir_says(tmp_path: Path, dtype
     assert found.tobytes() == expected.tobytes()
 
 
+def test_a_shape_without_a_type_is_left_out_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """ONNX Runtime refuses it."""
+    nodes = [helper.make_node("Abs", ["x"], ["t"]), helper.make_node("Neg", ["t"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    info = onnx.ValueInfoProto(name="t", doc_string="what it is")
+    info.type.tensor_type.shape.dim.add(dim_value=3)
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], value_info=[info])
+    source = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    model = models.load(write(source, tmp_path / "model.onnx"))
+    assert model.graph.node(0).outputs[0].shape == (3,)
+    models.save(model, tmp_path / "again.onnx")
+    (saved,) = onnx.load(tmp_path / "again.onnx").graph.value_info
+    assert (saved.name, saved.doc_string, saved.HasField("type")) == ("t", "what it is", False)
+    assert not caplog.records
+
+
 def test_values_of_passes_are_saved(tmp_path: Path) -> None:
     model = models.load(write(everything(), tmp_path / "model.onnx"))
     arrays = {"w": np.arange(1200, dtype=np.float32).reshape(40, 30).T, "new": np.arange(-8, 8).astype("int8")}
