@@ -65,8 +65,9 @@ def evaluate(
 
 
 def _is_left_unwritten(node: ir.Node, known: Tensors, scope: Scope) -> bool:
-    index = _WEIGHTS.get(node.op_type, len(node.inputs)) if node.domain == "" else len(node.inputs)
-    if index >= len(node.inputs) or (weight := node.inputs[index]) is None:
+    index = _WEIGHTS.get(node.op_type) if node.domain == "" else None
+    weight = node.inputs[index] if index is not None and index < len(node.inputs) else None
+    if weight is None:
         return False
     shape = known[weight].shape if weight in known else scope.shape(weight)
     return shape is not None and 0 in shape and (node.op_type != "MatMul" or len(shape) != 2)
