@@ -57,7 +57,7 @@ def build_model(file: ModelFile) -> ir.Model:
     every = [graph for scope in graphs.scopes(model) for graph in scope.graphs()]
     for graph in every:
         for value in graph.initializers.values():
-            value.const_value = _quick(value.const_value, file)
+            value.const_value = _tensor(value.const_value, file)
         for node in graph:
             _restore_attributes(node.attributes, file)
     _name_nodes(every)
@@ -81,7 +81,7 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
     items: list[Any] = list(attribute.value) if many else [attribute.value]
     restored: list[Any]
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
-        restored = [_quick(item, file) for item in items]
+        restored = [_tensor(item, file) for item in items]
     else:
         restored = [byte_strings.restored(item, file.token) for item in items]
     if all(new is old for new, old in zip(restored, items, strict=True)):
@@ -90,7 +90,7 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
     return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
 
 
-def _quick(tensor: ir.TensorProtocol | None, file: ModelFile) -> ir.TensorProtocol | None:
+def _tensor(tensor: ir.TensorProtocol | None, file: ModelFile) -> ir.TensorProtocol | None:
     """A tensor of the message, or mapped from its file in place of its placeholder."""
     if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
         return MessageTensor(tensor)

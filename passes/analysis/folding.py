@@ -206,9 +206,6 @@ class Folder:
         return True
 
     def _is_foldable(self, node: ir.Node, plan: _Plan) -> bool:
-        for value in node.inputs:  # of most nodes, one of them tells
-            if value is not None and not self._is_constant(value, plan):
-                return False
         operands = _operands(node)
         if not all(self._is_constant(value, plan) for value in operands):
             return False

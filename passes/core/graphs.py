@@ -283,11 +283,6 @@ def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
         return proto
-    if isinstance(tensor, ir.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
-        proto = onnx.TensorProto()
-        proto.CopyFrom(tensor.raw)
-        proto.name = name
-        return proto
     return onnx.TensorProto(
         name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy(), raw_data=tensor.tobytes()
     )
@@ -384,7 +379,7 @@ def take_name(new: ir.Value, old: ir.Value) -> None:
 def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
     """``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
     if shape is None:
-        return other
+        return ir.Shape(other)
     if len(shape) != len(other):
         return shape
     return ir.Shape([_better(mine, theirs) for mine, theirs in zip(shape, other, strict=True)])
