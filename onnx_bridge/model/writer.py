@@ -18,6 +18,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.reader import CARRIED
 from onnx_bridge.model.storage import elements, packed_size
 from onnx_bridge.model.wire_format import BIG, Rope
+from passes.core.graphs import write_info
 
 Placement = Callable[[ir.Value, ir.TensorProtocol], Mapping[str, str] | None]
 """Returns the ``external_data`` of an initializer, or None to put its elements into the message.
@@ -88,14 +89,14 @@ def _graph(graph: ir.Graph, placement: Placement, infos: list[onnx.ValueInfoProt
     if graph.doc_string is not None:
         proto.doc_string = graph.doc_string
     for value in graph.inputs:
-        _info(value, proto.input.add())
+        write_info(value, proto.input.add())
     for value in graph.outputs:
-        _info(value, proto.output.add())
+        write_info(value, proto.output.add())
     inner = [value for value in graph.initializers.values() if not _is_redundant(value)]
     inner += [value for node in graph for value in node.outputs]
     for value in inner:
         if not value.is_graph_input() and not value.is_graph_output() and _has_info(value):
-            _info(value, proto.value_info.add())
+            write_info(value, proto.value_info.add())
     proto.value_info.extend(infos or ())
     every = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
     for value in dict.fromkeys(every):
@@ -122,7 +123,7 @@ def _function(function: ir.Function, placement: Placement, infos: list[onnx.Valu
         if _has_info(value):
             name = "" if own_infos else f"{function.domain}::{function.name}/{value.name}"
             info = onnx.ValueInfoProto()
-            _info(value, info, name)
+            write_info(value, info, name)
             (proto.value_info if own_infos else infos).append(info)
     rope = Rope()
     for attribute in function.attributes.values():
@@ -229,13 +230,6 @@ def _is_redundant(value: ir.Value) -> bool:
         and not value.doc_string
         and not value.metadata_props
     )
-
-
-def _info(value: ir.Value, proto: onnx.ValueInfoProto, name: str = "") -> None:
-    """Write what is known of a value; a shape without a type is not, since ONNX Runtime refuses it."""
-    if value.type is None and value.shape is not None:
-        value = ir.Value(name=value.name, doc_string=value.doc_string, metadata_props=value.metadata_props)
-    serde.serialize_value_into(proto, value, name=name)
 
 
 def _has_info(value: ir.Value) -> bool:

@@ -288,6 +288,19 @@ def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
     )
 
 
+def write_info(value: ir.Value, proto: onnx.ValueInfoProto, name: str = "") -> None:
+    """Write what is known of a value; a shape without a type is not, since ONNX Runtime refuses it.
+
+    Args:
+        value: has a name, or ``name`` is given.
+        proto: an empty message, which is written to.
+        name: in place of that of the value.
+    """
+    if value.type is None and value.shape is not None:
+        value = ir.Value(name=value.name, doc_string=value.doc_string, metadata_props=value.metadata_props)
+    ir.serde.serialize_value_into(proto, value, name=name)
+
+
 def ints(tensor: ir.TensorProtocol | None) -> list[int] | None:
     """The elements of a small integer tensor; None for no tensor, floats, and more than 64 elements."""
     if tensor is None or tensor.size > 64 or not tensor.dtype.is_integer():

@@ -241,7 +241,7 @@ def skeleton(
 
     proto.name = graph.name or "graph"
     for value in graph.inputs:
-        _value_info(value, proto.input.add())
+        graphs.write_info(value, proto.input.add())
     for value in graph.initializers.values():
         if value.const_value is not None:
             _constant(value, value.const_value, proto)
@@ -257,7 +257,7 @@ def skeleton(
                 ir.serde.serialize_value_into(proto.value_info.add(), value)
     for value in graph.outputs:
         info = proto.output.add()
-        _value_info(value, info)
+        graphs.write_info(value, info)
         producer = value.producer()
         tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
         if tensor is not None and not value.is_graph_input():
@@ -267,13 +267,6 @@ def skeleton(
         known |= producer is not None and producer.graph is graph and is_beyond_onnx(value, producer)
         if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
             info.type.tensor_type.ClearField("shape")
-
-
-def _value_info(value: ir.Value, proto: onnx.ValueInfoProto) -> None:
-    """Write the name and the type of a value; a shape without a type cannot be written."""
-    proto.name = value.name or ""
-    if value.type is not None:
-        ir.serde.serialize_value_into(proto, value)
 
 
 def _is_undisputed(value: ir.Value) -> bool:
