@@ -1,5 +1,6 @@
-"""Batches beside themselves: two jobs at a time against one, what a job costs beyond its conversion, going on again
-when all is done, and again with another tolerance, which is to be compared anew and not compiled.
+"""Batches beside themselves: two jobs at a time against one, and against a command for each model; what a job costs
+beyond its conversion; going on again when all is done, and again with another tolerance, which is to be compared anew
+and not compiled.
 
 Throughput is that of small networks from PyTorch, whose conversion takes a tenth of a second; all else is measured on
 models of a few nodes, where what a job costs beyond its conversion shows most.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +39,16 @@ def _timed(source: Path, out: Path, jobs: int, request: JobRequest | None = None
     started = time.perf_counter()
     outcome = convert_all([source], out, request, jobs=jobs)
     assert outcome.passed, outcome.to_json()
+    return time.perf_counter() - started
+
+
+def _by_commands(source: Path, out: Path) -> float:
+    """The seconds for a folder of models, each by ``onnx-bridge convert``, one after the other."""
+    out.mkdir()
+    command = [sys.executable, "-m", "onnx_bridge", "convert"]
+    started = time.perf_counter()
+    for model in sorted(source.iterdir()):
+        subprocess.run([*command, str(model), "-o", str(out / model.stem)], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
@@ -71,6 +83,7 @@ def main() -> int:
         _timed(networks, folder / "warm networks", 2)  # MIGraphX's verdicts on the nodes are known from here on
         turns = [[_timed(networks, folder / f"{jobs} at a time, {n}", jobs) for jobs in (1, 2)] for n in range(_TURNS)]
         one, two = map(statistics.median, zip(*turns, strict=True))
+        commands = _by_commands(networks, folder / "by commands")
         make(folder, count, 0)
         small = folder / "jobs.toml"
         _timed(small, folder / "warm", 2)
@@ -83,6 +96,7 @@ def main() -> int:
         checking = _timed(small, folder / "one", 2, JobRequest(check=True, parity=CheckRequest(atol=1e-3, rtol=1e-3)))
         did = _events(folder / "one") - before
     print(f"{count} networks, one at a time: {one:.1f} s; two at a time: {two:.1f} s: {one / two:.2f} ×")
+    print(f"{count} networks, a command for each: {commands:.1f} s: {commands / two:.2f} ×")
     print(f"turn by turn: {', '.join(f'{each[0] / each[1]:.2f} ×' for each in turns)}")
     print(f"{count} small models, one at a time: {alone:.1f} s; again: {again:.2f} s")
     print(f"going on when all are done takes {again / alone:.4f} of doing them: {again:.2f} s (wanted: less than 3 s)")
