@@ -34,6 +34,7 @@ class EliminateCommonSubexpressions(Pass):
     """Merge nodes that compute the same."""
 
     name = "eliminate-common-subexpressions"
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Process each graph in topological order, so that equal consumers of merged nodes are found as well."""

@@ -59,6 +59,7 @@ class FoldConstants(Pass):
 
     name = "fold-constants"
     idempotent = True
+    declares = False
     max_bytes: int = field(default=64 * 2**20, metadata={"unit": "bytes"})
 
     def run(self, model: ir.Model, context: Context) -> Result:
@@ -84,7 +85,8 @@ def _fold(folder: Folder, context: Context, result: Result) -> list[Skip]:
     infers = scope.function is None
     if infers:
         settle_foreign(scope.model, context)
-        inferred, context.settled, context.inferred = context.inferred, None, None  # folding changes the model
+        inferred = context.inferred
+        context.has_changed(declares=False)
         infer(scope.model, propagate=False, known=inferred)
     while True:
         while constants := folder.fold():

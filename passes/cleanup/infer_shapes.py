@@ -18,6 +18,7 @@ class InferShapes(Pass):
 
     name = "infer-shapes"
     idempotent = True
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Merge the inferred types and shapes into the values of the main graph and its subgraphs."""

@@ -22,6 +22,7 @@ class LiftConstantNodes(Pass):
     """Turn Constant nodes into initializers."""
 
     name = "lift-constant-nodes"
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Lift the constants of the main graph and its subgraphs, each within its graph."""

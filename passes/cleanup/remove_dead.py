@@ -24,6 +24,7 @@ class RemoveDead(Pass):
     """Remove unused nodes, initializers, functions and opset imports."""
 
     name = "remove-dead"
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Remove in reverse topological order, then what is unused because of that."""

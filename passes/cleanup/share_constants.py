@@ -29,6 +29,7 @@ class ShareConstants(Pass):
     """Merge initializers that are bitwise equal."""
 
     name = "share-constants"
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Share the initializers of the main graph and its subgraphs; functions have none."""

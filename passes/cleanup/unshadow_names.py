@@ -30,6 +30,7 @@ class UnshadowNames(Pass):
     """Give every value and every node a unique name."""
 
     name = "unshadow-names"
+    declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rename in the main graph with its subgraphs, then in each function."""

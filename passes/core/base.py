@@ -180,10 +180,11 @@ class Context:
         budget: every pass takes from it before it commits a rewrite.
         progress: is notified of the steps of long work.
         contradictions: what the model declares of its values and is not so, a sentence by the name of each value.
-        settled: the model whose declarations `passes.core.declarations.settle` has corrected, as long as it has not
-            been changed since; kept by pipelines.
+        settled: the model whose declarations `passes.core.declarations.settle` has corrected, as long as there is
+            nothing new to correct.
         inferred: types and shapes of the values of ``settled`` that inference finds, where it would find no more with
             what is declared of them.
+        complete: whether all that ``settled`` declares was found so by inference.
     """
 
     target: Target | None = None
@@ -192,6 +193,13 @@ class Context:
     contradictions: dict[str, str] = field(default_factory=dict)
     settled: ir.Model | None = None
     inferred: Mapping[ir.Value, tuple[ir.TypeProtocol | None, ir.Shape | None]] | None = None
+    complete: bool = False
+
+    def has_changed(self, *, declares: bool) -> None:
+        """Note that ``settled`` was changed, and whether types or shapes were declared that inference did not find."""
+        self.inferred = None
+        if declares or not self.complete:
+            self.settled = None
 
 
 @dataclass(frozen=True)
@@ -202,11 +210,14 @@ class Pass(ABC):
         name: a verb and its objects, in kebab case.
         exactness: how much it may change numbers.
         idempotent: whether a second run finds nothing; a pipeline skips a repeated run on an unchanged model.
+        declares: whether it gives values types or shapes by itself, which are checked then, and not only those that
+            inference finds, or that values with the same contents have.
     """
 
     name: ClassVar[str]
     exactness: ClassVar[Exactness] = Exactness.BITWISE
     idempotent: ClassVar[bool] = False
+    declares: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, model: ir.Model, context: Context) -> Result:

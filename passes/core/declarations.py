@@ -30,13 +30,16 @@ _ROUNDS = 20
 _DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that are known only in a run to have results of some size."""
 
+_INFERRED = ("", "ai.onnx.ml")
+"""The domains whose operators ONNX infers; of others, it takes what is declared."""
+
 
 def settle(model: ir.Model, context: Context) -> int:
     """Replace what a model declares of the types and shapes of its values by what inference finds, where they differ.
 
     Args:
         model: the values of the main graph and its subgraphs are changed in place; its inputs are what they say.
-        context: its ``contradictions`` are added to, and it gets what is ``inferred``.
+        context: its ``contradictions`` are added to, and ``settled``, ``inferred`` and ``complete`` are set.
 
     Returns:
         How many values were declared otherwise.
@@ -75,8 +78,14 @@ def settle(model: ir.Model, context: Context) -> int:
     for value, shape in results.items():
         if value.shape is None:
             value.shape = ir.Shape([None] * len(shape))
-    _mark_claims(model, parameters, found)
+    claimed = _mark_claims(model, parameters, found)
+    context.settled = model
     context.inferred = found if undeclared else None
+    context.complete = not (parameters or claimed or model.functions) and all(
+        node.domain in _INFERRED and _is_proven(value, *found.get(value, (None, None)))
+        for node in model.graph.all_nodes()
+        for value in node.outputs
+    )
     context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
     return len(wrong)
 
@@ -86,11 +95,14 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
     return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
 
 
-def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known]) -> None:
+def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known]) -> bool:
     """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
     have a size of others, beside what is declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
+
+    Returns:
+        Whether there is anything of that kind.
     """
     for value in graphs.values(model):
         value.meta.pop(graphs.CLAIMED, None)
@@ -105,6 +117,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
         proven = found.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
             value.meta[graphs.CLAIMED] = proven
+    return bool(sources)
 
 
 def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
@@ -246,6 +259,11 @@ def _has_declarations(node: ir.Node) -> bool:
         (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
         for value in node.outputs
     )
+
+
+def _is_proven(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> bool:
+    """Whether the type and the shape of a value, where it has any, are no more than those found."""
+    return value.type in (None, kind) and not _says_more(value.shape, shape)
 
 
 def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:

@@ -143,7 +143,6 @@ class Pipeline:
         nodes = _count(model)
         if context.settled is not model:
             settle(model, context)
-            context.settled = model
         for item in self.items:
             name = item if isinstance(item, str) else item.name
             if context.progress is not None:
@@ -169,7 +168,7 @@ class Pipeline:
             changed = result.modified or result.model is not model
             model, before = result.model, nodes
             if changed:
-                context.settled = context.inferred = None
+                context.has_changed(declares=each.declares)
             quantized = None if changed else quantized
             unchanged_by = [*([] if changed else unchanged_by), *([each] if each.idempotent else [])]
             nodes = _count(model) if changed else nodes

@@ -103,6 +103,7 @@ class NodeRewrite(Pass, Generic[M]):
         allows_references: also nodes in functions with attributes that the caller supplies.
     """
 
+    declares: ClassVar[bool] = False
     operators: ClassVar[frozenset[tuple[str, str]]]
     absorbs: ClassVar[frozenset[tuple[str, str]] | None] = None
     since_opset: ClassVar[int] = 1

@@ -12,6 +12,7 @@ import pytest
 
 import passes.analysis.foreign_inference
 from passes.cleanup.infer_shapes import InferShapes
+from passes.cleanup.remove_dead import RemoveDead
 from passes.core import graphs, inference
 from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.declarations import forget_impossible_sizes, settle
@@ -481,6 +482,44 @@ class TestPipelinesSettleOnce:
         Pipeline([Misdeclare(), InferShapes()]).run(model)
         assert calls == [model]
         assert model.graph[0].outputs[0].shape == ir.Shape([2])
+
+    @pytest.mark.parametrize(
+        ("text", "again"),
+        [
+            ("(float[2] x) => (float[2] z) { y = Neg(x) z = Abs(y) d = Exp(x) }", False),
+            ("(float[2] x) => (float[n] z) <float[2] y> { y = Neg(x) z = Abs(y) d = Exp(x) }", False),
+            ("(float[k] x) => (float[k] z) { y = Neg(x) z = Abs(y) d = Exp(x) }", False),
+            ("(float[2] x, int64[1] s) => (float[2] z) { y = Reshape(x, s) z = Abs(y) d = Exp(x) }", True),
+            ("(float[2] x, int64[1] s) => (z) <float[2] y> { y = Reshape(x, s) z = Abs(y) d = Exp(x) }", True),
+            ("(float[2] x) => (z) <float[2] y> { y = own.Neg(x) z = Abs(y) d = Exp(x) }", True),
+            ("(float[2] x) => (int64[1,n] z) { y = NonZero(x) z = Neg(y) d = Exp(x) }", True),
+            (
+                "(float[2] x, bool c, int64 n) => (float[2] z) { y = Loop(n, c, x) <body = b (int64 i, bool c1,"
+                " float[2] a) => (bool c2, float[2] r) { c2 = Identity(c1) r = Neg(a) }> z = Abs(y) d = Exp(x) }",
+                True,
+            ),
+        ],
+    )
+    def test_what_is_declared_is_checked_again_unless_inference_has_found_all_of_it(
+        self, monkeypatch: pytest.MonkeyPatch, text: str, again: bool
+    ) -> None:
+        model, calls = text_model(text), self.counted(monkeypatch)
+        (removed, _) = Pipeline([RemoveDead(), InferShapes()]).run(model)
+        assert removed.result.modified
+        assert calls == ([model] if again else [])
+
+    def test_what_only_folding_shows_to_be_false(self) -> None:
+        model, context = (
+            text_model("(float[6] x) => (float[4,2] z) { s = Concat<axis = 0>(a, b) z = Reshape(x, s) }"),
+            Context(),
+        )
+        for name, size in (("a", 3), ("b", 2)):
+            value = ir.Value(name=name, const_value=ir.tensor(np.array([size]), name=name))
+            model.graph.register_initializer(value)
+            model.graph[0].replace_input_with("ab".index(name), value)
+        Pipeline.parse("fold-constants,infer-shapes").run(model, context)
+        assert model.graph.outputs[0].shape == ir.Shape([3, 2])
+        assert list(context.contradictions) == ["z"]
 
     def test_another_model_is_settled_by_itself(self) -> None:
         context, false = Context(), text_model("(float[2] x) => (float[n] z) <float[9] y> { y = Neg(x) z = Abs(y) }")
