@@ -20,7 +20,7 @@ from passes.core import graphs
 from passes.core.base import Context
 from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
-from passes.core.inference import FAILURES, read, run, skeleton
+from passes.core.inference import DOMAINS, FAILURES, read, run, skeleton
 from passes.core.isolation import limits, value_messages, worker
 from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.process import Reason
@@ -31,7 +31,6 @@ _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
     **{f"{sign}int{bits}": ir.DataType[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-_ONNX = ("", "ai.onnx.ml")
 
 
 def infer_foreign(model: ir.Model) -> list[ir.Value]:
@@ -56,7 +55,7 @@ def settle_foreign(model: ir.Model, context: Context) -> int:
         How many values were declared otherwise.
     """
     count = settle(model, context) if context.settled is not model else 0
-    foreign = [value for node in model.graph if node.domain not in _ONNX for value in node.outputs if value.name]
+    foreign = [value for node in model.graph if node.domain not in DOMAINS for value in node.outputs if value.name]
     wrong = 0
     for value, (kind, shape) in _ask(model, foreign, declared=False).items():
         reason = contradiction(value, (kind, shape))
@@ -104,7 +103,7 @@ def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) 
         values: outputs of nodes.
         declared: whether to build on what the model declares of ``values``.
     """
-    if not values or all(node.domain in _ONNX for node in model.graph):
+    if not values or all(node.domain in DOMAINS for node in model.graph):
         return {}
     proto = onnx.ModelProto(ir_version=min(max(model.ir_version, 4), 10))
     for domain, version in Scope(model, model.graph).opset_imports.items():

@@ -30,9 +30,6 @@ _ROUNDS = 20
 _DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that are known only in a run to have results of some size."""
 
-_INFERRED = ("", "ai.onnx.ml")
-"""The domains whose operators ONNX infers; of others, it takes what is declared."""
-
 
 def settle(model: ir.Model, context: Context) -> int:
     """Replace what a model declares of the types and shapes of its values by what inference finds, where they differ.
@@ -82,7 +79,7 @@ def settle(model: ir.Model, context: Context) -> int:
     context.settled = model
     context.inferred = found if undeclared else None
     context.complete = not (parameters or claimed or model.functions) and all(
-        node.domain in _INFERRED and _is_proven(value, *found.get(value, (None, None)))
+        node.domain in inference.DOMAINS and _is_proven(value, *found.get(value, (None, None)))
         for node in model.graph.all_nodes()
         for value in node.outputs
     )

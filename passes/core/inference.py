@@ -143,6 +143,8 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+DOMAINS = ("", "ai.onnx.ml")
+"""The domains whose operators ONNX infers; of others, what is declared is taken."""
 Found = onnx.ValueInfoProto | ir.TensorProtocol
 """What inference says of a value; the tensor itself of a constant. See `read`."""
 
@@ -236,7 +238,7 @@ def skeleton(
 
     def is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
         """Whether ONNX does not infer its shape: after foreign operators, and of what a loop carries."""
-        foreign = node.domain not in ("", "ai.onnx.ml") and node.op_identifier() not in functions
+        foreign = node.domain not in DOMAINS and node.op_identifier() not in functions
         return foreign or value in loops.carried_outputs(node)
 
     proto.name = graph.name or "graph"
