@@ -20,7 +20,7 @@ from passes.core import graphs
 from passes.core.base import Context
 from passes.core.declarations import contradiction, settle
 from passes.core.graphs import Scope
-from passes.core.inference import DOMAINS, FAILURES, read, run, skeleton
+from passes.core.inference import DOMAINS, FAILURES, Skeleton, overridable, read, run
 from passes.core.isolation import limits, value_messages, worker
 from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.process import Reason
@@ -110,7 +110,7 @@ def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) 
         proto.opset_import.add(domain=domain, version=version)
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    skeleton(model.graph, proto.graph, declared=True)
+    Skeleton(declared=True, variable=overridable(model)).write(model.graph, proto.graph)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _hide_sizes(nodes)
     made = {name for node in proto.graph.node for name in node.output}

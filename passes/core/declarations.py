@@ -14,6 +14,7 @@ is left of it. All other declarations are kept, since inference does not know ev
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Set
 
 import onnx_ir as ir
@@ -48,10 +49,11 @@ def settle(model: ir.Model, context: Context) -> int:
     parameters = list(loops.parameters(Scope(model, model.graph)))
     undeclared = not any(map(_has_declarations, model.graph))
     declared = {value: value.shape for each in parameters for value in (each.value, each.final) if value is not None}
+    failed = False
     try:
         found = _carried_through(model, parameters)
     except inference.FAILURES:
-        found = {}
+        failed, found = True, {}
         for value in declared:
             value.shape = None
     wrong = {
@@ -75,7 +77,8 @@ def settle(model: ir.Model, context: Context) -> int:
     for value, shape in results.items():
         if value.shape is None:
             value.shape = ir.Shape([None] * len(shape))
-    claimed = _mark_claims(model, parameters, found)
+    wrong |= _settle_constants(model)
+    claimed = _mark_claims(model, parameters, found, failed=failed)
     context.settled = model
     context.inferred = found if undeclared else None
     context.complete = not (parameters or claimed or model.functions) and all(
@@ -87,16 +90,35 @@ def settle(model: ir.Model, context: Context) -> int:
     return len(wrong)
 
 
+def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
+    """Correct what is declared of outputs that are initializers; how each was declared otherwise."""
+    wrong = {}
+    for value in model.graph.outputs:
+        tensor = Scope(model, model.graph).constant(value)
+        if tensor is not None:
+            known = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            reason = contradiction(value, known)
+            if reason is not None:
+                wrong[value], (value.type, value.shape) = reason, known
+    return wrong
+
+
 def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
     """The values whose shapes are declared, and depend on data, with the part that inference proves."""
     return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
 
 
-def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known]) -> bool:
+def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known], *, failed: bool) -> bool:
     """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
     have a size of others, beside what is declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
+
+    Args:
+        model: its values get a note.
+        parameters: of its loops.
+        found: by inference.
+        failed: whether there was none, so that all is only claimed.
 
     Returns:
         Whether there is anything of that kind.
@@ -104,12 +126,13 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     for value in graphs.values(model):
         value.meta.pop(graphs.CLAIMED, None)
     nodes = Scope(model, model.graph).nodes()
-    sources = [value for node in nodes if node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
+    sources = [value for node in nodes if failed or node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
     sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
-    if sources and not any(inference.is_long(shape) for _, shape in found.values()):
-        found = _infer(model, propagate=True)
+    if sources and not failed and not any(inference.is_long(shape) for _, shape in found.values()):
+        with contextlib.suppress(*inference.FAILURES):  # what was found without propagation is proven as well
+            found = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model):
         proven = found.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim

@@ -14,24 +14,22 @@ import onnx
 
 from passes.core.proto_nodes import DETACHED, ProtoGraph, attach, detach, of_opsets, within
 
+OPERATORS = frozenset(("If",))
 _AGREE = 11
 """From this opset on, ONNX takes what both branches have in common."""
 _ROUNDS = 20
 _KNOWN = {None: 0, "dim_param": 1, "dim_value": 2}
 
 
-def has_old_if(model: onnx.ModelProto) -> bool:
-    """Whether a model has an If of before opset 11."""
-    return any(True for _ in _old_ifs(model))
-
-
 def infer(model: onnx.ModelProto, run: Callable[[onnx.ModelProto], onnx.ModelProto]) -> onnx.ModelProto:
-    """Infer a model that has such Ifs.
+    """Infer a model that may have such Ifs.
 
     Args:
         model: not changed.
         run: ONNX's inference.
     """
+    if not any(True for _ in _old_ifs(model)):
+        return run(model)
     detached = onnx.ModelProto()
     detached.CopyFrom(model)
     for graph, node in list(_old_ifs(detached)):

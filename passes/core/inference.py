@@ -7,9 +7,10 @@ those constants that are small enough to be shapes, axes and the like.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 import onnx
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from passes.core.isolation import limits, value_messages, worker
 from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.process import Reason
 from passes.core.limits import inlined_nodes
+from passes.core.proto_nodes import DETACHED
 
 SMALL = 1024
 """The most bytes of a constant that inference may read."""
@@ -163,8 +165,9 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
     )
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
-    with _distinct_names(model):
-        skeleton(model.graph, proto.graph, declared=declared, functions=model.functions.keys())
+    with _distinct_names(model) as shared:
+        skeleton = Skeleton(declared, shared | overridable(model), model.functions.keys(), detaches=True)
+        skeleton.write(model.graph, proto.graph)
         multiplied = bool(model.functions) and inlined_nodes(model) > _MOST_HERE
         inferred = _infer_isolated(proto, propagate) if multiplied else _infer(proto, propagate)
         pairs = list(_pairs(model.graph, inferred.graph))
@@ -208,96 +211,124 @@ def _infer_isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
 
 
 @contextmanager
-def _distinct_names(model: ir.Model) -> Iterator[None]:
-    """Give values of subgraphs that have the names of others their own: ONNX knows one type for each name."""
-    seen: set[str | None] = set()
-    renamed: list[tuple[ir.Value, str | None]] = []
+def _distinct_names(model: ir.Model) -> Iterator[set[str]]:
+    """Give values of subgraphs that have the names of others their own: ONNX knows one type, and one list of elements,
+    for each name. Yields those names that only initializers share, which keep them."""
+    taken: set[str | None] = set()
+    shared: set[str] = set()
+    again: list[ir.Value] = []
     for value in graphs.values(model):
-        if value.name in seen and value.name and not value.is_initializer():
-            renamed.append((value, value.name))
-            value.name = f"{value.name} {len(renamed)}"
-        seen.add(value.name)
+        if value.name and value.name in taken:
+            if value.is_initializer():
+                shared.add(value.name)
+            else:
+                again.append(value)
+        taken.add(value.name)
+    if shared:
+        again = [value for value in graphs.values(model) if value in {*again} or _is_one_of(value, shared)]
+    renamed = [(value, value.name) for value in again]
+    numbers = count()
+    for value, name in renamed:
+        value.name = next(new for number in numbers if (new := f"{name} {number}") not in taken)
     try:
-        yield
+        yield shared
     finally:
         for value, name in renamed:
             value.name = name
 
 
-def skeleton(
-    graph: ir.Graph, proto: onnx.GraphProto, *, declared: bool, functions: Collection[ir.OperatorIdentifier] = ()
-) -> None:
-    """Write a graph with its structure, types, and small constants; other constants are in ``value_info``.
+def _is_one_of(value: ir.Value, names: Set[str]) -> bool:
+    """Whether it is not an initializer, and has one of some names."""
+    return value.name in names and not value.is_initializer()
 
-    Args:
-        graph: with its subgraphs.
-        proto: is written to.
+
+def overridable(model: ir.Model) -> set[str]:
+    """The names of initializers that callers may replace, whose elements are no constants."""
+    scope = Scope(model, model.graph)
+    return {str(each.name) for each in model.graph.inputs if each.is_initializer() and not scope.is_parameter(each)}
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """How a model is written for inference: its structure, types, and small constants; of other constants, the type.
+
+    Attributes:
         declared: include known types and shapes of results.
+        variable: names of initializers of which only the type is written (`overridable`).
         functions: those of the model, through which ONNX infers.
+        detaches: give sequences that a loop carries no producer: ONNX says that their elements stay as they enter.
     """
 
-    def is_beyond_onnx(value: ir.Value, node: ir.Node) -> bool:
+    declared: bool
+    variable: Set[str]
+    functions: Collection[ir.OperatorIdentifier] = ()
+    detaches: bool = False
+
+    def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
+        """Write a graph with its subgraphs."""
+        proto.name = graph.name or "graph"
+        for value in graph.inputs:
+            graphs.write_info(value, proto.input.add())
+        for value in graph.initializers.values():
+            if value.const_value is None or (value.is_graph_input() and value.name in self.variable):
+                continue
+            _constant(value, value.const_value, proto, most=-1 if value.name in self.variable else SMALL)
+        for node in graph:
+            tensor = graphs.constant_of(node)
+            if tensor is not None:
+                _constant(node.outputs[0], tensor, proto)
+                continue
+            self._write_node(node, proto.node.add())
+            for value in node.outputs:
+                known = value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value)
+                if known and (self.declared or self._is_beyond_onnx(value, node)):
+                    ir.serde.serialize_value_into(proto.value_info.add(), value)
+        for value in graph.outputs:
+            info = proto.output.add()
+            graphs.write_info(value, info)
+            producer = value.producer()
+            tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
+            if tensor is not None and not value.is_graph_input():
+                info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
+                continue
+            known = self.declared or value.is_graph_input()  # which ONNX would take for what its output says
+            known |= producer is not None and producer.graph is graph and self._is_beyond_onnx(value, producer)
+            if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
+                info.type.tensor_type.ClearField("shape")
+
+    def _is_beyond_onnx(self, value: ir.Value, node: ir.Node) -> bool:
         """Whether ONNX does not infer its shape: after foreign operators, and of what a loop carries."""
-        foreign = node.domain not in DOMAINS and node.op_identifier() not in functions
+        foreign = node.domain not in DOMAINS and node.op_identifier() not in self.functions
         return foreign or value in loops.carried_outputs(node)
 
-    proto.name = graph.name or "graph"
-    for value in graph.inputs:
-        graphs.write_info(value, proto.input.add())
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            _constant(value, value.const_value, proto)
-    for node in graph:
-        tensor = graphs.constant_of(node)
-        if tensor is not None:
-            _constant(node.outputs[0], tensor, proto)
-            continue
-        _node(node, proto.node.add(), declared=declared, functions=functions)
-        for value in node.outputs:
-            known = value.name and value.type is not None and not value.is_graph_output() and _is_undisputed(value)
-            if known and (declared or is_beyond_onnx(value, node)):
-                ir.serde.serialize_value_into(proto.value_info.add(), value)
-    for value in graph.outputs:
-        info = proto.output.add()
-        graphs.write_info(value, info)
-        producer = value.producer()
-        tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
-        if tensor is not None and not value.is_graph_input():
-            info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
-            continue
-        known = declared or value.is_graph_input()  # which ONNX would take for what its output says
-        known |= producer is not None and producer.graph is graph and is_beyond_onnx(value, producer)
-        if info.type.HasField("tensor_type") and not (known and _is_undisputed(value)):
-            info.type.tensor_type.ClearField("shape")
+    def _write_node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
+        proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
+        if node.domain == "com.microsoft" and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            proto.domain = ""  # inference is the same as for ONNX's, and ONNX does not have these
+        proto.input.extend("" if value is None else str(value.name) for value in node.inputs)
+        proto.output.extend(value.name or "" for value in node.outputs)
+        for index, value in enumerate(loops.carried_outputs(node) if self.detaches else ()):
+            if value.name and not isinstance(value.type, ir.TensorType | None):
+                proto.output[index] += DETACHED
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
+                self.write(attribute.as_graph(), graph)
+            else:
+                proto.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
 def _is_undisputed(value: ir.Value) -> bool:
     return graphs.DISPUTED not in value.meta
 
 
-def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto) -> None:
-    """Add a constant: with its elements if it is small, else by its type."""
-    if tensor.nbytes <= SMALL:
+def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto, *, most: int = SMALL) -> None:
+    """Add a constant: with its elements if these are at most so many bytes, else by its type."""
+    if tensor.nbytes <= most:
         proto.initializer.append(graphs.tensor_proto(tensor, value.name or ""))
     else:
         kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
         proto.value_info.add(name=value.name or "", type=kind)
-
-
-def _node(
-    node: ir.Node, proto: onnx.NodeProto, *, declared: bool, functions: Collection[ir.OperatorIdentifier]
-) -> None:
-    proto.op_type, proto.domain, proto.overload = node.op_type, node.domain, node.overload
-    if node.domain == "com.microsoft" and node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        proto.domain = ""  # inference is the same as for ONNX's, and ONNX does not have these
-    proto.input.extend("" if value is None else str(value.name) for value in node.inputs)
-    proto.output.extend(value.name or "" for value in node.outputs)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
-            skeleton(attribute.as_graph(), graph, declared=declared, functions=functions)
-        else:
-            proto.attribute.append(ir.serde.serialize_attribute(attribute))
 
 
 def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, Found]]:

@@ -4,20 +4,22 @@ It runs where it is called: `passes.core.inference` gives models of many nodes t
 
 Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
 and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
-equation may be an attribute of their callers. What ONNX infers wrongly of old Ifs and Slices is corrected
-(`passes.core.if_inference`, `passes.core.slice_inference`).
+equation may be an attribute of their callers. What ONNX infers wrongly of some operators is corrected, each in a module
+of its own (`_MISTAKEN`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Sequence, Set
+from functools import partial
 from typing import Any
 
 import onnx
 
-from passes.core import if_inference, slice_inference
+from passes.core import cast_inference, corrected_sizes, if_inference, slice_inference, untyped_inference
+from passes.core.proto_nodes import with_nested
 from passes.core.shape_data import longest_list
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
@@ -25,6 +27,9 @@ _Function = tuple[str, str, str]
 _Source = bytes | tuple[_Function, str]
 """A string, or the attribute of a function that holds it."""
 _MAIN: _Function = ("", "", "")
+_STANDARD = ("", "ai.onnx")
+_MISTAKEN = (cast_inference, untyped_inference, slice_inference, corrected_sizes, if_inference)
+"""What corrects ONNX's inference of some operators; the later are given what the earlier infer."""
 MAX_LIST = 2**16
 """With longer lists than this, ONNX must not propagate the values of shapes."""
 _MOST_ELEMENTS = 2**20
@@ -65,15 +70,22 @@ def infer_shapes(
         ValidationError: likewise.
         UnknownLists: without limits, lists may need too much memory.
     """
-    refuse_endless(model)
+    scopes = (model.graph.node, *(each.node for each in model.functions))
+    present = [{(node.domain, node.op_type) for node in with_nested(nodes)} for nodes in scopes]
+    operators = {op_type for each in present for _, op_type in each}
+    if "Einsum" in operators:
+        refuse_endless(model)
+    model = _with_imports(model, [{domain for domain, _ in each} for each in present])
+    mistaken = [each for each in _MISTAKEN if not each.OPERATORS.isdisjoint(operators)]
 
     def infer(propagate: bool) -> onnx.ModelProto:
         def run(model: onnx.ModelProto) -> onnx.ModelProto:
-            return slice_inference.infer(
-                model, lambda each: onnx.shape_inference.infer_shapes(each, data_prop=propagate, **options)
-            )
+            return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
 
-        return if_inference.infer(model, run) if if_inference.has_old_if(model) else run(model)
+        for each in mistaken:
+            if propagate or each is not cast_inference:
+                run = partial(each.infer, run=run)
+        return run(model)
 
     found = infer(False)
     if not data_prop or longest_list(model) > MAX_LIST:
@@ -90,6 +102,27 @@ def infer_shapes(
     if not limited and (unknown or sum(known) > _MOST_ELEMENTS):
         raise UnknownLists
     return infer(True)
+
+
+def _with_imports(model: onnx.ModelProto, domains: Sequence[Set[str]]) -> onnx.ModelProto:
+    """A model with imports of the domains of all nodes, without which ONNX infers nothing, and ONNX Runtime runs it.
+
+    Args:
+        model: not changed.
+        domains: those of the nodes of the main graph, and of each function.
+    """
+    scopes = (model, *model.functions)
+    missing = [
+        {domain for domain in used if domain not in _STANDARD}.difference(each.domain for each in scope.opset_import)
+        for scope, used in zip(scopes, domains, strict=True)
+    ]
+    if not any(missing):
+        return model
+    completed = onnx.ModelProto()
+    completed.CopyFrom(model)
+    for scope, names in zip((completed, *completed.functions), missing, strict=True):
+        scope.opset_import.extend(onnx.helper.make_opsetid(name, 1) for name in sorted(names))
+    return completed
 
 
 def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None] | None]:
@@ -119,15 +152,28 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def infer_node_outputs(
-    schema: onnx.defs.OpSchema, node: onnx.NodeProto, *facts: Any, opset: int, **options: Any
+    schema: onnx.defs.OpSchema,
+    node: onnx.NodeProto,
+    types: dict[str, onnx.TypeProto],
+    data: dict[str, onnx.TensorProto],
+    *,
+    opset: int,
+    **options: Any,
 ) -> dict[str, onnx.TypeProto]:
     """`onnx.shape_inference.infer_node_outputs` in an opset of ONNX; raises like `infer_shapes`."""
     refuse_endless(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
 
     def by(schema: onnx.defs.OpSchema, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        return onnx.shape_inference.infer_node_outputs(schema, node, *facts, **options)
+        return untyped_inference.infer_node(
+            node, types, lambda each: onnx.shape_inference.infer_node_outputs(schema, each, types, data, **options)
+        )
 
-    return if_inference.infer_node(node, opset, lambda each: slice_inference.infer_node(each, schema, opset, by))
+    def sized(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+        return corrected_sizes.infer_node(
+            node, types, data, lambda each: slice_inference.infer_node(each, schema, opset, by)
+        )
+
+    return if_inference.infer_node(node, opset, sized)
 
 
 def refuse_endless(model: onnx.ModelProto) -> None:
@@ -147,7 +193,7 @@ def _equations(model: onnx.ModelProto) -> Iterator[bytes]:
     given: defaultdict[_Source, list[_Source]] = defaultdict(list)
     pending: list[_Source] = []
     for scope, nodes in ((_MAIN, model.graph.node), *((key, each.node) for key, each in functions.items())):
-        for node in _with_nested(nodes):
+        for node in with_nested(nodes):
             called = (node.domain, node.op_type, node.overload)
             for attribute in node.attribute if node.op_type == "Einsum" or called in functions else ():
                 source: _Source = (scope, attribute.ref_attr_name) if attribute.ref_attr_name else attribute.s
@@ -167,16 +213,3 @@ def _equations(model: onnx.ModelProto) -> Iterator[bytes]:
             yield source
         else:
             pending += given[source]
-
-
-def _with_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, and those of their subgraphs."""
-    pending = [nodes]
-    while pending:
-        for node in pending.pop():
-            yield node
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    pending.append(attribute.g.node)
-                elif attribute.type == onnx.AttributeProto.GRAPHS:
-                    pending += [graph.node for graph in attribute.graphs]

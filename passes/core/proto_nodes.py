@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import onnx
 
@@ -51,3 +52,56 @@ def attach(graph: ProtoGraph, node: onnx.NodeProto) -> None:
         for index in reversed(range(len(graph.value_info))):
             if graph.value_info[index].name.endswith(DETACHED):
                 del graph.value_info[index]
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of a model, with those of subgraphs and functions."""
+    for nodes in (model.graph.node, *(each.node for each in model.functions)):
+        yield from with_nested(nodes)
+
+
+def with_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of their subgraphs."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    pending.append(attribute.g.node)
+                elif attribute.type == onnx.AttributeProto.GRAPHS:
+                    pending += [graph.node for graph in attribute.graphs]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A node of a graph, with what is known there.
+
+    Attributes:
+        graph: that the node is in.
+        node: the node.
+        types: of values, by name.
+        constants: initializers, by name.
+    """
+
+    graph: onnx.GraphProto
+    node: onnx.NodeProto
+    types: Mapping[str, onnx.TypeProto]
+    constants: Mapping[str, onnx.TensorProto]
+
+
+def placed(graph: onnx.GraphProto, around: Placed | None = None) -> Iterator[Placed]:
+    """The nodes of a graph and of its subgraphs, each with what is known of the values that it can refer to."""
+    types = {each.name: each.type for each in (*graph.input, *graph.value_info, *graph.output)}
+    types = {name: kind for name, kind in types.items() if kind.WhichOneof("value")}
+    constants = {each.name: each for each in graph.initializer}
+    for name, each in constants.items():
+        types[name] = onnx.helper.make_tensor_type_proto(each.data_type, list(each.dims))
+    outer = ({}, {}) if around is None else (around.types, around.constants)
+    known = {**outer[0], **types}, {**outer[1], **constants}
+    for node in graph.node:
+        here = Placed(graph, node, *known)
+        yield here
+        for attribute in node.attribute:
+            for inner in (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+                yield from placed(inner, here)

@@ -15,6 +15,7 @@ import onnx
 
 from passes.core.proto_nodes import detach, of_opsets, within
 
+OPERATORS = frozenset(("Slice",))
 _WRONG = 10
 _RIGHT = 11
 _DOMAIN = "onnx_bridge.slice"

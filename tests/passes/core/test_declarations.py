@@ -565,3 +565,86 @@ class TestInferred:
             counts.append(len(ran))
             assert all(value.shape == ir.Shape([2, 3]) for value in graphs.values(step.result.model))
         assert counts == [1, 2], "it is settled anew"
+
+
+class TestWhatIsNoConstant:
+    """Values that are known by name only, and what inference takes them for."""
+
+    def test_a_default_that_callers_replace(self) -> None:
+        model = text_model("(float[6] x, int64[2] k) => (float[a,b] y, int64[2] s) { y = Reshape(x, k) s = Shape(y) }")
+        (default,) = (value for value in model.graph.inputs if value.name == "k")
+        default.const_value = ir.tensor(np.array([2, 3]), name="k")
+        model.graph.initializers.add(default)
+        same_numbers(model, "minimal,fold-constants", {"x": np.zeros(6, np.float32), "k": np.array([3, 2])})
+
+    @pytest.mark.parametrize("chosen", [True, False])
+    def test_initializers_of_branches_that_have_one_name(self, chosen: bool) -> None:
+        model = text_model(
+            """(float[n] x, bool c) => (float[q,p] y, int64[1] w) {
+            y = If(c) <then_branch = t () => (float[a,b] u) <int64[1] k = {5}> {
+                    s = Shape(x) r = Concat<axis = 0>(s, k) u = ConstantOfShape(r) },
+                else_branch = e () => (float[a,b] v) <int64[1] k = {7}> {
+                    z = Shape(x) q = Concat<axis = 0>(z, k) v = ConstantOfShape(q) }>
+            one = Constant<value_ints = [1]>() h = Shape(y) w = Gather(h, one) }"""
+        )
+        names = [value.name for value in graphs.values(model)]
+        infer(model)
+        assert [value.name for value in graphs.values(model)] == names
+        same_numbers(model, "fold-constants", {"x": np.zeros(4, np.float32), "c": np.array(chosen)})
+
+    @pytest.mark.parametrize("chosen", [True, False])
+    @pytest.mark.parametrize("number", range(3))
+    def test_a_name_that_would_be_made_up(self, number: int, chosen: bool) -> None:
+        model = text_model(
+            """(float[2,3] x, float[4] w, bool c) => (int64[k] z) { p = Add(x, x)
+            z = If(c) <then_branch = t () => (int64[k] u) { h = Neg(w) u = Shape(h) },
+                else_branch = e () => (int64[k] v) { h = Abs(w) f = Neg(h) v = Shape(f) }> }"""
+        )
+        model.graph[0].outputs[0].name = f"h {number}"
+        inputs = {"x": np.zeros((2, 3), np.float32), "w": np.zeros(4, np.float32), "c": np.array(chosen)}
+        same_numbers(model, "fold-constants", inputs)
+
+    def test_an_output_that_is_an_initializer(self) -> None:
+        model = text_model("(float[2,3] x) => (float[9] w, float[a,b] y) <float[2] w = {1, 2}> { y = Neg(x) }")
+        context = Context()
+        assert settle(model, context) == 1
+        assert model.graph.outputs[0].shape == ir.Shape([2])
+        assert list(context.contradictions) == ["w"]
+        assert settle(model, Context()) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "turn", "exit"),
+    [
+        ("seq", "SequenceConstruct(a)", "SequenceInsert(acc, b)", "SequenceAt(y, last)"),
+        ("optional", "Optional(a)", "Optional(b)", "OptionalGetElement(y)"),
+    ],
+)
+@pytest.mark.parametrize("pipeline", ["default", "fold-constants"])
+def test_elements_that_a_loop_carries(kind: str, entry: str, turn: str, exit: str, pipeline: str) -> None:
+    """The last one has another shape than the first."""
+    model = text_model(
+        f"""(float[2,3] a, float[2,4] b, bool c, int64 n) => (int64[r] s) {{ q = {entry}
+        y = Loop(n, c, q) <body = bd (int64 i, bool cc, {kind}(float) acc) => (bool co, {kind}(float) o) {{
+            co = Identity(cc) o = {turn} }}>
+        last = Constant<value_int = -1>() e = {exit} s = Shape(e) }}""",
+        opset=18,
+    )
+    inputs = {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 4), np.float32)}
+    same_numbers(model, pipeline, {**inputs, "c": np.array(True), "n": np.array(3)})
+
+
+class TestModelsWithoutInference:
+    @pytest.mark.parametrize("node", ["com.microsoft.Gelu(x)", "ai.onnx.ml.Binarizer(x)"])
+    def test_a_domain_that_is_not_imported(self, node: str) -> None:
+        """ONNX rejects it, and ONNX Runtime does not."""
+        model = text_model(
+            f"(float[1,6] x) => (int64[r] s, float[a,b] g, int64[2,k] z) <float[9] y> {{ "
+            f"y = Neg(x) s = Shape(y) g = {node} z = NonZero(x) }}"
+        )
+        same_numbers(model, "default", {"x": np.ones((1, 6), np.float32)})
+
+    def test_nothing_is_believed_where_inference_fails(self) -> None:
+        function = """<domain: "own", opset_import: ["": 17]> F (a) => (b) { b = Einsum<equation = "i1->i">(a) }"""
+        model = text_model(f"(float[6] x) => (int64[r] s) <float[9] y> {{ y = Neg(x) s = Shape(y) }} {function}")
+        same_numbers(model, "fold-constants", {"x": np.ones(6, np.float32)})
