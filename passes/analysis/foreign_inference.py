@@ -191,7 +191,7 @@ def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
     for name, kind, shape in answer["outputs"]:
         element = re.fullmatch(r"tensor\((\w+)\)", kind)
         if element and element[1] in _ELEMENTS:
-            dims = [dim if isinstance(dim, int) else None for dim in shape]
+            dims = [dim if isinstance(dim, int) and dim != 0 else None for dim in shape]  # 0 is said of open sizes, too
             found[name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
     return found
 

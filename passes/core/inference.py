@@ -216,30 +216,25 @@ def _distinct_names(model: ir.Model) -> Iterator[set[str]]:
     for each name. Yields those names that only initializers share, which keep them."""
     taken: set[str | None] = set()
     shared: set[str] = set()
-    again: list[ir.Value] = []
+    again: dict[ir.Value, str] = {}
     for value in graphs.values(model):
         if value.name and value.name in taken:
             if value.is_initializer():
                 shared.add(value.name)
             else:
-                again.append(value)
+                again[value] = value.name
         taken.add(value.name)
-    if shared:
-        again = [value for value in graphs.values(model) if value in {*again} or _is_one_of(value, shared)]
-    renamed = [(value, value.name) for value in again]
+    for value in graphs.values(model) if shared else ():
+        if value.name in shared and not value.is_initializer():
+            again[value] = str(value.name)
     numbers = count()
-    for value, name in renamed:
+    for value, name in again.items():
         value.name = next(new for number in numbers if (new := f"{name} {number}") not in taken)
     try:
         yield shared
     finally:
-        for value, name in renamed:
+        for value, name in again.items():
             value.name = name
-
-
-def _is_one_of(value: ir.Value, names: Set[str]) -> bool:
-    """Whether it is not an initializer, and has one of some names."""
-    return value.name in names and not value.is_initializer()
 
 
 def overridable(model: ir.Model) -> set[str]:

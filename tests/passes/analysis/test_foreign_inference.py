@@ -112,3 +112,14 @@ def test_the_size_of_a_shape() -> None:
         t = Unsqueeze(n, i) y = ConstantOfShape(t)""")
     infer_foreign(source)
     assert 8 not in (source.graph.outputs[0].shape or ())
+
+
+def test_a_size_that_only_weights_tell() -> None:
+    """ONNX Runtime takes it for 0."""
+    text = """g (float[1,2,8] x, float[8,m] w, float[m] b) => (y) { a = com.microsoft.Attention<num_heads = 2>(x, w, b)
+        y = Relu(a) }"""
+    source = ir.from_proto(
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> {text}')
+    )
+    infer_foreign(source)
+    assert source.graph.outputs[0].shape == ir.Shape([1, 2, None])
