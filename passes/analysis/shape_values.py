@@ -171,7 +171,12 @@ def _reshape(node: ir.Node, elements: Elements) -> Known | None:
 
 def _cast(node: ir.Node, elements: Elements) -> Known | None:
     known, to = elements.of(node.inputs[0]), node.attributes["to"]
-    if known is None or to.is_ref() or to.as_int() not in (ir.DataType.INT64, known.dtype):
+    if (
+        known is None
+        or to.is_ref()
+        or to.type != ir.AttributeType.INT
+        or to.as_int() not in (ir.DataType.INT64, known.dtype)
+    ):
         return None
     return Known(known.elements, known.rank, ir.DataType(to.as_int()))
 

@@ -110,8 +110,11 @@ def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
     for old, new in zip(node.outputs, twin.outputs, strict=False):
         if not can_stand_for(new, old, node.graph, scope):
             return f"{new.name} is the name of another value in a subgraph that would use it"
-        if node.op_type in _CHEAP and old.is_graph_output() and not graphs.can_take_name(new, node.graph):
-            return ""
+        if old.is_graph_output() and not graphs.can_take_name(new, node.graph):
+            if not scope.has_identity(new):
+                return f"opset {scope.opset()} has no Identity for the output {old.name}"
+            if node.op_type in _CHEAP:
+                return ""
     return None
 
 

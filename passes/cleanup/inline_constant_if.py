@@ -131,7 +131,7 @@ class _Inliner:
                     return Skip(f"its {chosen} returns {value.name}, which nothing computes", name)
                 value = visible[str(value.name)]
             second = value.producer() is None or value.graph is not branch or value in outputs
-            if old.is_graph_output() and second and not _has_identity(value, self.scope):
+            if old.is_graph_output() and second and not self.scope.has_identity(value):
                 return Skip(f"opset {self.scope.opset()} has no Identity for the output {old.name}", name)
             outputs.append(value)
         return _Taken(branch, outputs)
@@ -221,11 +221,6 @@ class _Inliner:
             values.update(node.outputs)
         for value in values:
             self.taken[value.name or ""] += by
-
-
-def _has_identity(value: ir.Value, scope: Scope) -> bool:
-    """Whether Identity accepts a value: sequences since opset 14, optionals since 16."""
-    return value.type is None or isinstance(value.type, ir.TensorType) or scope.opset() >= 16
 
 
 def _take_over(old: ir.Value, new: ir.Value) -> None:

@@ -4,7 +4,10 @@
     y, m = MaxPool(x)  →  y = MaxPool(x)        where m, an optional last output, is not used
 
 Inputs and outputs of graphs are kept. So are unused outputs of BatchNormalization: before opset 14 their number says
-whether it is in training mode.
+whether it is in training mode; and those of an Attention that is given a past, without which ONNX Runtime rejects it.
+
+Without its indices, ONNX Runtime's MaxPool is another kernel. It may return another one of −0 and +0, and has another
+maximum of windows with NaN or with −∞ alone.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from passes.core import graphs
 from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.graphs import Scope
 from passes.core.limits import called_functions
+
+_PAST = 4
+"""The first input of an Attention that belongs to its past."""
 
 
 class RemoveDead(Pass):
@@ -80,6 +86,8 @@ def _needed_outputs(node: ir.Node, scope: Scope) -> int:
     """The number of outputs that a node needs: up to the last one that is used or required."""
     count = len(node.outputs)
     if count == 1 or _used(node.outputs[-1]) or node.op_type == "BatchNormalization":
+        return count
+    if node.op_type == "Attention" and any(node.inputs[_PAST:]):
         return count
     if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
         return count

@@ -146,11 +146,11 @@ def _kept(node: ir.Node, scope: Scope) -> int:
 
 
 def _int(node: ir.Node, name: str, default: int | None) -> int | None:
-    """An integer attribute; None if the caller of a function supplies it."""
+    """An integer attribute; None if the caller of a function supplies it, or if it is none."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
-    return None if attribute.is_ref() else attribute.as_int()
+    return None if attribute.is_ref() or attribute.type != ir.AttributeType.INT else attribute.as_int()
 
 
 def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[int] | None = None) -> list[int] | None:

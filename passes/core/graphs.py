@@ -150,6 +150,11 @@ class Scope:
             return tensor.dtype
         return value.dtype if value is not None and self._is_reliable(value) else None
 
+    def has_identity(self, value: ir.Value) -> bool:
+        """Whether Identity takes a value: sequences since opset 14, optionals since 16."""
+        since = 1 if value.type is None or isinstance(value.type, ir.TensorType) else 14
+        return self.opset() >= (16 if isinstance(value.type, ir.OptionalType) else since)
+
     def _is_reliable(self, value: ir.Value) -> bool:
         return self.function is None and DISPUTED not in value.meta
 

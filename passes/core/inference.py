@@ -15,7 +15,7 @@ from itertools import count
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs, loops, onnx_inference
+from passes.core import graphs, loops, misread_operands, onnx_inference
 from passes.core.graphs import Scope
 from passes.core.isolation import limits, value_messages, worker
 from passes.core.isolation.failure import NativeFailure
@@ -106,10 +106,14 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
         if tensor is not None and tensor.nbytes <= SMALL:
             data[str(value.name)] = graphs.tensor_proto(tensor, str(value.name))
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
+    proto = ir.serde.serialize_node(node)
+    misread_operands.write(node, proto, scope)
+    if proto.op_type != node.op_type:
+        return
     try:
         inferred = onnx_inference.infer_node_outputs(
             schema,
-            ir.serde.serialize_node(node),
+            proto,
             types,
             data,
             opset=scope.opset(),
@@ -166,7 +170,8 @@ def run(model: ir.Model, *, declared: bool, propagate: bool) -> Iterator[tuple[i
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
     with _distinct_names(model) as shared:
-        skeleton = Skeleton(declared, shared | overridable(model), model.functions.keys(), detaches=True)
+        variable = shared | overridable(model)
+        skeleton = Skeleton(declared, variable, model.functions.keys(), Scope(model, model.graph))
         skeleton.write(model.graph, proto.graph)
         multiplied = bool(model.functions) and inlined_nodes(model) > _MOST_HERE
         inferred = _infer_isolated(proto, propagate) if multiplied else _infer(proto, propagate)
@@ -251,13 +256,13 @@ class Skeleton:
         declared: include known types and shapes of results.
         variable: names of initializers of which only the type is written (`overridable`).
         functions: those of the model, through which ONNX infers.
-        detaches: give sequences that a loop carries no producer: ONNX says that their elements stay as they enter.
+        scope: of the main graph, if it is ONNX that infers: what it would misread is written otherwise.
     """
 
     declared: bool
     variable: Set[str]
     functions: Collection[ir.OperatorIdentifier] = ()
-    detaches: bool = False
+    scope: Scope | None = None
 
     def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
         """Write a graph with its subgraphs."""
@@ -302,15 +307,17 @@ class Skeleton:
             proto.domain = ""  # inference is the same as for ONNX's, and ONNX does not have these
         proto.input.extend("" if value is None else str(value.name) for value in node.inputs)
         proto.output.extend(value.name or "" for value in node.outputs)
-        for index, value in enumerate(loops.carried_outputs(node) if self.detaches else ()):
-            if value.name and not isinstance(value.type, ir.TensorType | None):
-                proto.output[index] += DETACHED
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
                 graph = proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH).g
                 self.write(attribute.as_graph(), graph)
             else:
                 proto.attribute.append(ir.serde.serialize_attribute(attribute))
+        if self.scope is not None:
+            misread_operands.write(node, proto, self.scope)
+            for index, value in enumerate(loops.carried_outputs(node)):
+                if value.name and not isinstance(value.type, ir.TensorType | None):
+                    proto.output[index] += DETACHED  # ONNX says that the elements of sequences stay as they enter
 
 
 def _is_undisputed(value: ir.Value) -> bool:

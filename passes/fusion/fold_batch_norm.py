@@ -75,6 +75,8 @@ class FoldBatchNorm(NodeRewrite[_Found]):
         statistics = tuple(tensor for value in node.inputs[1:5] if (tensor := scope.constant(value)) is not None)
         if len(statistics) < 4:
             return Skip("its scale, bias, mean or variance is not constant")
+        if weight.size == 0:
+            return Skip(f"the weight of {linear.name} has no elements")
         if {tensor.size for tensor in statistics} != {_channels(linear, weight)}:
             return Skip(f"its statistics do not fit the channels of {linear.name}")
         return _Found(node, linear, weight, bias, statistics, absorbed=(linear,))

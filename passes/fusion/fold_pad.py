@@ -112,7 +112,7 @@ def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
     spatial = rank - 2
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto == "NOTSET":
-        return list(node.attributes.get_ints("pads", [0] * (2 * spatial)))
+        return list(node.attributes.get_ints("pads", ()) or [0] * (2 * spatial))
     if auto == "VALID":
         return [0] * (2 * spatial)
     shape = scope.shape(node.inputs[0])
@@ -121,8 +121,8 @@ def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int] | str:
         return f"how much auto_pad={auto} pads is unknown"
     begins, ends = [], []
     strides, dilations = (
-        node.attributes.get_ints("strides", [1] * spatial),
-        node.attributes.get_ints("dilations", [1] * spatial),
+        node.attributes.get_ints("strides", ()) or [1] * spatial,
+        node.attributes.get_ints("dilations", ()) or [1] * spatial,
     )
     for axis in range(spatial):
         reach = (int(kernel_shape[2 + axis]) - 1) * dilations[axis] + 1  # type: ignore[arg-type]
@@ -148,6 +148,8 @@ def _refusal(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int
     if node.op_type == "Conv":
         return f"it pads with {value:g}, a convolution with 0" if value != 0 else None
     kernel = list(node.attributes.get_ints("kernel_shape", []))
+    if 0 in (scope.shape(pad.inputs[0]) or ()):
+        return f"what it pads may be empty, which {node.op_type} rejects"
     if any(each != 1 for each in node.attributes.get_ints("dilations", [])):
         return f"{node.op_type} has dilations"
     if node.attributes.get_int("ceil_mode", 0):
@@ -194,9 +196,23 @@ def _is_lowest(value: float, pad: ir.Node, scope: Scope) -> bool:
 
 def _is_never_negative(pad: ir.Node, context: NodeContext) -> bool:
     node = context.producer(pad, 0, "Clip", *_NEVER_NEGATIVE)
-    if node is None or node.op_type != "Clip":
-        return node is not None
-    if "min" in node.attributes:
-        return node.attributes["min"].as_float() >= 0
-    low = context.scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    return low is not None and low.size == 1 and float(low.numpy().item()) >= 0
+    if node is None:
+        return False
+    if node.op_type == "Abs":  # of the smallest number of a signed integer, it is negative
+        dtype = context.scope.dtype(node.outputs[0])
+        return dtype is not None and (dtype.is_floating_point() or not dtype.is_signed())
+    if node.op_type != "Clip":
+        return True
+    low, high = (_limit(node, name, index, context.scope) for index, name in enumerate(("min", "max"), 1))
+    return low is not None and low >= 0 and high is not None and high >= 0
+
+
+def _limit(clip: ir.Node, name: str, index: int, scope: Scope) -> float | None:
+    """A limit of a Clip, −∞ or ∞ where there is none; None if it is not constant."""
+    if name in clip.attributes:
+        return clip.attributes[name].as_float()
+    value = clip.inputs[index] if len(clip.inputs) > index else None
+    if value is None:
+        return float("-inf" if name == "min" else "inf")
+    tensor = scope.constant(value)
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None

@@ -134,6 +134,8 @@ def _refusal(found: Found, scope: Scope) -> str | None:
         return f"it normalizes axes {', '.join(map(str, axes))}, which are not the last ones"
     if shape is None or not all(isinstance(size, int) for size in shape[len(shape) - count :]):
         return "the size of the axes that it normalizes is unknown"
+    if 0 in shape[len(shape) - count :]:
+        return f"{x.name} has no elements; ONNX Runtime's LayerNormalization wants some"
     if len(shape) < 2:
         return f"{x.name} has one dimension; MIGraphX wants two or more"
     if dtype is None or dtype == ir.DataType.DOUBLE:
