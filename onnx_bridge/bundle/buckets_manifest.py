@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from onnx_bridge.bundle.decoder_layout import Layout
 from onnx_bridge.bundle.manifest import BUCKETS
 from onnx_bridge.bundle.manifest_entries import FileInfo
@@ -21,6 +19,7 @@ from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import Size, parse_json, read_as
+from passes.core.size_expressions import evaluate
 
 Axis = int | str | None
 EDGE = "edge"
@@ -193,18 +192,7 @@ def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
     """The size of an axis for some sizes of the symbols; None if they do not determine it."""
     if not isinstance(axis, str) or axis in dims:
         return dims[axis] if isinstance(axis, str) else axis
-    if not symbols_of(axis) <= dims.keys():
-        return None
-    found = ir.SymbolicDim(axis).evaluate(dict(dims))
-    return found if isinstance(found, int) else None
-
-
-def symbols_of(axis: str) -> frozenset[str]:
-    """The symbols in an expression."""
-    try:
-        return ir.SymbolicDim(axis).free_symbols()
-    except ValueError:
-        return frozenset({axis})
+    return evaluate(axis, dims)
 
 
 def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -63,13 +63,13 @@ def read_text(path: Path) -> bytes:
     text = read_regular(path)
     if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
         return text
-    values = parse_json(text)
-    previous = values.pop(_PREVIOUS)
-    del values[CHECKSUM]
     try:
+        values = parse_json(text)
+        previous = values.pop(_PREVIOUS)
+        del values[CHECKSUM]
         there = file_digest(path.with_name(path.name.replace(".manifest.json", ".mxr")))
         return sealed(values if values["program"]["sha256"] == there else previous).encode()
-    except (OSError, KeyError, TypeError):
+    except (OSError, AttributeError, KeyError, TypeError, ValueError):
         return text
 
 

@@ -18,13 +18,16 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets_manifest import Axis, fitted, inside, label, size_of, symbols_of
+from onnx_bridge.bundle.buckets_manifest import Axis, fitted, inside, label, size_of
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.samples.roles import dims_of
 from passes.analysis.open_sizes import OpenDims
+from passes.core.size_expressions import evaluate, symbols
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_SIMPLIFIED = 60
+"""The most characters of an expression that is simplified; sympy needs long for a maximum of many symbols."""
 Sizes = Mapping[str, int]
 Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 """Says why the model cannot be run with inputs of some shapes; None if it can, or if that is not known."""
@@ -126,9 +129,9 @@ class BucketSizes:
             declared, sizes = dims_of(value) or (), self.axes(value) or ()
             shape = tuple(size_of(axis, bucket) for axis in sizes)
             for dim, size in zip(declared, shape, strict=True):
-                if isinstance(dim, str) and symbols_of(dim) == {dim} and size is not None:
+                if isinstance(dim, str) and symbols(dim) == {dim} and size is not None:
                     dims[dim] = size
-            unnamed = any(dim is None or (isinstance(dim, str) and not symbols_of(dim) <= plain) for dim in declared)
+            unnamed = any(dim is None or (isinstance(dim, str) and not symbols(dim) <= plain) for dim in declared)
             if unnamed and None not in shape and str(value.name) not in request.freeze:
                 shapes.setdefault(str(value.name), tuple(size for size in shape if size is not None))
         budget = request.prove_budget / len(self.buckets)
@@ -245,7 +248,7 @@ def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
     known = {name for value in model.graph.inputs for dim in dims_of(value) or () for name in _names(dim)}
     for name, text in request.ties.items():
         where = f"bucket {name}"
-        for each in (name, *sorted(symbols_of(text))):
+        for each in (name, *sorted(symbols(text))):
             if each not in known:
                 hint = nearest(each, known) or f"there are {', '.join(sorted(known)) or 'none'}"
                 raise InputError(f"no input has a dimension {each}", where=where, hint=hint)
@@ -260,7 +263,7 @@ def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
     found: set[str] = set()
     queue = [name]
     while queue:
-        more = symbols_of(ties[queue.pop()]) - found
+        more = symbols(ties[queue.pop()]) - found
         found |= more
         queue += more & ties.keys()
     return found
@@ -271,11 +274,14 @@ def _sizes(request: ConvertRequest) -> Iterator[list[int]]:
 
 
 def _names(dim: Axis) -> frozenset[str]:
-    return symbols_of(dim) if isinstance(dim, str) else frozenset()
+    return symbols(dim) if isinstance(dim, str) else frozenset()
 
 
 def _substituted(text: str, fixed: Sizes, follows: Mapping[str, str]) -> Axis:
     """An expression with some of its symbols replaced; a number where nothing else is left."""
     whole = _NAME.sub(lambda found: f"({follows[found[0]]})" if found[0] in follows else found[0], text)
+    found = evaluate(whole, fixed)
+    if found is not None or symbols(whole) == {whole} or len(whole) > _SIMPLIFIED:
+        return whole if found is None else found
     result = ir.SymbolicDim(whole).evaluate(dict(fixed))
     return result if isinstance(result, int) else result.value

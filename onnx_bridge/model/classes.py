@@ -8,9 +8,11 @@ has maps, and users of a deployed model take the array.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 
+import msgspec
 import onnx
 
 _KEY = "onnx_bridge.classes."
@@ -38,9 +40,16 @@ def keep_scores(model: onnx.ModelProto) -> None:
 
 
 def classes_of(metadata: Mapping[str, str]) -> dict[str, list[Class]]:
-    """The classes of each output that has scores, in the order of its columns, from the metadata of a model."""
-    prefixed = {key.removeprefix(_KEY): value for key, value in metadata.items() if key.startswith(_KEY)}
-    return {name: json.loads(value) for name, value in prefixed.items()}
+    """The classes of each output that has scores, in the order of its columns, from the metadata of a model.
+
+    What is no list of classes, which only a file says that nobody wrote with `keep_scores`, is left out.
+    """
+    found: dict[str, list[Class]] = {}
+    for key, value in metadata.items():
+        if key.startswith(_KEY):
+            with contextlib.suppress(ValueError, RecursionError):
+                found[key.removeprefix(_KEY)] = msgspec.json.decode(value, type=list[Class])
+    return found
 
 
 def _is_zip_map(node: onnx.NodeProto) -> bool:

@@ -6,6 +6,7 @@ What onnx_ir would misread or drop silently is normalized here, or rejected with
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from onnx_bridge.model.storage import Source, Span, locate, packed_size
 from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
 from passes.core.byte_strings import escaped
+from passes.core.limits import MAX_RANK
 
 _Attr = onnx.AttributeProto
 _VALUE_FIELDS = {
@@ -297,9 +299,9 @@ class ModelFile:
         """Validate the number of elements of a tensor, and record the span of those that were left out."""
         try:
             dtype = ir.DataType(tensor.data_type)
-            count = 1
-            for dim in tensor.dims:
-                count *= dim
+            if len(tensor.dims) > MAX_RANK or math.prod(dim for dim in tensor.dims if dim > 0) > 2**60:
+                raise self._error(f"{what} has more dimensions or elements than any tensor")
+            count = math.prod(tensor.dims)
             needed = count if dtype == ir.DataType.STRING else packed_size(dtype, count)
         except (TypeError, ValueError):
             raise self._error(f"{what} is of an unknown type (number {tensor.data_type})") from None

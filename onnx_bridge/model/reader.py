@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from onnx_bridge.model.storage import MappedTensor, MessageTensor
 from passes.core import byte_strings, graphs
 from passes.core.declarations import forget_impossible_sizes
 from passes.core.limits import check_limits
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it would print names of the file as they are
 
 CARRIED = "onnx_bridge.carried"
 """The key in the ``meta`` of a graph of the fields that onnx_ir cannot represent, as spans of the file."""

@@ -24,6 +24,7 @@ from onnx_bridge.core.errors import InputError, nearest
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _CHUNK = 1 << 22
+_LONGEST_PATH = 4096
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 """Errors of a copy within the kernel that do not concern the files."""
 
@@ -229,6 +230,10 @@ def locate(location: str, model: Path) -> Path:
         InputError: it is outside the folder of the model. If the model is a symbolic link (as in the caches of model
             hubs), the folder of the real file is allowed as well.
     """
+    if len(location) > _LONGEST_PATH:
+        raise InputError(
+            f"external data is at a path of {len(location)} characters, more than the {_LONGEST_PATH} of any"
+        )
     given = Path(os.path.normpath(location))  # "a/../../b" is outside, like "../b"
     if not location or "\0" in location or given.is_absolute() or given.parts[:1] == ("..",):
         raise InputError(f"external data must be in a file within the folder of the model, not in {location!r}")

@@ -6,13 +6,14 @@ Nodes of other domains, of functions of the model, and of operators that its ops
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 import onnx
 
-from passes.core.limits import MAX_ELEMENTS, MAX_VERSION
+from passes.core.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
 
 _Attr = onnx.AttributeProto
 _Option = onnx.defs.OpSchema.FormalParameterOption
@@ -89,6 +90,8 @@ def interface_problem(graph: onnx.GraphProto) -> str | None:
             return f"the input {info.name!r} has no type"
         if which == "tensor_type" and kind.tensor_type.elem_type == onnx.TensorProto.UNDEFINED:
             return f"the elements of the input {info.name!r} have no type"
+        if len(kind.tensor_type.shape.dim) > MAX_RANK:
+            return f"the input {info.name!r} has more than {MAX_RANK} dimensions"
         count = math.prod(dim.dim_value for dim in kind.tensor_type.shape.dim if dim.dim_value > 0)
         if count > MAX_ELEMENTS:
             return f"the input {info.name!r} has {count} elements, more than fit into the memory of any machine"
@@ -131,15 +134,23 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
     for name in schema.required:
         if name not in names:
             return f"lacks the attribute {name!r}, which {node.op_type} needs"
-    if (domain, node.op_type) == ("", "Constant"):
-        return _constant_problem(node)
+    if domain == "" and node.op_type in _CHECKS:
+        return _CHECKS[node.op_type](node)
     return _bodies_problem(node, domain, version)
+
+
+def _split_problem(node: onnx.NodeProto) -> str | None:
+    """Whether a Split has other parts than outputs: ONNX's inference makes a list of the sizes of all parts."""
+    parts = next((each.i for each in node.attribute if each.name == "num_outputs" and not each.ref_attr_name), None)
+    if parts is not None and parts != len(node.output):
+        return f"has {len(node.output)} outputs, and its num_outputs is {parts}"
+    return None
 
 
 def _attributes_problem(node: onnx.NodeProto, names: list[str]) -> str | None:
     """What is wrong with the attributes of a node of any operator."""
     if len(set(names)) < len(names):
-        return f"has two attributes {next(name for name in names if names.count(name) > 1)!r}"
+        return f"has two attributes {Counter(names).most_common(1)[0][0]!r}"
     for attribute in node.attribute:
         if attribute.ref_attr_name and attribute.type in (_Attr.GRAPH, _Attr.GRAPHS):
             return f"has {attribute.name!r}, a subgraph that is an attribute of a function, which onnx_ir does not read"
@@ -177,3 +188,6 @@ _BODIES: dict[tuple[str, str], Callable[[onnx.NodeProto, int], tuple[int, int]]]
     ("", "SequenceMap"): lambda node, _: (len(node.input), len(node.output)),
 }
 """The number of inputs that a body has, and the least number of its outputs, by operator."""
+
+
+_CHECKS = {"Constant": _constant_problem, "Split": _split_problem}

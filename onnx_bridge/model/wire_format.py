@@ -146,7 +146,11 @@ def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Strip
     done = begin  # everything before is in the rope
     for number, wire, at, value, stop in _fields(data, begin, end):
         if kind is _MODEL and number not in _MODEL_FIELDS:
-            stripped.carried.append((at, stop))
+            if stripped.carried and stripped.carried[-1][1] == at:  # there may be millions of two bytes each
+                at_first, _ = stripped.carried.pop()
+                stripped.carried.append((at_first, stop))
+            else:
+                stripped.carried.append((at, stop))
             rope.add(data[done:at])
             done = stop
             continue

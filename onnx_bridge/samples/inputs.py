@@ -18,6 +18,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from passes.core import size_expressions
 from passes.core.isolation.memory import available_bytes
 
 __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
@@ -210,13 +211,7 @@ def _shape(spec: TensorSpec, size: Callable[[Dim], int | None]) -> tuple[int, ..
 
 
 def _symbols(dim: Dim) -> frozenset[str]:
-    """The symbols of a dimension; text that is not an expression (``batch size``) is one symbol."""
-    if not isinstance(dim, str):
-        return frozenset()
-    try:
-        return ir.SymbolicDim(dim).free_symbols()
-    except ValueError:
-        return frozenset({dim})
+    return size_expressions.symbols(dim) if isinstance(dim, str) else frozenset()
 
 
 def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[Dim], int | None]:
@@ -232,18 +227,10 @@ def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[D
     def size_of(dim: Dim) -> int | None:
         if not isinstance(dim, str):
             return 1 if dim is None else dim
-        value = _evaluate(dim, {symbol: dims.get(symbol, 1) for symbol in _symbols(dim)})
+        value = size_expressions.evaluate(dim, {symbol: dims.get(symbol, 1) for symbol in _symbols(dim)})
         return None if value is None or value < 0 else value
 
     return size_of
-
-
-def _evaluate(dim: str, sizes: Mapping[str, int]) -> int | None:
-    """The size of a symbolic dimension; None if it is not an integer."""
-    if dim in sizes:
-        return sizes[dim]
-    value = ir.SymbolicDim(dim).evaluate(sizes)
-    return value if isinstance(value, int) else None
 
 
 def _typed(value: Any, spec: TensorSpec) -> Array:
@@ -286,7 +273,7 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
                 hint = f"{dim!r} is {before} in input {other!r}" if other != spec.name else f"one size for {dim!r}"
                 raise _unfit(shape, spec, f", where {dim!r} is {size}", hint)
         elif _symbols(dim) <= symbols.keys():
-            expected = _evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
+            expected = size_expressions.evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
             if expected != size:
                 raise _unfit(shape, spec, f", where {dim!r} is {size}", f"it should be {expected}")
 

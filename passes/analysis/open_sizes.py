@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.analysis.size_relations import Dim, Dims, Operands, Relation, relations
-from passes.core import graphs
+from passes.core import graphs, size_expressions
 from passes.core.graphs import Scope
 from passes.core.inference import FAILURES, is_long, read, run
 
@@ -118,7 +118,7 @@ class OpenDims:
             self.symbols |= symbols
             if not given:
                 self._unnamed += [value] if any(isinstance(dim, str) and dim not in symbols for dim in named) else []
-                self.names += [dim for dim in named if isinstance(dim, str) and _symbols(dim) == {dim}]
+                self.names += [dim for dim in named if isinstance(dim, str) and size_expressions.symbols(dim) == {dim}]
         names = {*self.names, *self.given}
         self.names = [name for name in dict.fromkeys(self.names) if name not in self.given]
         sums = {name: [name.replace("total_", part, 1) for part in ("past_", "")] for name in self.names}
@@ -230,23 +230,11 @@ def _named(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
     return dim if isinstance(dim, int) else dim.value or otherwise
 
 
-def _symbols(dim: str) -> frozenset[str]:
-    """The symbols in an expression; text that is none is one symbol."""
-    try:
-        return ir.SymbolicDim(dim).free_symbols()
-    except ValueError:
-        return frozenset({dim})
-
-
 def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:
     """A size where it is known; the name of a symbol; None for an expression of symbols that are not known."""
     if not isinstance(dim, str) or dim in known:
         return known[dim] if isinstance(dim, str) else dim
-    symbols = _symbols(dim)
-    if symbols == {dim}:
-        return dim
-    value = ir.SymbolicDim(dim).evaluate(known) if symbols <= known.keys() else None
-    return value if isinstance(value, int) else None
+    return dim if size_expressions.symbols(dim) == {dim} else size_expressions.evaluate(dim, known)
 
 
 def _determined(found: Iterable[Relation], free: list[str]) -> dict[str, int]:

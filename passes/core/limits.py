@@ -20,6 +20,8 @@ MAX_DEPTH = 31
 """The most subgraphs within subgraphs of a model that can be written, and read again."""
 
 
+MAX_RANK = 64
+"""The most dimensions of a tensor; numpy and the runtimes have no more."""
 MAX_ELEMENTS = 2**40
 """The most elements of an input or output: more than fit into the memory of any machine."""
 MAX_VERSION = 2**31 - 1

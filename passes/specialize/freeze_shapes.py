@@ -25,6 +25,7 @@ from passes.core.declarations import contradiction, settle
 from passes.core.errors import InputError, nearest
 from passes.core.inference import infer
 from passes.core.limits import MAX_ELEMENTS
+from passes.core.size_expressions import evaluate, symbols
 
 FROZEN = "onnx_bridge.frozen"
 """The model property that holds the frozen dimensions as a JSON object: name to size."""
@@ -161,14 +162,8 @@ def _set(sizes: dict[str, int], name: str, size: int, source: str) -> None:
 
 def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int | None:
     """The value of an expression; None for a plain symbol, and for an expression with symbols of unknown size."""
-    if symbol.isidentifier():
-        return None
-    dim = ir.SymbolicDim(symbol)
-    try:
-        found = dim.evaluate(sizes) if dim.free_symbols() <= sizes.keys() else None
-    except ValueError:  # not an expression
-        return None
-    return found if isinstance(found, int) else None
+    names = symbols(symbol)
+    return None if names == {symbol} else evaluate(symbol, {name: sizes[name] for name in names & sizes.keys()})
 
 
 def _dynamic_inputs(inputs: Mapping[str, ir.Value]) -> str:

@@ -21,7 +21,7 @@ import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.manifest_entries import TensorInfo
-from onnx_bridge.bundle.manifest_text import is_manifest, sealed
+from onnx_bridge.bundle.manifest_text import is_manifest, read_text, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -270,3 +270,12 @@ def test_a_value_that_no_machine_holds() -> None:
     value = ir.Value(name="y", shape=ir.Shape([2**31, 2**31]), type=ir.TensorType(ir.DataType.FLOAT))
     with pytest.raises(InputError, match="memory of any machine"):
         TensorInfo.of(value)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"target": {"previous": {}}}', '[{"previous": {}}]', '{"previous": {', '{"previous": {}}']
+)
+def test_a_manifest_with_an_earlier_one_in_the_wrong_place(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(text)
+    assert read_text(path) == text.encode()

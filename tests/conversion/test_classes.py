@@ -93,3 +93,8 @@ def test_other_maps_are_refused(tmp_path: Path) -> None:
     onnx.save(model, path)
     with pytest.raises(InputError, match="'probabilities' is of map type"):
         models.load(path)
+
+
+@pytest.mark.parametrize("noted", ["not json", "[" * 100_000, "5", '{"a": 1}', "[1.5]", "[[1]]"])
+def test_metadata_that_is_none_of_ours(noted: str) -> None:
+    assert classes_of({"onnx_bridge.classes.y": noted, "onnx_bridge.classes.z": '["a", 1]'}) == {"z": ["a", 1]}

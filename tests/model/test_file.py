@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from onnx import TensorProto, helper
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
+from onnx_bridge.model.reader import CARRIED
 
 COUNT = 1000
 WEIGHTS = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
@@ -164,6 +167,7 @@ ENTRIES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "above": ([("location", "../secret.bin")], "not in '../secret.bin'"),
     "above by detour": ([("location", "sub/../../secret.bin")], "not in 'sub/../../secret.bin'"),
     "null": ([("location", "data.bin\0")], "within the folder"),
+    "long": ([("location", "a/" * 1_000_000)], "a path of 2000000 characters"),
     "linked": ([("location", "link.bin")], "'link.bin' leads to /etc/passwd"),
     "linked folder": ([("location", "sub/secret.bin")], "'sub/secret.bin' leads to .*secret.bin"),
     "negative": ([("location", "data.bin"), ("offset", "-4")], "the offset '-4', which is not a number of bytes"),
@@ -284,6 +288,23 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
         lambda m: m.graph.initializer.add(name="v", data_type=1, dims=[2], float_data=[1]),
         "'v' has 1 entries",
     ),
+    "vast": (lambda m: m.graph.initializer[0].dims.extend([2**62] * 10), "'w' has more dimensions or elements"),
+    "deep": (lambda m: m.graph.initializer[0].dims.extend([1] * 300_000), "'w' has more dimensions or elements"),
+    "vast and empty": (lambda m: m.graph.initializer[0].dims.extend([0, 2**62, 2**62]), "more dimensions or elements"),
+    "deep input": (
+        lambda m: m.graph.input.append(info("z", *[2**62] * 300_000)),
+        "'z' has more than 64 dimensions",
+    ),
+    "parts": (
+        lambda m: m.graph.node.append(helper.make_node("Split", ["x"], ["z"], num_outputs=2**28)),
+        "has 1 outputs, and its num_outputs is 268435456",
+    ),
+    "two attributes": (
+        lambda m: m.graph.node[0].attribute.extend(
+            helper.make_attribute(name, 1) for name in (*map(str, range(100_000)), "twice", "twice")
+        ),
+        "two attributes 'twice'",
+    ),
     "negative": (lambda m: swap(m.graph.initializer[0].dims, 0, -2), "negative dimension"),
     "type": (lambda m: setattr(m.graph.initializer[0], "data_type", 99), "unknown type .number 99"),
     "strings": (lambda m: setattr(m.graph.initializer[0], "data_type", 8), "strings as raw data"),
@@ -320,3 +341,25 @@ def test_invalid_models_are_rejected(tmp_path: Path, defect: str) -> None:
         models.load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_fields_of_other_versions_are_one_piece(tmp_path: Path) -> None:
+    """A million of two bytes each, which are copied as they are."""
+    fields = b"\x98\x06\x01" * 1_000_000
+    path = write(spoiled(lambda m: None), tmp_path / "model.onnx")
+    path.write_bytes(path.read_bytes() + fields)
+    model = models.load(path)
+    assert len(model.graph.meta[CARRIED]) == 1
+    models.save(model, tmp_path / "out.onnx")
+    assert fields in (tmp_path / "out.onnx").read_bytes()
+
+
+def test_nothing_of_a_file_is_printed_as_it_is(tmp_path: Path) -> None:
+    """onnx_ir warns of a tensor that is not there, by its name."""
+    proto = spoiled(lambda m: m.configuration.add(name="c", num_devices=1))
+    spec = proto.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add()
+    spec.tensor_name = "gone\x1b[2J\nforged"
+    path = write(proto, tmp_path / "model.onnx")
+    code = "import sys; from onnx_bridge.model import io; io.load(sys.argv[1])"
+    printed = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=True)
+    assert printed.stderr == b""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets_manifest import symbols_of
 from onnx_bridge.samples.roles import dims_of
+from passes.core.size_expressions import symbols
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -61,7 +61,7 @@ def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], Part]:
         for axis, dim in enumerate(dims_of(value) or [None] * len(shapes.get(name, ()))):
             if isinstance(dim, int) or name not in shapes or shapes[name][axis] == 1:
                 continue
-            if dim is None or symbols_of(dim) == {dim}:
+            if dim is None or symbols(dim) == {dim}:
                 size = shapes[name][axis]
                 found[name, axis] = Part((axis == 0, size) if dim is None else dim, size)
     return found
@@ -78,7 +78,7 @@ def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str,
         if declared is None or None in declared:
             whole[name] = shapes[name]
         for dim, size in zip(declared or (), shapes[name], strict=False):
-            if isinstance(dim, str) and symbols_of(dim) == {dim}:
+            if isinstance(dim, str) and symbols(dim) == {dim}:
                 dims[dim] = size
     return dims, whole
 

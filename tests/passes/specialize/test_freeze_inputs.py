@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import ml_dtypes
@@ -238,3 +239,9 @@ def test_any_value_is_frozen_bit_by_bit(data: st.DataObject) -> None:
     frozen = model.graph.initializers["x"].const_value
     assert frozen.dtype == dtype
     np.testing.assert_array_equal(frozen.numpy(), array)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "inputs.npz")
+    with pytest.raises(InputError):
+        FreezeInputs(file=str(tmp_path / "inputs.npz")).run(source(), Context())
