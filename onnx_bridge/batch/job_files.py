@@ -101,7 +101,10 @@ def beside(file: Location, text: str) -> Location:
     named = parse_location(text)
     if isinstance(named, RemotePath):
         return named
-    named = named.expanduser()
+    try:
+        named = named.expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{text!r} has no place: {error}", where=str(file)) from None
     if isinstance(file, RemotePath) and not named.is_absolute():
         return file.parent / named
     return Path(os.path.normpath(named if named.is_absolute() else Path(file.parent) / named))  # type: ignore[arg-type]
@@ -124,7 +127,7 @@ def _parse(path: Location) -> dict[str, Any]:
         content = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
     except RecursionError:
         raise InputError("it is nested too deeply", where=str(path)) from None
-    except (ValueError, yaml.YAMLError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:  # of what a tag says, too
         what = f"it is not well formed: {' '.join(str(error).split())}"
         raise InputError(what, where=str(path)) from None
     if not isinstance(content, dict):

@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx_bridge.bundle.decoder_layout import Layout
 from onnx_bridge.bundle.manifest import BUCKETS
-from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest_entries import FileInfo, is_file_name
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import InputError
@@ -178,7 +178,7 @@ class BucketsManifest:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):
-            if not inner or inner == ".." or Path(inner).name != inner:
+            if not is_file_name(inner):
                 raise InputError(f"the manifest is damaged: {inner!r} is not in the bundle", where=where)
         return found
 

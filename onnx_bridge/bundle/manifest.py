@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.bundle.manifest_entries import CalibrationInfo, CleaningInfo, FileInfo, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest_entries import (
+    CalibrationInfo,
+    CleaningInfo,
+    FileInfo,
+    PartitionInfo,
+    TensorInfo,
+    is_file_name,
+)
 from onnx_bridge.bundle.manifest_text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.bundle.work_share import WorkShare
@@ -270,7 +277,7 @@ class Manifest:
         """ValueError for a file outside of the bundle, which the next conversion would remove; or without programs."""
         shared = {each.file.removeprefix(SHARED) for each in self.model}
         for name in {*(each.file for each in self.files if each not in self.model), *shared}:
-            if not name or name == ".." or Path(name).name != name:
+            if not is_file_name(name):
                 raise ValueError(f"{name!r} is not a file in the bundle")
         if (self.program is None) != bool(self.partitions) or (self.partitions and not self.model):
             raise ValueError("it has neither a program nor partitions with the model that they are extracted from")

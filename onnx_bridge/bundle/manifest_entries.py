@@ -173,3 +173,12 @@ class CleaningInfo:
 
     key: str
     notes: list[str]
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a text of a manifest names a file in a folder, and nothing else."""
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < length <= 255 and name != ".." and "\0" not in name and Path(name).name == name

@@ -177,8 +177,16 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
     shapes = {spec.name: spec for spec in wanted}
 
+    left = _LARGE_ARRAY  # for all arrays that are no inputs
+
     def accept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        nonlocal left
         spec = shapes.get(_ELEMENT.sub("", name))
+        if spec is None and name != "label":
+            left -= math.prod(shape) * dtype.itemsize
+            if left < 0:
+                what = f"its arrays that are no inputs have more than {_LARGE_ARRAY >> 20} MiB together"
+                raise InputError(what, where=f"{path}, array {name!r}", hint=f"the model takes {_listed(shapes)}")
         if (
             name != "label"
             and math.prod(shape) * dtype.itemsize > _LARGE_ARRAY
@@ -237,7 +245,7 @@ def _may_have(shape: tuple[int, ...], spec: TensorSpec) -> bool:
 
 _LARGE_ARRAY = 1 << 24
 """Arrays of more bytes are not read to say that they do not fit."""
-_ELEMENT = re.compile(r"\[\d+\]$")
+_ELEMENT = re.compile(r"\[\d{1,9}\]$")
 """The suffix of the name of an array in a sequence."""
 
 

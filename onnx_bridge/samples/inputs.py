@@ -240,7 +240,10 @@ def _typed(value: Any, spec: TensorSpec) -> Array:
         what = f"cannot be converted to an array: {error}"
         raise InputError(what, where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}") from error
     if spec.dtype == np.dtype(object) and array.dtype.kind in "OUST":
-        texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
+        try:
+            texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
+        except UnicodeDecodeError as error:
+            raise InputError(f"a string is not UTF-8: {error}", where=f"input {spec.name!r}") from None
         if all(isinstance(text, str) for text in texts):
             strings = np.empty(array.shape, dtype=object)
             strings.reshape(-1)[:] = texts

@@ -24,6 +24,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Accept = Callable[[str, tuple[int, ...], "np.dtype[Any]"], None]
 """Raises InputError for an array, by name, shape and dtype, that is not worth reading."""
 
+_MOST_EMPTY = 2**20
+"""The most rows of an array without elements, or of elements without bytes, of which a file says how many."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _NPY = b"\x93NUMPY"
 """What a file of one array begins with."""
@@ -49,6 +51,8 @@ def read_npz(file: IO[bytes], where: str, accept: Accept | None = None) -> dict[
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
+                if name in found:
+                    raise InputError(f"it has two arrays {name!r}", where=where, hint=_HINT)
                 if name == member.filename:
                     raise InputError(f"its member {name!r} is not an .npy", where=where, hint=_HINT)
                 place = f"{where}, array {name!r}"
@@ -119,6 +123,8 @@ def _check_header(stream: IO[bytes], size: int, name: str, where: str, accept: A
         raise InputError(f"its shape is {list(shape)}", where=where)
     if accept is not None:
         accept(name, shape, dtype)
+    if 0 in (*shape, dtype.itemsize) and math.prod(max(dim, 1) for dim in shape) > _MOST_EMPTY:
+        raise InputError(f"its shape is {list(shape)}, of elements of no size", where=where)
     needed, there = math.prod(shape) * dtype.itemsize, size - (stream.tell() - begin)
     if needed > there:
         raise InputError(f"its header says {needed} bytes of elements, and it has {there}", where=where)

@@ -20,7 +20,7 @@ from onnx import parser
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest_entries import TensorInfo, is_file_name
 from onnx_bridge.bundle.manifest_text import is_manifest, read_text, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -279,3 +279,13 @@ def test_a_manifest_with_an_earlier_one_in_the_wrong_place(text: str, tmp_path: 
     path = tmp_path / "manifest.json"
     path.write_text(text)
     assert read_text(path) == text.encode()
+
+
+@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "/a", "a\0", "\ud800", "x" * 256])
+def test_names_that_are_no_files(name: str) -> None:
+    assert not is_file_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "batch=1,width=7", "é.bin", "...", "x" * 255])
+def test_names_of_files(name: str) -> None:
+    assert is_file_name(name)

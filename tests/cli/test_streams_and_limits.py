@@ -123,6 +123,10 @@ def test_limits(timeout: float | None, memory: float | None) -> None:
         ("nul.toml", '[[jobs]]\nmodel = "a\\u0000.onnx"'),
         ("name.toml", '[[jobs]]\nmodel = "m.onnx"\nname = "a\\u0000"'),
         ("1.txt", "2.txt"),
+        ("bool.yaml", "jobs: !!bool x"),
+        ("int.yaml", "jobs: !!int ''"),
+        ("time.yaml", "jobs: !!timestamp x"),
+        ("home.toml", '[[jobs]]\nmodel = "~nobody-of-this-name/m.onnx"'),
     ],
 )
 def test_job_files(model: Path, tmp_path: Path, name: str, text: str) -> None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Kind
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import files, inputs
 from onnx_bridge.samples.inputs import TensorSpec
@@ -107,3 +108,24 @@ def test_invalid_files(tmp_path: Path) -> None:
         (tmp_path / "input_0.pb").write_bytes(data)
         with pytest.raises(InputError, match=r"input_0\.pb: is no serialized tensor"):
             files.read(tmp_path, wanted)
+
+
+def test_many_arrays_that_are_no_inputs(tmp_path: Path) -> None:
+    """Each is small enough to be read by mistake; together they are not."""
+    path = tmp_path / "in.npz"
+    np.savez_compressed(path, x=np.zeros(2, np.float32), **{f"a{index}": np.zeros(2**20, "f4") for index in range(5)})
+    with pytest.raises(InputError):
+        files.read(path, [spec("f4", 2)])
+
+
+def test_a_string_that_is_not_utf8(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", t=np.array([b"\xff"]))
+    with pytest.raises(InputError, match="UTF-8"):
+        files.read(tmp_path / "in.npz", [spec(object, 1, name="t")])
+
+
+def test_an_element_with_a_number_of_many_digits(tmp_path: Path) -> None:
+    wanted = [TensorSpec("s", np.dtype("f4"), None, kind=Kind.SEQUENCE)]
+    np.savez(tmp_path / "in.npz", **{f"s[{'1' * 5000}]": np.zeros(2, np.float32)})
+    with pytest.raises(InputError):
+        files.read(tmp_path / "in.npz", wanted)

@@ -87,3 +87,22 @@ def test_what_is_written_is_read_back() -> None:
         np.testing.assert_array_equal(found[name], array)
     assert found["text"].dtype.kind == "U"
     assert found["file"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape"),
+    [("'<U0'", "(10**11,)"), ("'|S0'", "(10**11,)"), ("'|V0'", "(10**11,)"), ("'<f4'", "(10**11, 0)")],
+)
+def test_rows_without_bytes(descr: str, shape: str) -> None:
+    """A file of 80 bytes says that there are a hundred billion of them."""
+    with pytest.raises(InputError):
+        read_npy(io.BytesIO(header(descr, shape.replace("10**11", str(10**11)))), "x.npy")
+
+
+def test_a_name_that_is_there_twice() -> None:
+    """Each of 65,535 entries may be the same bytes, inflated anew."""
+    stream = npz(x_npy=header("'<f4'", "(1,)", bytes(4)))
+    with zipfile.ZipFile(stream, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr(archive.infolist()[0].filename, header("'<f4'", "(1,)", bytes(4)))
+    with pytest.raises(InputError, match="two arrays"):
+        read_npz(stream, "x.npz")
