@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,7 @@ class CleaningInfo:
 def is_file_name(name: str) -> bool:
     """Whether a text of a manifest names a file in a folder, and nothing else."""
     try:
-        length = len(name.encode())
+        length = len(os.fsencode(name))  # names of files need not be text
     except UnicodeEncodeError:
         return False
     return 0 < length <= 255 and name != ".." and "\0" not in name and Path(name).name == name

@@ -286,6 +286,6 @@ def test_names_that_are_no_files(name: str) -> None:
     assert not is_file_name(name)
 
 
-@pytest.mark.parametrize("name", ["a", "batch=1,width=7", "é.bin", "...", "x" * 255])
+@pytest.mark.parametrize("name", ["a", "batch=1,width=7", "é.bin", "...", "x" * 255, "not \udcff text"])
 def test_names_of_files(name: str) -> None:
     assert is_file_name(name)
