@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from passes.core.graphs import Scope, ints
 
-_STARTS, _ENDS, _STEPS = 1, 2, 4
+_OPERATORS = frozenset(("Slice", "Squeeze", "Unsqueeze"))
+_ENDS, _STEPS = 2, 4
 _END = tuple(np.iinfo(dtype).max for dtype in (np.int32, np.int64))
 _COUNTED = 11
 """Since this opset, ONNX knows negative axes of Squeeze and Unsqueeze."""
@@ -30,17 +31,21 @@ def write(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
         proto: the same, and is changed.
         scope: has the constants.
     """
-    if node.domain != "":
+    if node.op_type not in _OPERATORS or node.domain != "":
         return
-    if node.op_type in ("Squeeze", "Unsqueeze"):
+    if node.op_type != "Slice":
         _write_axes(node, proto, scope)
-    elif node.op_type == "Slice" and len(node.inputs) > _STEPS:
-        steps, ends = (ints(scope.constant(node.inputs[index])) or () for index in (_STEPS, _ENDS))
-        if min(steps, default=0) < 0 and any(step < 0 and end in _END for step, end in zip(steps, ends, strict=False)):
-            _open(proto)
+    elif len(node.inputs) > _STEPS:
+        steps = ints(scope.constant(node.inputs[_STEPS])) or ()
+        if min(steps, default=0) < 0:
+            ends = ints(scope.constant(node.inputs[_ENDS])) or ()
+            if any(step < 0 and end in _END for step, end in zip(steps, ends, strict=False)):
+                _open(proto)
 
 
 def _write_axes(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
+    if len(node.inputs) > 1 and node.op_type == "Unsqueeze":
+        return
     attribute = next((each for each in proto.attribute if each.name == "axes" and not each.ref_attr_name), None)
     if attribute is None:
         given = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
