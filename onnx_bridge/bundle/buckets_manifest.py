@@ -190,9 +190,7 @@ def label(dims: Mapping[str, int]) -> str:
 
 def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
     """The size of an axis for some sizes of the symbols; None if they do not determine it."""
-    if not isinstance(axis, str) or axis in dims:
-        return dims[axis] if isinstance(axis, str) else axis
-    return evaluate(axis, dims)
+    return evaluate(axis, dims) if isinstance(axis, str) else axis
 
 
 def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dict[str, int]:

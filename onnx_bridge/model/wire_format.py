@@ -147,8 +147,7 @@ def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Strip
     for number, wire, at, value, stop in _fields(data, begin, end):
         if kind is _MODEL and number not in _MODEL_FIELDS:
             if stripped.carried and stripped.carried[-1][1] == at:  # there may be millions of two bytes each
-                at_first, _ = stripped.carried.pop()
-                stripped.carried.append((at_first, stop))
+                stripped.carried[-1] = stripped.carried[-1][0], stop
             else:
                 stripped.carried.append((at, stop))
             rope.add(data[done:at])

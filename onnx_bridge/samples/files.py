@@ -181,20 +181,18 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
 
     def accept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         nonlocal left
-        spec = shapes.get(_ELEMENT.sub("", name))
-        if spec is None and name != "label":
-            left -= math.prod(shape) * dtype.itemsize
+        if name == "label":
+            return
+        spec, size = shapes.get(_ELEMENT.sub("", name)), math.prod(shape) * dtype.itemsize
+        where = f"{path}, array {name!r}"
+        if spec is None:
+            left -= size
             if left < 0:
                 what = f"its arrays that are no inputs have more than {_LARGE_ARRAY >> 20} MiB together"
-                raise InputError(what, where=f"{path}, array {name!r}", hint=f"the model takes {_listed(shapes)}")
-        if (
-            name != "label"
-            and math.prod(shape) * dtype.itemsize > _LARGE_ARRAY
-            and not (spec and _may_have(shape, spec))
-        ):
-            takes = f"takes {_listed(shapes)}" if spec is None else f"takes {list(spec.shape or ())}"
+                raise InputError(what, where=where, hint=f"the model takes {_listed(shapes)}")
+        elif size > _LARGE_ARRAY and not _may_have(shape, spec):
             what = f"its shape is {list(shape)}, which is no input of the model"
-            raise InputError(what, where=f"{path}, array {name!r}", hint=f"the model {takes}")
+            raise InputError(what, where=where, hint=f"the model takes {list(spec.shape or ())}")
 
     try:
         with open_regular(path) as opened:

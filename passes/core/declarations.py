@@ -92,9 +92,9 @@ def settle(model: ir.Model, context: Context) -> int:
 
 def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
     """Correct what is declared of outputs that are initializers; how each was declared otherwise."""
-    wrong = {}
+    wrong, scope = {}, Scope(model, model.graph)
     for value in model.graph.outputs:
-        tensor = Scope(model, model.graph).constant(value)
+        tensor = scope.constant(value)
         if tensor is not None:
             known = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
             reason = contradiction(value, known)

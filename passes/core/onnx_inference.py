@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 
 from passes.core import cast_inference, corrected_sizes, if_inference, slice_inference, untyped_inference
-from passes.core.proto_nodes import with_nested
+from passes.core.proto_nodes import subgraphs, with_nested
 from passes.core.shape_data import longest_list
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
@@ -142,13 +142,8 @@ def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None
             kind = infos.get(name, onnx.TypeProto())
             if kind.WhichOneof("value") in (None, "tensor_type"):  # others are not propagated
                 yield list(map(size, kind.tensor_type.shape.dim)) if kind.tensor_type.HasField("shape") else None
-        for inner in _subgraphs(node):
+        for inner in subgraphs(node):
             yield from _shapes(inner, sizes)
-
-
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 def infer_node_outputs(

@@ -73,6 +73,12 @@ def with_nested(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                     pending += [graph.node for graph in attribute.graphs]
 
 
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The subgraphs of a node."""
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
+
+
 @dataclass(frozen=True)
 class Placed:
     """A node of a graph, with what is known there.
@@ -102,6 +108,5 @@ def placed(graph: onnx.GraphProto, around: Placed | None = None) -> Iterator[Pla
     for node in graph.node:
         here = Placed(graph, node, *known)
         yield here
-        for attribute in node.attribute:
-            for inner in (attribute.g,) if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
-                yield from placed(inner, here)
+        for inner in subgraphs(node):
+            yield from placed(inner, here)

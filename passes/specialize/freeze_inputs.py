@@ -102,7 +102,7 @@ class FreezeInputs(Pass):
 
 def _load(file: str) -> dict[str, Array]:
     try:
-        if not Path(file).is_file():  # a pipe would be waited for
+        if Path(file).exists() and not Path(file).is_file():  # a pipe would be waited for
             raise InputError("it is not a file", where=file)
         with Path(file).open("rb") as opened:
             return read_npz(opened, file)
