@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.buckets_manifest import BucketsManifest
@@ -29,6 +29,7 @@ from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.locations import Location, RemotePath, parse_location
 from onnx_bridge.core.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
+from onnx_bridge.model.message import parse
 from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
@@ -109,8 +110,8 @@ def _external(path: Path) -> list[str]:
     """The files of a model's external data, relative to its folder, in order of first use; none outside the folder."""
     source = Source(path)
     try:
-        model = onnx.ModelProto.FromString(strip(source.memory, source.size).message) if source.size else None
-    except (Malformed, DecodeError):  # reading the model reports it
+        model = parse(strip(source.memory, source.size).message) if source.size else None
+    except Malformed:  # reading the model reports it
         return []
     found = (posixpath.normpath(each) for each in _locations(model)) if model is not None else ()
     return [each for each in dict.fromkeys(found) if each.split("/")[0] not in ("", ".", "..")]

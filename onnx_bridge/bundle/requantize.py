@@ -61,13 +61,17 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
         return
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
+
+    def expected(key: str) -> int | None:
+        parts = key.split("/", 2)
+        return 0 if parts[0] == str(index) and parts[-1] in shapes else None
+
     try:
         with open_regular(path) as opened:
-            for key, array in read_npz(opened, str(path)).items():
-                partition, number, name = key.split("/", 2)
-                if int(partition) == index and name in shapes:
-                    kind = shapes[name].type
-                    samples.setdefault(number, {})[name] = Tensor(kind, array.astype(STORAGE[kind], copy=False))
+            for key, array in read_npz(opened, str(path), expected).items():
+                _, number, name = key.split("/", 2)
+                kind = shapes[name].type
+                samples.setdefault(number, {})[name] = Tensor(kind, array.astype(STORAGE[kind], copy=False))
     except (OSError, ValueError) as error:
         what = f"its program cannot be read back, and the calibration samples are missing: {error}"
         raise InputError(what, where=str(path), hint="convert again") from error

@@ -280,13 +280,19 @@ def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=
 
 def _from_sample(name: str, path: Path) -> str:
     """The array of a name in an .npz, as JSON; raises InputError."""
+    names = []
+
+    def expected(each: str) -> int | None:
+        names.append(each)
+        return 0 if each == name else None
+
     try:
         with open_regular(path) as opened:
-            arrays = read_npz(opened, str(path))
+            arrays = read_npz(opened, str(path), expected, spare=2**24)  # JSON takes many times as much
     except OSError as error:
         raise InputError(f"it cannot be read: {error}", where=str(path)) from None
     if name not in arrays:
-        hint = nearest(name, arrays) or f"there are {', '.join(arrays)}"
+        hint = nearest(name, names) or f"there are {', '.join(names)}"
         raise InputError(f"it has no array {name}", where=str(path), hint=hint)
     try:
         return json.dumps(arrays[name].tolist())

@@ -21,6 +21,8 @@ from onnx_bridge.bundle.manifest import Manifest
 from onnx_bridge.bundle.manifest_entries import FileInfo
 from onnx_bridge.bundle.manifest_text import manifest_path
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.regular_file import open_regular
+from passes.core.numpy_files import BROKEN_ARCHIVE
 
 ENDING = ".tuning.zip"
 """The ending of the archive's name."""
@@ -144,7 +146,7 @@ class _Earlier:
         if (self.origin.architecture, self.origin.release) != (here.architecture, here.release):
             return f"the tuning results of {self.path} are for {self.origin}, and this is {here}: tuned from scratch"
         try:
-            with zipfile.ZipFile(self.archive) as archive:
+            with open_regular(self.archive) as file, zipfile.ZipFile(file) as archive:
                 infos = [each for each in archive.infolist() if not each.is_dir()]
                 inside = (folder / each.filename for each in infos)
                 if sum(each.file_size for each in infos) > _MOST or not all(
@@ -152,6 +154,6 @@ class _Earlier:
                 ):
                     raise zipfile.BadZipFile("it has files that no conversion wrote")
                 archive.extractall(folder, infos)
-        except (OSError, zipfile.BadZipFile) as error:
+        except BROKEN_ARCHIVE as error:
             raise InputError(f"its tuning results cannot be read: {error}", where=str(self.archive)) from None
         return f"tuning started from the results of {self.path} ({len(infos)} files)"

@@ -37,7 +37,11 @@ def read_regular(path: str | os.PathLike[str], most: int = 1 << 28) -> bytes:
         OSError: it cannot be read, is not a regular file, or is too large.
     """
     with open_regular(path) as file:
-        content = file.read(most + 1)
+        size = min(os.fstat(file.fileno()).st_size, most)
+        content = file.read(size + 1)
+        while size < len(content) <= most:  # it grew
+            size = len(content)
+            content += file.read(min(size, most - size) + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", os.fspath(path))
     return content

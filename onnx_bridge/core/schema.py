@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,12 +16,23 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 """The size of an axis."""
 
 
+_DEEPEST = 100
+"""The most lists and objects within each other: what walks a value by recursion has that many levels left."""
+
+
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value; raises ValueError where the text is none, also where it is nested too deeply to be read."""
+    """A JSON value; raises ValueError where the text is none, also where it is nested too deeply to be processed."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        level = list(chain.from_iterable(inner))
+        if not level:
+            return value
+    raise ValueError("it is nested too deeply")
 
 
 def read_as(kind: type[_T], values: Any) -> _T:

@@ -15,15 +15,15 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.classes import keep_scores
+from onnx_bridge.model.message import NotUtf8, parse
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
 from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
 from passes.core.byte_strings import escaped
-from passes.core.limits import MAX_RANK
+from passes.core.limits import MAX_ELEMENTS, MAX_RANK
 
 _Attr = onnx.AttributeProto
 _VALUE_FIELDS = {
@@ -100,16 +100,15 @@ class ModelFile:
             if source.size == 0:
                 raise Malformed("the file is empty")
             stripped = strip(source.memory, source.size)
-            self.proto = onnx.ModelProto.FromString(stripped.message)
-        except (Malformed, DecodeError) as error:
+            self.proto = parse(stripped.message)
+        except NotUtf8 as error:
+            raise self._error(str(error), "write this text as UTF-8, or remove it") from error
+        except Malformed as error:
             raise self._error(f"this is not an ONNX model: {error}", self._what_else()) from error
         self.token = stripped.token
         self._extents = [Span(source, begin, end - begin) for begin, end in stripped.extents]
         self.carried = tuple(Span(source, begin, end - begin) for begin, end in stripped.carried)
-        try:
-            self._model()
-        except UnicodeError as error:
-            raise self._error("a name in this model is not UTF-8") from error
+        self._model()
 
     def digest(self) -> str:
         """The SHA-256 in hexadecimal: of the file, or of the digests of the file and of its external data."""
@@ -210,8 +209,6 @@ class ModelFile:
         scope = scopes[-1]
         scope.ready |= scope.names
         for node in nodes:
-            if bytes in map(type, (node.name, node.op_type, node.domain)):
-                raise self._error(f"{_label(node)} has a name that is not UTF-8")
             for name in node.output:
                 if name:
                     self._define(name, scope, what)
@@ -233,8 +230,6 @@ class ModelFile:
             raise self._error(f"nothing defines the output {name!r} of {what}")
 
     def _define(self, name: str, scope: _Scope, what: str) -> None:
-        if isinstance(name, bytes):  # protobuf returns bytes for a string that it cannot decode
-            raise self._error(f"{what} has a value whose name is not UTF-8: {name!r}")
         if name in scope.names:
             raise self._error(f"{what} defines the value {name!r} more than once")
         scope.names.add(name)
@@ -299,7 +294,7 @@ class ModelFile:
         """Validate the number of elements of a tensor, and record the span of those that were left out."""
         try:
             dtype = ir.DataType(tensor.data_type)
-            if len(tensor.dims) > MAX_RANK or math.prod(dim for dim in tensor.dims if dim > 0) > 2**60:
+            if len(tensor.dims) > MAX_RANK or math.prod(dim for dim in tensor.dims if dim > 0) > MAX_ELEMENTS:
                 raise self._error(f"{what} has more dimensions or elements than any tensor")
             count = math.prod(tensor.dims)
             needed = count if dtype == ir.DataType.STRING else packed_size(dtype, count)
@@ -353,8 +348,6 @@ class ModelFile:
             numbers[key] = int(text)
         offset, length = numbers["offset"], numbers["length"]
         location = entries.get("location", "")
-        if isinstance(location, bytes):
-            raise self._error(f"{what}: its external data is in {location!r}, which is not UTF-8")
         if length != needed:
             what = f"{what} has {length} bytes in {location!r} where its shape and type need {needed}"
             raise self._error(what)

@@ -24,15 +24,22 @@ import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.regular_file import open_regular, read_regular
+from onnx_bridge.core.third_party import describe, shorten, suppressed_output
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 
 RULES = "images.toml"
 """The file in a folder of images that declares their preprocessing."""
+_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Those that are read, whatever a file is named: of others, Pillow gives some to programs."""
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _GENERATED = 8
 """The number of samples that are generated if none are given."""
+_LARGEST = 1e9
+"""The largest number of a rule, and the inverse of the least divisor."""
+_MOST_PIXELS = 2**27
+"""The most pixels of an image before the crop."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class ImageRules:
         """
         try:
             content = tomllib.loads(read_regular(path).decode())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"it cannot be read: {error}", where=str(path)) from None
         known = [each.name for each in fields(cls)]
         found: dict[str, Any] = {}
@@ -75,10 +82,11 @@ class ImageRules:
                 raise InputError(f"there is no rule {name!r}", where=str(path), hint=hint)
             several = name in ("mean", "std")
             values = value if isinstance(value, list) and several else [value]
-            numbers = all(type(each) in (int, float) and math.isfinite(each) for each in values)
+            numbers = all(type(each) in (int, float) and abs(each) <= _LARGEST for each in values)
             right = value in ("rgb", "bgr") if name == "channels" else numbers and len(values) in (1, 3)
-            if not right or (name == "std" and 0 in values) or (name == "resize" and 0 != value < 1):
-                raise InputError(f"{name} cannot be {value!r}", where=str(path))
+            too_small = right and name == "std" and min(map(abs, values)) < 1 / _LARGEST
+            if not right or too_small or (name == "resize" and 0 != value < 1):
+                raise InputError(f"{name} cannot be {shorten(repr(value))}", where=str(path))
             found[name] = tuple(values) if several else value
         return cls(**found)
 
@@ -195,7 +203,8 @@ def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[Tens
     stacked = np.stack(arrays).reshape(count, batch, height, width, channels)
     if first:
         stacked = stacked.transpose(0, 1, 4, 2, 3)
-    return [{specs[0].name: np.ascontiguousarray(each).astype(specs[0].dtype)} for each in stacked]
+    with np.errstate(over="ignore"):  # what is not finite is an error of `_check`
+        return [{specs[0].name: np.ascontiguousarray(each).astype(specs[0].dtype)} for each in stacked]
 
 
 def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int) -> Array:
@@ -205,14 +214,20 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
     except ImportError:
         raise InputError("images need Pillow", where=str(path), hint="pip install pillow, or give an .npz") from None
     try:
-        with open_regular(path) as file, Image.open(file) as opened:
+        with suppressed_output(), open_regular(path) as file, Image.open(file, formats=_FORMATS) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise InputError(f"it is not an image: {error}", where=str(path)) from None
+    except UnidentifiedImageError:
+        what = f"it is not an image: it has none of the formats {', '.join(_FORMATS)}"
+        raise InputError(what, where=str(path)) from None
+    except Exception as error:  # what Pillow raises for a broken or huge image
+        raise InputError(f"it is not an image: {describe(error)}", where=str(path)) from None
     size = width, height
     if rules.resize:
         factor = max(rules.resize * width / image.width, rules.resize * height / image.height)
         size = max(width, round(image.width * factor)), max(height, round(image.height * factor))
+        if math.prod(size) > _MOST_PIXELS:
+            what = f"it has {image.width} × {image.height} pixels, and would have {size[0]} × {size[1]} before the crop"
+            raise InputError(what, where=str(path), hint=f"crop it, or write resize = 0 into {RULES}")
     image = image.resize(size, Image.Resampling.BILINEAR)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     pixels = np.asarray(image.crop((left, top, left + width, top + height)), np.float32).reshape(

@@ -175,28 +175,14 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     dtypes = {spec.name: spec.dtype for spec in wanted}
     others = [spec for spec in wanted if spec.kind is not Kind.TENSOR]
     ranks = {spec.name: len(spec.shape) for spec in wanted if spec.shape is not None}
-    shapes = {spec.name: spec for spec in wanted}
-
-    left = _LARGE_ARRAY  # for all arrays that are no inputs
-
-    def accept(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        nonlocal left
-        if name == "label":
-            return
-        spec, size = shapes.get(_ELEMENT.sub("", name)), math.prod(shape) * dtype.itemsize
-        where = f"{path}, array {name!r}"
-        if spec is None:
-            left -= size
-            if left < 0:
-                what = f"its arrays that are no inputs have more than {_LARGE_ARRAY >> 20} MiB together"
-                raise InputError(what, where=where, hint=f"the model takes {_listed(shapes)}")
-        elif size > _LARGE_ARRAY and not _may_have(shape, spec):
-            what = f"its shape is {list(shape)}, which is no input of the model"
-            raise InputError(what, where=where, hint=f"the model takes {list(spec.shape or ())}")
-
+    sizes = {  # with 1 for each size that is open
+        spec.name: math.prod(dim for dim in spec.shape if isinstance(dim, int)) * spec.dtype.itemsize
+        for spec in wanted
+        if spec.shape is not None
+    }
     try:
         with open_regular(path) as opened:
-            read = numpy_files.read_npz(opened, str(path), accept)
+            read = numpy_files.read_npz(opened, str(path), lambda name: sizes.get(name, 0))
     except OSError as error:
         raise InputError(f"it cannot be read: {error}", where=str(path)) from error
     arrays = {name: _restored(array, dtypes.get(_ELEMENT.sub("", name))) for name, array in read.items()}
@@ -231,18 +217,6 @@ def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
     return [array]
 
 
-def _may_have(shape: tuple[int, ...], spec: TensorSpec) -> bool:
-    """Whether an array of a shape may be an input, or several, stacked along a first axis."""
-    if spec.shape is None:
-        return True
-    stacked = len(shape) == len(spec.shape) + 1
-    return stacked + len(spec.shape) == len(shape) and all(
-        size == dim for size, dim in zip(shape[stacked:], spec.shape, strict=True) if isinstance(dim, int)
-    )
-
-
-_LARGE_ARRAY = 1 << 24
-"""Arrays of more bytes are not read to say that they do not fit."""
 _ELEMENT = re.compile(r"\[\d{1,9}\]$")
 """The suffix of the name of an array in a sequence."""
 
@@ -376,7 +350,7 @@ def _decoded(values: dict[str, Any]) -> Any:
         data = text.encode("latin-1")  # as old versions wrote it
     if not data.startswith(b"PK"):
         return numpy_files.read_npy(io.BytesIO(data), "an array in it")
-    arrays = numpy_files.read_npz(io.BytesIO(data), "an array in it")  # as old versions wrote it
+    arrays = numpy_files.read_npz(io.BytesIO(data), "an array in it", spare=0)  # as old versions wrote it
     if not arrays:
         raise ValueError("an array in it is empty")
     return next(iter(arrays.values()))

@@ -259,9 +259,9 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
     model.ClearField("opset_import")
     model.opset_import.append(onnx.helper.make_opsetid("", source))
     try:
-        onnx_inference.refuse_endless(model)
+        onnx_inference.refuse_fatal(model)
         result = onnx.version_converter.convert_version(model, target)
-    except onnx_inference.EndlessInference as error:
+    except onnx_inference.FatalInference as error:
         raise UnconvertibleError(str(error)) from None
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
         if "No Adapter" not in str(error):

@@ -64,7 +64,7 @@ def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[
     dilations = node.attributes.get_ints("dilations", None) or [1] * rank
     pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    ceil = bool(node.attributes.get_int("ceil_mode", 0))
+    ceil = node.attributes.get_int("ceil_mode", 0) == 1
     found = []
     for axis, (size, length, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         reach = (length - 1) * dilation + 1

@@ -11,7 +11,6 @@ random operators, each of which draws its own numbers.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Hashable
 from dataclasses import replace
@@ -57,7 +56,7 @@ class EliminateCommonSubexpressions(Pass):
                         return result
                     outputs = [*twin.outputs, *(None for _ in range(len(node.outputs) - len(twin.outputs)))]
                     proposal = Proposal(scope, node, outputs[: len(node.outputs)])
-                    _inherit(twin, node)
+                    twin.metadata_props[graphs.ORIGIN] = graphs.common_origin([twin, node])
                     rewrite = proposal.commit(self.name)
                     result.rewrites.append(replace(rewrite, note=f"the same as {twin.name}"))
         return result
@@ -116,9 +115,3 @@ def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
             if node.op_type in _CHEAP:
                 return ""
     return None
-
-
-def _inherit(twin: ir.Node, node: ir.Node) -> None:
-    """Add the origin of the node to that of its twin."""
-    names = dict.fromkeys([*graphs.origin(twin), *graphs.origin(node)])
-    twin.metadata_props[graphs.ORIGIN] = json.dumps(list(names))

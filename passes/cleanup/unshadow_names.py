@@ -13,7 +13,6 @@ and ONNX Runtime is not consistent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
@@ -82,7 +81,7 @@ def _rename_nodes(scope: Scope, context: Context, result: Result) -> None:
         for node in graph:
             name = str(node.name)
             if name in taken and context.budget.take():
-                node.metadata_props[graphs.ORIGIN] = json.dumps(graphs.origin(node))
+                node.metadata_props[graphs.ORIGIN] = graphs.common_origin([node])
                 node.name = scope.names.node(name)
                 result.rewrites.append(Rewrite((name,), (node.name,)))
             taken.add(name)

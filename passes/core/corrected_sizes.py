@@ -20,7 +20,7 @@ _ROUNDS = 20
 """The most inferences; what is not right after them is unknown."""
 _Sizes = list[int | None]
 """The sizes of a tensor; None where they are open."""
-_Rule = Callable[[Placed, Sequence[_Sizes | None], _Sizes], _Sizes]
+_Rule = Callable[[Placed, Sequence[_Sizes | None], _Sizes], _Sizes | None]
 """The right sizes of a result, by its node, the sizes of the inputs as far as known, and those that ONNX infers."""
 
 
@@ -80,8 +80,8 @@ def _is_concerned(node: onnx.NodeProto) -> bool:
     return node.op_type in OPERATORS and node.domain in ("", "ai.onnx")
 
 
-def _wrong(here: Placed) -> Iterator[tuple[int, int, onnx.TensorShapeProto]]:
-    """The results of a node whose shapes are not right, with the dtypes and the right shapes."""
+def _wrong(here: Placed) -> Iterator[tuple[int, int, onnx.TensorShapeProto | None]]:
+    """The results of a node whose shapes are not right, with the dtypes and the right shapes, as far as known."""
     if not _is_concerned(here.node):
         return
     inputs = [_sizes(here.types.get(name)) for name in here.node.input]
@@ -89,10 +89,12 @@ def _wrong(here: Placed) -> Iterator[tuple[int, int, onnx.TensorShapeProto]]:
         kind, sizes = here.types.get(name, onnx.TypeProto()), _sizes(here.types.get(name))
         if sizes is None:
             continue
-        shape = onnx.TensorShapeProto()
         right = _RULES[here.node.op_type](here, inputs, sizes)
-        for dim, size, better in zip(kind.tensor_type.shape.dim, sizes, right, strict=True):
-            shape.dim.append(dim if size == better else onnx.TensorShapeProto.Dimension(dim_value=better))
+        shape = None
+        if right is not None:
+            dims = zip(kind.tensor_type.shape.dim, sizes, right, strict=True)
+            kept = (dim if size == new else onnx.TensorShapeProto.Dimension(dim_value=new) for dim, size, new in dims)
+            shape = onnx.TensorShapeProto(dim=kept)
         known = _sizes(here.types.get(name.removesuffix(DETACHED)))
         if known != right:
             yield index, kind.tensor_type.elem_type, shape
@@ -156,7 +158,7 @@ def _pooled(here: Placed, inputs: Sequence[_Sizes | None], found: _Sizes) -> _Si
         return found if dilations == [1] * count else [*found[:2], *[None] * count]
     pads = list(_attribute(node, "pads").ints) or [0] * 2 * count
     given = len(data or ()) - 2, len(kernel), len(strides), len(dilations), len(pads) // 2
-    if not _attribute(node, "ceil_mode").i or data is None or given != (count,) * 5 or min(strides, default=1) < 1:
+    if _attribute(node, "ceil_mode").i != 1 or data is None or given != (count,) * 5 or min(strides, default=1) < 1:
         return found
     right = found[:2]
     for axis, size in enumerate(data[2:]):
@@ -167,8 +169,11 @@ def _pooled(here: Placed, inputs: Sequence[_Sizes | None], found: _Sizes) -> _Si
     return right
 
 
-def _transposed(here: Placed, inputs: Sequence[_Sizes | None], found: _Sizes) -> _Sizes:
-    """Where the padding is chosen for a size, ONNX adds that of the output to it."""
+def _transposed(here: Placed, inputs: Sequence[_Sizes | None], found: _Sizes) -> _Sizes | None:
+    """Where the padding is chosen for a size, ONNX adds that of the output to it; at a size that is less than that of
+    the input, it stops."""
+    if _attribute(here.node, "output_shape").ints and len(found) != len(inputs[0] or ()):
+        return None
     is_added = _is_same(here.node) and any(_attribute(here.node, "output_padding").ints)
     return [*found[:2], *[None] * len(found[2:])] if is_added else found
 

@@ -19,6 +19,8 @@ PASS = "onnx_bridge.pass"
 """The node property that names the pass that made a node."""
 ORIGIN = "onnx_bridge.origin"
 """The node property that lists, as JSON, the names of the nodes of the source model that a node replaces."""
+MAX_ORIGINS = 1000
+"""The most names that `ORIGIN` lists: each of ten thousand nodes may replace all before it."""
 DISPUTED = "onnx_bridge.disputed"
 """Set in the ``meta`` of a value of which a script declared what inference cannot confirm: passes do not rely on it."""
 
@@ -322,13 +324,16 @@ def name_nodes(scope: Scope) -> None:
 
 def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> None:
     """Record in new nodes which pass made them and which nodes of the source model they replace."""
-    names: dict[str, None] = {}
-    for source in sources:
-        names.update(dict.fromkeys(origin(source)))
-    text = json.dumps(list(names))
+    text = common_origin(sources)
     for node in with_nested(nodes):
         node.metadata_props[PASS] = maker
         node.metadata_props[ORIGIN] = text
+
+
+def common_origin(nodes: Iterable[ir.Node]) -> str:
+    """The property `ORIGIN` of what replaces some nodes: the first `MAX_ORIGINS` names of `origin` of each."""
+    names = dict.fromkeys(name for node in nodes for name in origin(node))
+    return json.dumps([*names][:MAX_ORIGINS])
 
 
 def recorded(text: str | None, kind: type[_T]) -> _T | None:

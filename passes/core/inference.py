@@ -30,8 +30,8 @@ _MOST_HERE = 2**12
 the caller, where it has no limits."""
 _SECONDS = 300.0
 """The time limit beyond, where the user gives none."""
-FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError)
-"""What `run` raises for a model that ONNX's inference rejects."""
+FAILURES = (*onnx_inference.FAILURES, ir.serde.SerdeError)
+"""What `run` raises for a model that ONNX's inference rejects, or that `onnx_ir` does not write: of sparse attributes."""
 
 Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 """A type and a shape, as far as they are known."""
@@ -120,7 +120,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
             opset_imports=imports,
             ir_version=scope.model.ir_version,
         )
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):  # inputs of unknown type
+    except FAILURES:  # also where the types of inputs are unknown
         return
     for value in node.outputs:
         info = onnx.ValueInfoProto(name=value.name or "", type=inferred.get(value.name or ""))

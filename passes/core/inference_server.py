@@ -16,6 +16,6 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     model = onnx.ModelProto.FromString(arrays["model"].tobytes())
     try:
         found = onnx_inference.infer_shapes(model, data_prop=request["propagate"])
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as error:
+    except onnx_inference.FAILURES as error:
         return {"error": str(error)}, {}
     return {}, {"model": value_messages.from_bytes(found.SerializeToString())}

@@ -21,48 +21,71 @@ from passes.core.errors import InputError
 from passes.core.isolation.memory import available_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Accept = Callable[[str, tuple[int, ...], "np.dtype[Any]"], None]
-"""Raises InputError for an array, by name, shape and dtype, that is not worth reading."""
+Expected = Callable[[str], int | None]
+"""How many bytes an array of a name should have: 0 if that is not known, None if it is not to be read."""
 
+_SPARE = 2**26
+_INFLATION = 8
+"""Arrays have, beyond what is expected, `_SPARE` bytes together, or so many times the bytes of their file."""
+_MOST_HEADER = 2**14
+"""The most bytes of a header; numpy reads 10,000 characters."""
 _MOST_EMPTY = 2**20
 """The most rows of an array without elements, or of elements without bytes, of which a file says how many."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _NPY = b"\x93NUMPY"
 """What a file of one array begins with."""
 _BROKEN_HEADER = (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError)
-_BROKEN_ARCHIVE = (
+BROKEN_ARCHIVE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, OverflowError, ValueError),
     RuntimeError,  # of encrypted members
     NotImplementedError,  # of other methods of compression
 )
+"""What `zipfile` raises for a damaged archive."""
 
 
-def read_npz(file: IO[bytes], where: str, accept: Accept | None = None) -> dict[str, Array]:
+def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, spare: int = _SPARE) -> dict[str, Array]:
     """The arrays of an ``.npz`` by name.
 
+    Args:
+        file: from its begin to its end.
+        where: its name, for errors.
+        expected: tells what is read, and how large it should be.
+        spare: the bytes that arrays may have beyond what is expected, however small their file is.
+
     Raises:
-        InputError: it is not one, a member is not an array that can be read, or ``accept`` raises it.
+        InputError: it is not one, or a member is not an array that can be read, or is much larger than expected.
     """
+    names: set[str] = set()
     found: dict[str, Array] = {}
     if file.read(len(_NPY)) == _NPY:
         raise InputError("it is a single array without a name", where=where, hint=_HINT)
+    size = file.seek(0, io.SEEK_END)
+    left = most = max(spare, _INFLATION * size)
     file.seek(0)
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
-                if name in found:
+                if name in names:
                     raise InputError(f"it has two arrays {name!r}", where=where, hint=_HINT)
                 if name == member.filename:
                     raise InputError(f"its member {name!r} is not an .npy", where=where, hint=_HINT)
+                names.add(name)
+                if (bytes_expected := expected(name)) is None:
+                    continue
                 place = f"{where}, array {name!r}"
                 with archive.open(member) as stream:
-                    _check_header(stream, member.file_size, name, place, accept)
+                    needed = _check_header(stream, member.file_size, place)
+                left -= max(0, needed - bytes_expected)
+                if left < 0:
+                    limit = f"arrays of a file of {size:,} bytes may exceed what is expected by {most:,}"
+                    hint = "if it is right, write it with numpy.savez, uncompressed"
+                    raise InputError(f"it would inflate to {needed:,} bytes: {limit}", where=place, hint=hint)
                 with archive.open(member) as stream:
                     found[name] = _read(stream, place)
     except InputError:
         raise
-    except _BROKEN_ARCHIVE as error:
+    except BROKEN_ARCHIVE as error:
         raise InputError(f"it cannot be read as .npz: {error}", where=where, hint=_HINT) from error
     return found
 
@@ -85,7 +108,7 @@ def read_npy(file: IO[bytes], where: str) -> Array:
     begin = file.tell()
     size = file.seek(0, io.SEEK_END) - begin
     file.seek(begin)
-    _check_header(file, size, "", where, None)
+    _check_header(file, size, where)
     file.seek(begin)
     return _read(file, where)
 
@@ -101,14 +124,14 @@ def _read(stream: IO[bytes], where: str) -> Array:
     return array
 
 
-def _check_header(stream: IO[bytes], size: int, name: str, where: str, accept: Accept | None) -> None:
-    """Check what a header says of an array, which has ``size`` bytes with it."""
-    begin = stream.tell()
+def _check_header(stream: IO[bytes], size: int, where: str) -> int:
+    """Check what a header says of an array, which has ``size`` bytes with it; how many its elements have."""
+    begin = io.BytesIO(stream.read(_MOST_HEADER))
     try:
-        version = npy.read_magic(stream)
+        version = npy.read_magic(begin)
         if version not in _HEADERS:
             raise ValueError(f"version {version[0]}.{version[1]} of the format, of structured arrays, is not supported")
-        shape, _, dtype = _HEADERS[version](stream)
+        shape, _, dtype = _HEADERS[version](begin)
     except _BROKEN_HEADER as error:
         first = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"it is not an .npy: {first}", where=where, hint=_HINT) from error
@@ -121,13 +144,12 @@ def _check_header(stream: IO[bytes], size: int, name: str, where: str, accept: A
         raise InputError(f"it is big-endian ({dtype.str}), and only little-endian is read", where=where, hint=hint)
     if any(dim < 0 for dim in shape):
         raise InputError(f"its shape is {list(shape)}", where=where)
-    if accept is not None:
-        accept(name, shape, dtype)
     if 0 in (*shape, dtype.itemsize) and math.prod(max(dim, 1) for dim in shape) > _MOST_EMPTY:
         raise InputError(f"its shape is {list(shape)}, of elements of no size", where=where)
-    needed, there = math.prod(shape) * dtype.itemsize, size - (stream.tell() - begin)
+    needed, there = math.prod(shape) * dtype.itemsize, size - begin.tell()
     if needed > there:
         raise InputError(f"its header says {needed} bytes of elements, and it has {there}", where=where)
     if needed > available_bytes():
         what = f"it takes {needed / 2**30:.1f} GiB of memory, and {available_bytes() / 2**30:.1f} GiB are free"
         raise InputError(what, where=where)
+    return needed

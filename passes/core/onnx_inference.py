@@ -2,10 +2,12 @@
 
 It runs where it is called: `passes.core.inference` gives models of many nodes to a process with limits.
 
-Known is one case. An Einsum of whose equation a term has anything but letters, spaces and one ellipsis is not valid,
-and the parser of its inference stays at that character, holding the interpreter's lock (onnx 1.23). In functions, the
-equation may be an attribute of their callers. What ONNX infers wrongly of some operators is corrected, each in a module
-of its own (`_MISTAKEN`).
+Known are three cases, of onnx 1.23. An Einsum of whose equation a term has other than letters, spaces and one ellipsis
+is not valid, and the parser of its inference stays at that character, holding the interpreter's lock. A Split into
+another number of parts than it has outputs aborts the process, or takes memory for all of them; a GatherND with a
+negative number of batch dimensions, and a LayerNormalization along an axis of more than 32 bits, read what is not
+there. In functions, each may be an attribute of their callers. What ONNX infers wrongly of some operators is corrected,
+each in a module of its own (`_MISTAKEN`).
 """
 
 from __future__ import annotations
@@ -13,19 +15,23 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import onnx
 
 from passes.core import cast_inference, corrected_sizes, if_inference, slice_inference, untyped_inference
+from passes.core.limits import MAX_RANK
 from passes.core.proto_nodes import subgraphs, with_nested
 from passes.core.shape_data import longest_list
 
 _TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
 _Function = tuple[str, str, str]
-_Source = bytes | tuple[_Function, str]
-"""A string, or the attribute of a function that holds it."""
+_Source = bytes | int | tuple[_Function, str]
+"""A string or number, or the attribute of a function that holds it."""
+_FATAL = {"Einsum": "equation", "GatherND": "batch_dims", "LayerNormalization": "axis", "Split": "num_outputs"}
+"""The attribute by which an operator is fatal to ONNX's inference."""
 _MAIN: _Function = ("", "", "")
 _STANDARD = ("", "ai.onnx")
 _MISTAKEN = (cast_inference, untyped_inference, slice_inference, corrected_sizes, if_inference)
@@ -36,11 +42,19 @@ _MOST_ELEMENTS = 2**20
 """The most elements of all lists together that are propagated in a process without limits."""
 
 
+FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
+"""What is raised for a model that ONNX's inference rejects."""
+
+
 class UnknownLists(Exception):
     """Only propagation tells how long the lists become that it propagates."""
 
 
-class EndlessInference(onnx.shape_inference.InferenceError):
+class FatalInference(onnx.shape_inference.InferenceError):
+    """ONNX's inference would never return, or abort the process."""
+
+
+class EndlessInference(FatalInference):
     """ONNX's inference would never return.
 
     Attributes:
@@ -66,21 +80,22 @@ def infer_shapes(
         options: the others of ONNX's function.
 
     Raises:
-        InferenceError: the model is not valid; `EndlessInference` where ONNX would not say so.
+        InferenceError: the model is not valid; `FatalInference` where ONNX would not say so.
         ValidationError: likewise.
         UnknownLists: without limits, lists may need too much memory.
     """
     scopes = (model.graph.node, *(each.node for each in model.functions))
     present = [{(node.domain, node.op_type) for node in with_nested(nodes)} for nodes in scopes]
     operators = {op_type for each in present for _, op_type in each}
-    if "Einsum" in operators:
-        refuse_endless(model)
+    if not operators.isdisjoint(_FATAL):
+        refuse_fatal(model)
     model = _with_imports(model, [{domain for domain, _ in each} for each in present])
     mistaken = [each for each in _MISTAKEN if not each.OPERATORS.isdisjoint(operators)]
 
     def infer(propagate: bool) -> onnx.ModelProto:
         def run(model: onnx.ModelProto) -> onnx.ModelProto:
-            return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
+            with _as_failures():
+                return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
 
         for each in mistaken:
             if propagate or each is not cast_inference:
@@ -156,12 +171,14 @@ def infer_node_outputs(
     **options: Any,
 ) -> dict[str, onnx.TypeProto]:
     """`onnx.shape_inference.infer_node_outputs` in an opset of ONNX; raises like `infer_shapes`."""
-    refuse_endless(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
+    refuse_fatal(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
 
     def by(schema: onnx.defs.OpSchema, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        return untyped_inference.infer_node(
-            node, types, lambda each: onnx.shape_inference.infer_node_outputs(schema, each, types, data, **options)
-        )
+        def run(each: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
+            with _as_failures():
+                return onnx.shape_inference.infer_node_outputs(schema, each, types, data, **options)
+
+        return untyped_inference.infer_node(node, types, run)
 
     def sized(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         return corrected_sizes.infer_node(
@@ -171,40 +188,65 @@ def infer_node_outputs(
     return if_inference.infer_node(node, opset, sized)
 
 
-def refuse_endless(model: onnx.ModelProto) -> None:
+@contextmanager
+def _as_failures() -> Iterator[None]:
+    """Raise what ONNX's code raises for a model that it rejects as `FAILURES`: errors of containers have other types,
+    and where a message quotes bytes that are not UTF-8, it is that of their decoder."""
+    try:
+        yield
+    except FAILURES:
+        raise
+    except (RuntimeError, ValueError, IndexError, OverflowError) as error:
+        raise onnx.shape_inference.InferenceError(str(error)) from error
+
+
+def refuse_fatal(model: onnx.ModelProto) -> None:
     """Check a model that ONNX is given to infer or to convert.
 
     Raises:
-        EndlessInference: it would not return.
+        FatalInference: ONNX would not return.
     """
-    for equation in _equations(model):
-        if not _TERMS.fullmatch(equation):
-            raise EndlessInference(equation.decode(errors="replace"))
+    for value, operator, outputs in _fatal_values(model):
+        if operator == "Split" and value != outputs:
+            raise FatalInference(f"a Split has {outputs} outputs, and its num_outputs is {value!r}")
+        if operator == "GatherND" and isinstance(value, int) and value < 0:
+            raise FatalInference(f"the batch_dims of a GatherND are {value}")
+        if operator == "LayerNormalization" and isinstance(value, int) and not -MAX_RANK <= value <= MAX_RANK:
+            raise FatalInference(f"the axis of a LayerNormalization is {value}")
+        if operator == "Einsum" and isinstance(value, bytes) and not _TERMS.fullmatch(value):
+            raise EndlessInference(value.decode(errors="replace"))
 
 
-def _equations(model: onnx.ModelProto) -> Iterator[bytes]:
-    """The equations of all Einsums, with those that are attributes of functions, in any of their calls."""
+def _fatal_values(model: onnx.ModelProto) -> Iterator[tuple[bytes | int, str, int]]:
+    """The values of the attributes that may be fatal, with the operators and numbers of outputs of their nodes.
+
+    Those that are attributes of functions have the values of any of their calls.
+    """
     functions = {(each.domain, each.name, each.overload): each for each in model.functions}
     given: defaultdict[_Source, list[_Source]] = defaultdict(list)
-    pending: list[_Source] = []
+    pending: list[tuple[_Source, str, int]] = []
     for scope, nodes in ((_MAIN, model.graph.node), *((key, each.node) for key, each in functions.items())):
         for node in with_nested(nodes):
             called = (node.domain, node.op_type, node.overload)
-            for attribute in node.attribute if node.op_type == "Einsum" or called in functions else ():
-                source: _Source = (scope, attribute.ref_attr_name) if attribute.ref_attr_name else attribute.s
+            for attribute in node.attribute if node.op_type in _FATAL or called in functions else ():
+                source = (scope, attribute.ref_attr_name) if attribute.ref_attr_name else _value(attribute)
                 given[called, attribute.name].append(source)
-                if (node.op_type, attribute.name) == ("Einsum", "equation"):
-                    pending.append(source)
+                if _FATAL.get(node.op_type) == attribute.name and node.domain in _STANDARD:
+                    pending.append((source, node.op_type, len(node.output)))
     for key, function in functions.items():
         for attribute in function.attribute_proto:
-            given[key, attribute.name].append(attribute.s)
-    seen: set[_Source] = set()
+            given[key, attribute.name].append(_value(attribute))
+    seen: set[tuple[_Source, str, int]] = set()
     while pending:
-        source = pending.pop()
-        if source in seen:
+        source, operator, outputs = each = pending.pop()
+        if each in seen:
             continue
-        seen.add(source)
-        if isinstance(source, bytes):
-            yield source
+        seen.add(each)
+        if isinstance(source, tuple):
+            pending += [(value, operator, outputs) for value in given[source]]
         else:
-            pending += given[source]
+            yield source, operator, outputs
+
+
+def _value(attribute: onnx.AttributeProto) -> bytes | int:
+    return int(attribute.i) if attribute.type == onnx.AttributeProto.INT else bytes(attribute.s)

@@ -72,5 +72,5 @@ def _is_hidden(node: onnx.NodeProto) -> bool:
 
 
 def _is_typed(node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto]) -> bool:
-    """Whether the types of all operands are known."""
-    return all(name in types for name in node.input if name)
+    """Whether the types of all operands are known; of one that is left out, none is."""
+    return all(name in types for name in node.input)

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.errors import InputError, nearest
 from passes.core.graphs import Scope
-from passes.core.numpy_files import read_npz
+from passes.core.numpy_files import Expected, read_npz
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -73,9 +73,15 @@ class FreezeInputs(Pass):
 
     def _given(self, inputs: Mapping[str, ir.Value], graph: ir.Graph, result: Result) -> dict[str, ir.TensorProtocol]:
         """The tensors of the options, by input."""
-        arrays = _load(self.file) if self.file is not None else {}
+        names = dict.fromkeys(self.values)
+
+        def expected(name: str) -> int | None:
+            names[name] = None
+            return 0 if name in inputs else None
+
+        arrays = _load(self.file, expected) if self.file is not None else {}
         tensors: dict[str, ir.TensorProtocol] = {}
-        for name in {**self.values, **arrays}:
+        for name in names:
             if name not in inputs:
                 if name not in graph.initializers:
                     hint = nearest(name, inputs) or f"there are {', '.join(inputs)}"
@@ -100,12 +106,12 @@ class FreezeInputs(Pass):
         return tensors
 
 
-def _load(file: str) -> dict[str, Array]:
+def _load(file: str, expected: Expected) -> dict[str, Array]:
     try:
         if Path(file).exists() and not Path(file).is_file():  # a pipe would be waited for
             raise InputError("it is not a file", where=file)
         with Path(file).open("rb") as opened:
-            return read_npz(opened, file)
+            return read_npz(opened, file, expected)
     except OSError as error:
         raise InputError(f"it cannot be read: {error}", where=file) from None
 

@@ -266,6 +266,17 @@ def test_a_manifest_that_is_nested_too_deeply(tmp_path: Path, start: str) -> Non
         onnx_bridge.load(tmp_path)
 
 
+@pytest.mark.parametrize("depth", [100, 900])
+def test_options_of_a_pass_that_are_nested_too_deeply(bundle: Path, depth: int) -> None:
+    path = bundle / "manifest.json"
+    values = json.loads(path.read_text())
+    values["passes"][0]["options"] = {"a": "DEEP"}
+    path.write_text(json.dumps(values).replace('"DEEP"', "[" * depth + "]" * depth))
+    with pytest.raises(InputError, match="nested too deeply"):
+        onnx_bridge.inspect(bundle)
+    assert onnx_bridge.verify(bundle, here=False).problems
+
+
 def test_a_value_that_no_machine_holds() -> None:
     value = ir.Value(name="y", shape=ir.Shape([2**31, 2**31]), type=ir.TensorType(ir.DataType.FLOAT))
     with pytest.raises(InputError, match="memory of any machine"):

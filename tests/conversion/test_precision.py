@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,6 +223,8 @@ def test_a_program_is_quantized_again_from_kept_samples(cnn: Path, tmp_path: Pat
     whole = Partition(Side.DEVICE, tuple(source.graph), tuple(source.graph.inputs), tuple(source.graph.outputs))
     quantizer(first, whole)
     quantizer.save_samples(tmp_path / "calibration.npz", {0: ["x"]})
+    with zipfile.ZipFile(tmp_path / "calibration.npz", "a") as archive:
+        archive.writestr("1/0/x.npy", b"is of another partition, and not read")
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref")
     manifest = replace(bundle.manifest, request={**bundle.manifest.request, "precision": "int8"})
     quantize_again(again, 0, manifest, tmp_path)
@@ -315,6 +320,14 @@ def test_images_keep_their_proportions_and_fill_batches(tmp_path: Path) -> None:
         ("std = 0", "std cannot be 0"),
         ("mean = [1, 2]", "mean cannot be"),
         ("=", "read"),
+        ("mean = " + "[" * 20_000, "read"),
+        ("resize = 1e308", "resize cannot be 1e"),
+        ("resize = -1", "resize cannot be -1"),
+        ("scale = inf", "scale cannot be inf"),
+        ("mean = nan", "mean cannot be nan"),
+        ("std = 1e-300", "std cannot be 1e-300"),
+        (f"scale = 1{'0' * 400}", "scale cannot be 10+…"),
+        (f"mean = [1{'0' * 400}]", "mean cannot be"),
     ],
 )
 def test_wrong_rules_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -328,8 +341,55 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the model does not take images"):
         load_calibration(tmp_path, [TensorSpec("x", np.dtype(np.float32), (1, 8))])
     (tmp_path / "a.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match="it is not an image"):
+    with pytest.raises(InputError, match="it is not an image: it has none of the formats"):
         load_calibration(tmp_path, [SPEC])
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """The header of a black image, and its first rows."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(width + 1))), (b"IEND", b""))
+    made = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.png", huge_png(30_000, 30_000), "DecompressionBombError"),
+        ("a.png", huge_png(8, 8)[:46], "it is not an image: OSError"),
+        ("a.bmp", b"BM" + b"\xff" * 60, "it is not an image: OSError"),
+        ("a.webp", b"RIFF\xff\0\0\0WEBPVP8 " + b"\xff" * 50, "it is not an image: OSError"),
+        ("a.tif", b"II*\0\x08\0\0\0\x01\0\0\1\4\0" + b"\xff" * 8, "none of the formats"),
+        ("a.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "none of the formats"),
+    ],
+    ids=["huge", "cut off", "bmp", "webp", "tiff", "another format"],
+)
+def test_images_that_are_damaged_or_huge(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        load_calibration(tmp_path, [SPEC])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_strip_that_is_huge_when_it_is_resized(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", (1, 50_000), (1, 2, 3))
+    spec = TensorSpec("x", np.dtype(np.float32), (1, 3, 224, 224))
+    with pytest.raises(InputError, match="it has 1 × 50000 pixels, and would have 256 × 12800000"):
+        load_calibration(tmp_path, [spec])
+    (tmp_path / "images.toml").write_text("resize = 0")
+    assert load_calibration(tmp_path, [spec]).samples
+
+
+@pytest.mark.filterwarnings("error")
+def test_images_beyond_the_range_of_the_input(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", (8, 8), (1, 2, 3))
+    (tmp_path / "images.toml").write_text("scale = 1e9\nstd = 1e-9")
+    with pytest.raises(InputError, match="no range can be measured"):
+        load_calibration(tmp_path, [replace(SPEC, dtype=np.dtype(np.float16))])
 
 
 # CompileOptions

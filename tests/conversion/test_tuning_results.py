@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,28 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
         TuningResults(str(bundle), GPU)
     (bundle / "m.tuning.zip").write_bytes(b"no archive")
     with pytest.raises(InputError, match="its tuning results cannot be read"):
+        TuningResults(str(bundle), GPU)
+
+
+@pytest.mark.parametrize("offset", [6, 8, 40], ids=["encrypted", "method", "data"])
+def test_a_damaged_member_is_an_error(tmp_path: Path, offset: int) -> None:
+    bundle = tuned(tmp_path / "a", cache="found " * 100)
+    path = bundle / "m.tuning.zip"
+    damaged = bytearray(path.read_bytes())
+    damaged[offset] ^= 0x41
+    if offset < 30:  # the central directory says the same
+        damaged[damaged.index(b"PK\1\2") + offset + 2] ^= 0x41
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="its tuning results cannot be read") as caught:
+        TuningResults(str(bundle), GPU)
+    assert caught.value.where == str(path)
+
+
+def test_a_pipe_in_place_of_the_archive(tmp_path: Path) -> None:
+    bundle = tuned(tmp_path / "a")
+    (bundle / "m.tuning.zip").unlink()
+    os.mkfifo(bundle / "m.tuning.zip")
+    with pytest.raises(InputError, match="it is not a regular file"):
         TuningResults(str(bundle), GPU)
 
 

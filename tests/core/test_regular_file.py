@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from onnx_bridge.core.regular_file import open_regular, read_regular
+from onnx_bridge.core.regular_file import LARGE, open_regular, read_regular
 
 
 @pytest.fixture
@@ -36,3 +37,22 @@ def test_a_limit(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "file", 5) == b"12345"
     with pytest.raises(OSError, match="more than"):
         read_regular(tmp_path / "file", 4)
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    tracemalloc.start()
+    read_regular(tmp_path / "file", LARGE)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_file_that_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has 5 bytes when its size is asked for, and 100 when it is read."""
+    (tmp_path / "file").write_bytes(b"12345")
+    earlier = (tmp_path / "file").stat()
+    (tmp_path / "file").write_bytes(b"12345" * 20)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: earlier)
+    assert read_regular(tmp_path / "file", 100) == b"12345" * 20
+    with pytest.raises(OSError, match="more than"):
+        read_regular(tmp_path / "file", 99)

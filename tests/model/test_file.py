@@ -150,13 +150,58 @@ def test_names_that_are_not_utf8_are_rejected(tmp_path: Path, name: str) -> None
         models.load(path)
 
 
-def test_a_doc_string_that_is_not_utf8_is_rejected_when_saving(tmp_path: Path) -> None:
-    proto = adder(onnx.numpy_helper.from_array(WEIGHTS, "w"))
-    proto.doc_string = "words"
+def every_string(message: Any, found: list[tuple[str, str]], place: str = "", depth: int = 0) -> list[tuple[str, str]]:
+    """Fill in each string of a message and of those within it; returns them with their places."""
+    for field in message.DESCRIPTOR.fields:
+        if field.containing_oneof and message.WhichOneof(field.containing_oneof.name):
+            continue
+        name = f"{place}{field.name}{'[0]' if field.is_repeated else ''}"
+        if field.message_type is not None and depth < 6 and place.count(f"{field.name}[0].") < 2:
+            inner = getattr(message, field.name)
+            every_string(inner.add() if field.is_repeated else inner, found, f"{name}.", depth + 1)
+        elif field.type == field.TYPE_STRING:
+            found.append((name, f"text {len(found):05}"))
+            if field.is_repeated:
+                getattr(message, field.name).append(found[-1][1])
+            else:
+                setattr(message, field.name, found[-1][1])
+    return found
+
+
+def test_any_string_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
+    proto = onnx.ModelProto(ir_version=10)
+    strings = every_string(proto, [])
+    whole = proto.SerializeToString()
+    seen: set[tuple[str, ...]] = set()
+    for place, text in strings:
+        field = tuple(place.split(".")[-2:])
+        if field in seen or text.encode() not in whole or place.startswith("training_info"):  # which is only copied
+            continue
+        seen.add(field)
+        path = tmp_path / "model.onnx"
+        path.write_bytes(whole.replace(text.encode(), b"w\xf6rd" + text[4:].encode()))
+        with pytest.raises(InputError) as caught:
+            models.load(path)
+        assert caught.value.what == f"{place} is not UTF-8: {b'w' + bytes([0xF6]) + b'rd' + text[4:].encode()!r}"
+        assert caught.value.where == str(path)
+    assert len(seen) > 60
+    assert {("dim[0]", "dim_param"), ("functions[0]", "overload"), ("type", "denotation")} <= seen
+
+
+def test_text_that_is_not_utf8_is_shown_in_part(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(proto.SerializeToString().replace(b"words", b"w\xf6rds"))
-    with pytest.raises(InputError, match=r"not UTF-8, and cannot be written: b'w\\xf6rds'"):
-        models.save(models.load(path), tmp_path / "out.onnx")
+    proto = spoiled(lambda m: setattr(m.graph, "doc_string", "words " * 1000))
+    path.write_bytes(proto.SerializeToString().replace(b"words ", b"w\xf6rds ", 1))
+    with pytest.raises(InputError, match="is not UTF-8") as caught:
+        models.load(path)
+    assert len(caught.value.what) < 150
+
+
+def test_a_doc_string_that_is_not_utf8_is_rejected_when_saving(tmp_path: Path) -> None:
+    model = models.load(write(adder(onnx.numpy_helper.from_array(WEIGHTS, "w")), tmp_path / "model.onnx"))
+    model.doc_string = "w\udcf6rds"
+    with pytest.raises(InputError, match="not UTF-8, and cannot be written"):
+        models.save(model, tmp_path / "out.onnx")
 
 
 ENTRIES: dict[str, tuple[list[tuple[str, str]], str]] = {
@@ -291,6 +336,10 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "vast": (lambda m: m.graph.initializer[0].dims.extend([2**62] * 10), "'w' has more dimensions or elements"),
     "deep": (lambda m: m.graph.initializer[0].dims.extend([1] * 300_000), "'w' has more dimensions or elements"),
     "vast and empty": (lambda m: m.graph.initializer[0].dims.extend([0, 2**62, 2**62]), "more dimensions or elements"),
+    "an element too many": (
+        lambda m: m.graph.initializer.add(name="v", data_type=7, dims=[0, 2**40, 2]),
+        "'v' has more dimensions or elements",
+    ),
     "deep input": (
         lambda m: m.graph.input.append(info("z", *[2**62] * 300_000)),
         "'z' has more than 64 dimensions",

@@ -177,6 +177,47 @@ def test_axes_that_inference_misreads(opset: int, operator: str, axes: Sequence[
     assert model.graph[0].outputs[0].shape in (None, ir.Shape(expected))
 
 
+@pytest.mark.parametrize(
+    ("opset", "node"),
+    [
+        (17, 'MaxPool<auto_pad = "VALID", kernel_shape = [3], pads = [2, 2]>(x)'),
+        (17, 'MaxPool<auto_pad = "SAME_UPPER", kernel_shape = [3], pads = [2, 2]>(x)'),
+        (17, 'AveragePool<auto_pad = "SAME_LOWER", kernel_shape = [3], strides = [2], pads = [2, 2]>(x)'),
+        (18, 'LpPool<auto_pad = "VALID", kernel_shape = [3], pads = [1, 1], ceil_mode = 1>(x)'),
+        (17, "MaxPool<kernel_shape = [3], strides = [3], ceil_mode = 2>(x)"),
+        (17, "MaxPool<kernel_shape = [3], strides = [3], pads = [0, 2], ceil_mode = -1>(x)"),
+        *((18, f"ReduceMax<noop_with_empty_axes = {value}>(x)") for value in (-1, 0, 1, 2)),
+        (13, "ReduceSum<noop_with_empty_axes = 2>(x)"),
+        (17, "STFT(x, eight, , sixteen)"),
+        (17, "STFT<onesided = 0>(x, eight, , sixteen)"),
+        (18, "ConvTranspose<output_shape = [9]>(x, w)"),
+        (18, 'Resize<axes = [-1, -2], keep_aspect_ratio_policy = "not_larger">(x, , , sizes)'),
+        (18, 'Resize<axes = [2, 1], keep_aspect_ratio_policy = "not_larger">(x, , , sizes)'),
+    ],
+)
+def test_attributes_that_inference_misreads(opset: int, node: str) -> None:
+    length = 128 if node.startswith("STFT") else 10
+    proto = parsed(
+        f"h = {node} y = Neg(h) s = Shape(h)",
+        opset=opset,
+        inputs=f"float[1,{length},1] x" if length > 10 else "float[1,1,10] x",
+        outputs="float y, int64[r] s",
+        eight=np.array(8),
+        sixteen=np.array(16),
+        sizes=np.array([4, 7]),
+        w=np.ones((1, 1, 3), np.float32),
+    )
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    data = np.linspace(-1, 1, length, dtype=np.float32).reshape((1, -1, 1) if length > 10 else (1, 1, -1))
+    expected = run(proto, {"x": data})["y"].shape
+    cleaned(proto, "infer-shapes,fold-constants", x=data)
+    model = ir.from_proto(proto)
+    infer_node(model.graph[0], Scope(model, model.graph))
+    found = model.graph[0].outputs[0].shape
+    assert found is None or len(found) == len(expected)
+    assert all(not isinstance(dim, int) or dim == size for dim, size in zip(found or (), expected, strict=False))
+
+
 @pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1, 100, -100])
 def test_a_slice_backwards(end: int) -> None:
     """To the number that stands for the end, ONNX Runtime goes to the beginning."""
@@ -192,3 +233,13 @@ def test_a_slice_backwards(end: int) -> None:
         two=np.array([2]),
     )
     cleaned(proto, x=np.arange(4, dtype=np.float32))
+
+
+def test_a_slice_along_more_axes_than_there_can_be() -> None:
+    """ONNX makes a list of as many axes as there are starts."""
+    text = f"g (float[2,3] x, int64[{2**40}] s, int64[{2**40}] e) => (float y) {{ y = Slice(x, s, e) }}"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}'))
+    model.graph.outputs[0].shape = None
+    infer_node(model.graph[0], Scope(model, model.graph))
+    settled = Pipeline.parse("infer-shapes").run(model)[-1].result.model
+    assert [each.graph[0].outputs[0].shape for each in (model, settled)] == [None, None]

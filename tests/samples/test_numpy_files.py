@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from onnx_bridge.cli.options import values
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.samples import files
+from onnx_bridge.samples.dataset import Dataset
 from onnx_bridge.samples.inputs import TensorSpec
 from passes.core.numpy_files import read_npy, read_npz, write_npz
 
@@ -27,6 +33,12 @@ def npz(**members: bytes) -> io.BytesIO:
             archive.writestr(name.replace("_npy", ".npy"), content)
     stream.seek(0)
     return stream
+
+
+ZEROS = header("'<f4'", f"({2**24 + 2**20},)", bytes(2**26 + 2**22))
+SMALL = header("'<f4'", "(2, 3)", bytes(24))
+INFLATED = "it would inflate to 71,303,168 bytes"
+X = TensorSpec("x", np.dtype(np.float32), (2, 3))
 
 
 @pytest.mark.parametrize(
@@ -64,12 +76,10 @@ def test_archives() -> None:
 
 
 def test_what_the_model_does_not_take_is_not_read(tmp_path: Path) -> None:
-    """256 MiB of zeros are small in the file: the shape is refused by the header, with no memory for the elements."""
-    with zipfile.ZipFile(tmp_path / "in.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("x.npy", header("'<f4'", f"({2**26},)", bytes(2**28)))
-    wanted = [TensorSpec("x", np.dtype(np.float32), (2, 3))]
-    with pytest.raises(InputError, match=r"\[67108864\].*takes \[2, 3\]"):
-        files.read(tmp_path / "in.npz", wanted)
+    """Many zeros are small in the file: they are refused by the header, with no memory for the elements."""
+    (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
+    with pytest.raises(InputError, match=INFLATED):
+        files.read(tmp_path / "in.npz", [X])
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -106,3 +116,68 @@ def test_a_name_that_is_there_twice() -> None:
         archive.writestr(archive.infolist()[0].filename, header("'<f4'", "(1,)", bytes(4)))
     with pytest.raises(InputError, match="two arrays"):
         read_npz(stream, "x.npz")
+
+
+@pytest.mark.parametrize("shape", [None, (None,), ("n",)])
+def test_an_open_size(tmp_path: Path, shape: tuple[str | None] | None) -> None:
+    wanted = [TensorSpec("x", np.dtype(np.float32), shape)]
+    (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
+    with pytest.raises(InputError, match=INFLATED):
+        files.read(tmp_path / "in.npz", wanted)
+    np.savez(tmp_path / "in.npz", x=np.zeros(2**24 + 2**20, np.float32))  # the file is as large
+    files.read(tmp_path / "in.npz", wanted)
+
+
+def test_what_the_model_takes_may_be_inflated(tmp_path: Path) -> None:
+    (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
+    files.read(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**24 + 2**20,))])
+
+
+def test_labels(tmp_path: Path) -> None:
+    (tmp_path / "in.npz").write_bytes(npz(x_npy=SMALL, label_npy=ZEROS).getvalue())
+    with pytest.raises(InputError, match=f"'label': {INFLATED}"):
+        list(Dataset(tmp_path / "in.npz", [X]))
+
+
+def test_an_archive_in_polygraphys_json(tmp_path: Path) -> None:
+    """Its arrays are not compressed; those of a file have no memory to spare."""
+    content = npz(x_npy=header("'<f4'", f"({2**20},)", bytes(2**22))).getvalue()
+    array = {"array": base64.b64encode(content).decode(), "polygraphy_class": "ndarray"}
+    (tmp_path / "in.json").write_text(json.dumps([{"x": array}]))
+    with pytest.raises(InputError, match="it would inflate to 4,194,304 bytes"):
+        files.read(tmp_path / "in.json", [TensorSpec("x", np.dtype(np.float32), (None,))])
+
+
+def test_a_long_header() -> None:
+    """It would be inflated as a whole before numpy says that it is too long."""
+    content = b"\x93NUMPY\x02\x00" + (2**26).to_bytes(4, "little") + bytes(2**26)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"not an \.npy"):
+        read_npz(npz(x_npy=content), "a")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    path.write_bytes(npz(x_npy=SMALL, y_npy=b"nothing", z_npy=ZEROS).getvalue())
+    assert values([f"x=@{path}"]) == {"x": "[[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]"}
+    with pytest.raises(InputError, match="there are x, y, z"):
+        values([f"other=@{path}"])
+    with pytest.raises(InputError, match=INFLATED):
+        values([f"z=@{path}"])
+
+
+def test_expected_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "out.npz"
+    path.write_bytes(npz(x_npy=SMALL, z_npy=ZEROS).getvalue())
+    x, z = np.ones((2, 3), np.float32), np.ones(2**24 + 2**20, np.float32)
+    with pytest.raises(InputError, match=f"'z': {INFLATED}"):
+        read_expected_outputs(path, [{"x": x}])
+    (found,) = read_expected_outputs(path, [{"x": x, "z": z}])
+    assert found.keys() == {"x", "z"}
+
+
+def test_a_large_dataset_of_a_model_with_a_batch(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.zeros((2**20, 6), np.float32))
+    assert len(list(Dataset(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**18, 6))]))) == 4

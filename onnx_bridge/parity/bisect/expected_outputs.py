@@ -6,6 +6,7 @@ They are taken as they are: a shape or dtype that differs from the model's is a 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,12 +30,15 @@ def read_expected_outputs(
         InputError: they cannot be read, are for another number of samples, or an output is missing or unknown.
     """
     where = str(source) if isinstance(source, (str, os.PathLike)) else "outputs"
+    sizes = Counter[str]()
+    for each in model:
+        sizes.update({name: array.nbytes for name, array in flat(each).items()})
     if not isinstance(source, (str, os.PathLike)):
         found = list(source)
     elif len(model) == 1:
-        found = [_load(Path(source))]
+        found = [_load(Path(source), sizes)]
     else:
-        found = _unstacked(_load(Path(source)), len(model), where)
+        found = _unstacked(_load(Path(source), sizes), len(model), where)
     if len(found) != len(model):
         what = f"there are outputs for {len(found)} samples, and {len(model)} samples"
         raise InputError(what, where=where, hint="give outputs for each sample")
@@ -53,10 +57,10 @@ def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str)
     return {name: arrays[name] for name in model}
 
 
-def _load(path: Path) -> dict[str, Array]:
+def _load(path: Path, sizes: Counter[str]) -> dict[str, Array]:
     try:
         with open_regular(path) as opened:
-            return read_npz(opened, str(path))
+            return read_npz(opened, str(path), lambda name: sizes[name])
     except OSError as error:
         what = "there is no such file" if not path.exists() else f"it cannot be read: {error}"
         raise InputError(what, where=str(path), hint="outputs come as .npz; write it with numpy.savez") from error

@@ -56,7 +56,7 @@ def reduced_axes(node: ir.Node, rank: int, scope: Scope) -> tuple[int, ...] | Sk
         axes = ints(scope.constant(source))
         if axes is None:
             return Skip(not_constant(source, "axes"))
-    if not axes and node.attributes.get_int("noop_with_empty_axes", 0) != 0:
+    if not axes and node.attributes.get_int("noop_with_empty_axes", 0) == 1:
         return ()
     return tuple(sorted({axis % rank for axis in axes})) if axes else tuple(range(rank))
 

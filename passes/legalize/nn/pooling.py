@@ -73,7 +73,7 @@ class ExplicitPooling(NodeRewrite[_PoolMatch]):
         """Match attributes that are implicit, unless the indices are used."""
         auto = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
         implicit = not {"pads", "strides"} <= set(node.attributes)
-        ceil = bool(node.attributes.get_int("ceil_mode", 0))
+        ceil = node.attributes.get_int("ceil_mode", 0) == 1
         if not (auto or implicit or ceil) or _needs_indices(node):
             return None
         found = _match(node, context)

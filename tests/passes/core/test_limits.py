@@ -6,9 +6,10 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.inline_functions import InlineFunctions
+from passes.core import limits
 from passes.core.base import Context
 from passes.core.errors import InputError
-from passes.core.limits import MAX_DEPTH, MAX_NODES, called_functions, check_limits
+from passes.core.limits import MAX_DEPTH, MAX_METADATA, MAX_NODES, MAX_TEXT, called_functions, check_limits
 from passes.core.pipeline import Pipeline
 from tests.passes.helpers import nested_branches
 
@@ -70,6 +71,33 @@ def test_just_enough() -> None:
     check_limits(source)
     InlineFunctions().run(source, Context())
     assert sum(1 for _ in source.graph.all_nodes()) == 3**6 <= MAX_NODES
+
+
+@pytest.mark.parametrize("limit", [MAX_TEXT, MAX_METADATA])
+def test_text_that_each_node_would_repeat(limit: int) -> None:
+    """Nodes of a function get the name of its call before their own, and its metadata."""
+    source = calling(2, 300)
+    call = source.graph[0]
+    check_limits(source)
+    if limit == MAX_TEXT:
+        call.name = "call" * 500
+    else:
+        call.metadata_props["pkg.torch.onnx.stack_trace"] = "call" * 10_000
+    for run in (check_limits, lambda model: InlineFunctions().run(model, Context())):
+        with pytest.raises(InputError, match=f"at most {limit:,}"):
+            run(source)
+
+
+def test_the_text_that_is_counted_is_that_of_all_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, inlined = calling(3, 2), calling(3, 2)
+    InlineFunctions().run(inlined, Context())
+    names = [name for each in inlined.graph.all_nodes() for name in (each.name, *(v.name for v in each.outputs))]
+    text = sum(len(str(name)) for name in names)
+    monkeypatch.setattr(limits, "MAX_TEXT", text // 2)
+    with pytest.raises(InputError):
+        check_limits(source)
+    monkeypatch.setattr(limits, "MAX_TEXT", 2 * text)
+    check_limits(source)
 
 
 def test_a_chain_of_functions() -> None:

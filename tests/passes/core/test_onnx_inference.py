@@ -1,4 +1,4 @@
-"""Models from whose inference ONNX does not return: wherever the Einsum is, nothing waits for it."""
+"""Models from whose inference ONNX does not return, wherever the node is; and what it raises for others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pytest
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core import inference
 from passes.core.base import Context
+from passes.core.graphs import Scope
+from passes.core.inference import infer_node
 from passes.core.isolation import worker
 from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits, limited
 from passes.core.isolation.process import ChildFailure, Reason
-from passes.core.onnx_inference import EndlessInference, UnknownLists, infer_shapes, refuse_endless
+from passes.core.onnx_inference import EndlessInference, FatalInference, UnknownLists, infer_shapes, refuse_fatal
 from passes.core.pipeline import Pipeline
 from passes.specialize.convert_opset import ConvertOpset
 
@@ -53,7 +55,7 @@ def model(place: str, equation: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("equation", BAD)
 def test_refused(place: str, equation: str) -> None:
     with pytest.raises(EndlessInference) as error:
-        refuse_endless(model(place, equation))
+        refuse_fatal(model(place, equation))
     assert error.value.equation == equation
     assert isinstance(error.value, onnx.shape_inference.InferenceError)
 
@@ -69,7 +71,7 @@ def test_a_string_that_no_equation_takes() -> None:
     text = """{ z = local.f<e = "i->i", mode = "..._...">(x) y = local.g<e = "..._...">(z) }
         <domain: "local", opset_import: ["": 17]> f<e, mode>(a) => (b) { b = Einsum<equation: string = @e>(a) }
         <domain: "local", opset_import: ["": 17]> g<e>(a) => (b) { b = Identity(a) }"""
-    refuse_endless(onnx.parser.parse_model(HEAD + text))
+    refuse_fatal(onnx.parser.parse_model(HEAD + text))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -87,6 +89,70 @@ def run_passes(place: str) -> None:
     ConvertOpset(to=18).run(source.clone(), Context())
     cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model
     assert "Einsum" in [node.op_type for node in cleaned.graph.all_nodes()]
+
+
+SPLIT = '<ir_version: 10, opset_import: ["": 18, "local": 1]> g (float[2, 3] x) => (float[n, m] y, float[n, m] z) '
+SPLITS = {
+    "graph": "{ y, z = Split<num_outputs = PARTS>(x) }",
+    "attribute": """{ y, z = local.f<parts = PARTS>(x) }
+        <domain: "local", opset_import: ["": 18]> f<parts>(a) => (b, c) {
+            b, c = Split<num_outputs: int = @parts>(a) }""",
+}
+
+
+@pytest.mark.parametrize("parts", [-1, 0, 1, 3, 2**40, 2**62])
+@pytest.mark.parametrize("place", SPLITS)
+def test_other_parts_than_outputs(place: str, parts: int) -> None:
+    """Of too few parts, ONNX aborts the process; for many, it takes memory."""
+    source = onnx.parser.parse_model(SPLIT + SPLITS[place].replace("PARTS", str(parts)))
+    with pytest.raises(FatalInference, match=f"a Split has 2 outputs, and its num_outputs is {parts}"):
+        infer_shapes(source)
+    assert Pipeline.parse("default").run(ir.from_proto(source), Context())[-1].result.model
+    (shape, _) = (each.type.tensor_type.shape for each in infer_shapes(split(place)).graph.output)
+    assert [dim.dim_value for dim in shape.dim] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *(f"y = GatherND<batch_dims = {count}>(x, i)" for count in (-1, -3, -(2**31), -(2**63))),
+        *(f"y, mean, deviation = LayerNormalization<axis = {axis}>(x, w)" for axis in (2**31, 2**63 - 1, -(2**40))),
+    ],
+)
+def test_attributes_that_read_what_is_not_there(node: str) -> None:
+    text = f"g (float[2,3] x, int64[2,2] i, float[3] w) => (float[n] y) {{ {node} }}"
+    source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
+    with pytest.raises(FatalInference, match=r"GatherND|LayerNormalization"):
+        infer_shapes(source)
+    assert Pipeline.parse("default").run(ir.from_proto(source), Context())[-1].result.model
+
+
+def split(place: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(SPLIT + SPLITS[place].replace("PARTS", "2"))
+
+
+STFT = 'g (float[1,16,1] x) => (y) <int64[0] step = {}, int64 length = {4}> { y = STFT(x, step, "", length) }'
+
+
+def test_errors_of_containers() -> None:
+    """Of a list without elements, ONNX reads the first."""
+    source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {STFT}')
+    with pytest.raises(onnx.shape_inference.InferenceError, match="range_check"):
+        infer_shapes(source)
+    model = ir.from_proto(source)
+    infer_node(model.graph[0], Scope(model, model.graph))
+    (skip,) = InferShapes().run(model, Context()).skips
+    assert "range_check" in skip.reason
+    with pytest.raises(onnx.shape_inference.InferenceError, match="range_check"):
+        inference._infer_isolated(source, propagate=False)
+
+
+def test_a_message_that_is_not_utf8() -> None:
+    text = 'g (float[1,2,8] x, float[2,1,3] w) => (y, z) { y, z = CausalConvWithState<activation = "a">(x, w) }'
+    source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 27]> {text}')
+    source.graph.node[0].attribute[0].s = b"\xff"
+    with pytest.raises(onnx.shape_inference.InferenceError, match="utf-8"):
+        infer_shapes(source, strict_mode=True)
 
 
 def test_nothing_else_calls_it() -> None:

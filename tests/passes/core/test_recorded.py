@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
 import pytest
 
 from passes.analysis.zero_point_shifts import SHIFT, record_shift, shift_of
 from passes.core.base import Context
-from passes.core.graphs import ORIGIN
+from passes.core.graphs import MAX_ORIGINS, ORIGIN, common_origin, origin
 from passes.core.pipeline import Pipeline
 from passes.specialize.freeze_shapes import FROZEN
 from tests.passes.rewriting import model
@@ -32,3 +33,11 @@ def test_shifts_add_up() -> None:
     record_shift(value, "q", 3)
     record_shift(value, "r", 4)
     assert shift_of(value) == ("q", 7)
+
+
+def test_origins_do_not_grow_without_end() -> None:
+    """Each of many nodes may replace all nodes before it, as in a chain of Reshapes, each of them used."""
+    nodes = [ir.Node("", "Relu", [], name=f"n{index}") for index in range(MAX_ORIGINS + 10)]
+    nodes[0].metadata_props[ORIGIN] = common_origin(nodes)
+    assert origin(nodes[0]) == [f"n{index}" for index in range(MAX_ORIGINS)]
+    assert common_origin(nodes[:1]) == common_origin(nodes)

@@ -23,6 +23,7 @@ PLACES = {
     "branch": """y = If(c) <then_branch = t () => (float[a,b] u) { h = own.Thing(x) u = CALL(h) },
         else_branch = e () => (float[d,f] v) { v = Neg(x) }>""",
     "function": "y = local.f(x)",
+    "left out": 'y = CALL("")',
     "after another": "g = own.Thing(x) h = EyeLike<dtype = 1>(g) y = CALL(h)",
 }
 
@@ -60,7 +61,7 @@ def test_what_is_typed_is_inferred(opset: int) -> None:
     assert [dim.dim_value for dim in kind.shape.dim] == [2, 3]
 
 
-@pytest.mark.parametrize("place", ["graph", "branch"])
+@pytest.mark.parametrize("place", ["graph", "branch", "left out"])
 @pytest.mark.parametrize("name", CALLS)
 def test_of_a_node(name: str, place: str) -> None:
     model = ir.from_proto(parsed(name, place))

@@ -94,6 +94,15 @@ def test_values_of_a_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
+def test_only_inputs_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "inputs.npz"
+    np.savez_compressed(file, r=np.zeros(2**23 + 2**20), flag=FEEDS["flag"])
+    assert "r is already constant" in str(FreezeInputs(file=str(file)).run(source(), Context()).skips)
+    np.savez_compressed(file, x=np.zeros(2**23 + 2**20))
+    with pytest.raises(InputError, match="it would inflate"):
+        FreezeInputs(file=str(file)).run(source(), Context())
+
+
 def test_without_options_defaults_become_constants() -> None:
     model = source()
     n = model.graph.inputs[1]
