@@ -6,6 +6,7 @@ Nodes of other domains, of functions of the model, and of operators that its ops
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import onnx
 from passes.core.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
 
 _Attr = onnx.AttributeProto
+_DTYPES = ("to", "dtype", "output_dtype", "output_datatype")
+"""The attributes of ONNX's operators that are types of elements."""
+_ELEMENTS = frozenset(onnx.TensorProto.DataType.values())
 _Option = onnx.defs.OpSchema.FormalParameterOption
 
 
@@ -27,12 +31,14 @@ class _Schema:
         inputs: the least and the greatest number of them.
         outputs: likewise.
         needed: the places of inputs that cannot be left out.
+        repeated: the place since which an input stands for any number; of them, none can be left out.
         required: the names of attributes that must be given.
     """
 
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     needed: tuple[int, ...]
+    repeated: int
     required: tuple[str, ...]
 
 
@@ -46,13 +52,14 @@ def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
         (found.min_input, found.max_input),
         (found.min_output, found.max_output),
         tuple(index for index, each in enumerate(found.inputs) if each.option == _Option.Single),
+        next((index for index, each in enumerate(found.inputs) if each.option == _Option.Variadic), sys.maxsize),
         tuple(name for name, each in found.attributes.items() if each.required),
     )
 
 
 @cache
-def _attribute_types(domain: str, op_type: str) -> Mapping[str, frozenset[int]]:
-    """The types of each attribute of an operator, in any opset."""
+def _attribute_types(domain: str, op_type: str, opset: int) -> Mapping[str, frozenset[int]]:
+    """The types of each attribute of an operator: in an opset, or in any, of those that it does not have there."""
     found: dict[str, set[int]] = {}
     version = MAX_VERSION
     while version > 0:
@@ -63,6 +70,11 @@ def _attribute_types(domain: str, op_type: str) -> Mapping[str, frozenset[int]]:
         for name, formal in schema.attributes.items():
             found.setdefault(name, set()).add(formal.type.value)  # type: ignore[attr-defined]
         version = schema.since_version - 1
+    try:
+        here = onnx.defs.get_schema(op_type, opset, domain).attributes
+    except onnx.defs.SchemaError:
+        here = {}
+    found |= {name: {formal.type.value} for name, formal in here.items()}  # type: ignore[attr-defined]
     return {name: frozenset(types) for name, types in found.items()}
 
 
@@ -114,22 +126,24 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
         return problem
     if (domain, node.op_type) in functions:
         return None
-    known = _attribute_types(domain, node.op_type)
+    version = opsets.get(domain, 1)
+    schema = _schema(domain, node.op_type, version)
+    known = _attribute_types(domain, node.op_type, version)
     for attribute in node.attribute:
         types = known.get(attribute.name)
         if types is not None and attribute.type not in types:
             expected = " or ".join(sorted(map(_type_name, types)))
             return f"has {attribute.name!r} of type {_type_name(attribute.type)}, and it must be {expected}"
-    version = opsets.get(domain, 1)
-    schema = _schema(domain, node.op_type, version)
+        if domain == "" and attribute.name in _DTYPES and attribute.type == _Attr.INT and attribute.i not in _ELEMENTS:
+            return f"has {attribute.name!r} = {attribute.i}, which is no type of elements"
     if schema is None:
         return None
     for kind, given, (least, most) in (("input", node.input, schema.inputs), ("output", node.output, schema.outputs)):
         if not least <= len(given) <= most:
             bound = f"at least {least}" if len(given) < least else f"at most {most}"
             return f"has {len(given)} {kind}s, and {node.op_type} has {bound}"
-    for index in schema.needed:
-        if index < len(node.input) and not node.input[index]:
+    for index, name in enumerate(node.input):
+        if not name and (index in schema.needed or index >= schema.repeated):
             return f"lacks its input {index}, which {node.op_type} needs"
     for name in schema.required:
         if name not in names:
@@ -162,7 +176,8 @@ def _type_name(number: int) -> str:
 
 
 def _constant_problem(node: onnx.NodeProto) -> str | None:
-    values = [attribute.name for attribute in node.attribute if attribute.name in _attribute_types("", "Constant")]
+    types = _attribute_types("", "Constant", MAX_VERSION)
+    values = [attribute.name for attribute in node.attribute if attribute.name in types]
     return None if len(values) == 1 else f"has {len(values) or 'no'} values, and a constant has one"
 
 

@@ -17,6 +17,7 @@ from passes.core.inference import first_line
 from passes.core.isolation import value_messages
 from passes.core.isolation.failure import NO_MEMORY
 from passes.core.isolation.messages import Array, Message
+from passes.core.limits import MAX_RANK
 
 _RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 _UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")
@@ -97,12 +98,13 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
 def _array(value: Any) -> Array:
     if not value.is_tensor():
         raise EvaluationError("its result is not a tensor")
-    dtype = ir.DataType(value.element_type())
+    dtype, shape = ir.DataType(value.element_type()), value.shape()
+    if len(shape) > MAX_RANK:
+        raise EvaluationError(f"its result has {len(shape)} dimensions, and at most {MAX_RANK} are read")
     if dtype != ir.DataType.STRING and dtype.bitwidth < 8:
         raise EvaluationError(f"results of {dtype.name} cannot be read from ONNX Runtime")
     if not _UNKNOWN_TO_NUMPY.fullmatch(dtype.name):
         return np.asarray(value.numpy())
-    shape = value.shape()
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if 0 not in shape else b""
     return np.frombuffer(raw, dtype.numpy()).reshape(shape)
 

@@ -31,7 +31,7 @@ the caller, where it has no limits."""
 _SECONDS = 300.0
 """The time limit beyond, where the user gives none."""
 FAILURES = (*onnx_inference.FAILURES, ir.serde.SerdeError)
-"""What `run` raises for a model that ONNX's inference rejects, or that `onnx_ir` does not write: of sparse attributes."""
+"""What `run` raises for a model that ONNX's inference rejects, or that `onnx_ir` cannot write: sparse attributes."""
 
 Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 """A type and a shape, as far as they are known."""

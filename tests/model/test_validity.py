@@ -72,6 +72,17 @@ DEFECTS: dict[str, tuple[onnx.ModelProto, Change, str]] = {
     "too many inputs": (text(RELU), lambda model: model.graph.node[0].input.append("x"), "Relu .*2 inputs"),
     "no results": (text(f"{RELU} z = Abs(x)"), lambda model: model.graph.node[1].ClearField("output"), "0 outputs"),
     "an empty input": (text("y = Add(x, x)"), lambda model: model.graph.node[0].input.__setitem__(0, ""), "input 0"),
+    "one of many inputs left out": (
+        text("y = Max(x, x)"),
+        lambda model: model.graph.node[0].input.__setitem__(1, ""),
+        "input 1",
+    ),
+    "the name of a type since opset 6": (text("y = Cast<to = 1>(x)"), attribute(0, "to", "FLOAT"), "STRING.*INT"),
+    "no type of elements": (
+        text("q = QuantizeLinear<output_dtype = 2>(x, s) y = Cast<to = 1>(q)", "float[2, 4] x, float s", opset=22),
+        attribute(0, "output_dtype", 999),
+        "999",
+    ),
     "an attribute of another type": (text("y = Softmax(x)"), attribute(0, "axis", [1]), "INTS.*INT"),
     "an attribute of another opset": (text("y = DequantizeLinear(x, x)", opset=10), attribute(0, "axis", "a"), "INT"),
     "an attribute twice": (

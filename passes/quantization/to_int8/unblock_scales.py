@@ -50,7 +50,7 @@ class UnblockScales(NodeRewrite[_Found]):
         dims = [int(each) for each in shape.numpy()]
         several = [axis for axis, size in enumerate(dims) if size != 1]
         if node.attributes.get_int("block_size", 0):
-            if len(several) > 1 or dims[node.attributes.get_int("axis", 1) % len(dims)] != 1:
+            if not dims or len(several) > 1 or dims[node.attributes.get_int("axis", 1) % len(dims)] != 1:
                 return None
         elif several or all(each is None or scope.shape(each) == ir.Shape([]) for each in (node.inputs[1], zero)):
             return None

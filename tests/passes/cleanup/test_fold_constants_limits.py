@@ -32,6 +32,14 @@ class TestGrowth:
         assert result.skips[0].node == "big"
         assert "larger than max-bytes" in result.skips[0].reason
 
+    def test_more_dimensions_than_there_can_be(self) -> None:
+        """ONNX Runtime computes it, and numpy has no such array."""
+        text = "(float[2] x) => (float y) { e = Expand(w, s) y = ReduceSum(e) }"
+        source = tiny(text, w=W[:1, :1], s=np.ones(65, np.int64))
+        result = FoldConstants().run(source, Context())
+        assert operators(source) == ["Expand", "ReduceSum"]
+        assert "65 dimensions" in result.skips[0].reason
+
     def test_where_the_size_must_be_computed_first(self) -> None:
         source = tiny(
             """(float[a] x) => (float[a] y) {

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from passes.core.base import Context
 from passes.quantization.to_int8.unblock_scales import UnblockScales
 from tests.passes.helpers import tiny
 from tests.passes.rewriting import apply
@@ -83,5 +84,6 @@ def test_quantize() -> None:
 def test_true_blocks() -> None:
     assert not apply(STEP, dequantized(0, 2, np.ones((2, 6), np.float32))).rewrites
     assert not apply(STEP, dequantized(1, 3, np.ones((4, 2), np.float32))).rewrites
+    assert not STEP.run(dequantized(1, 3, np.ones((), np.float32)), Context()).rewrites, "ONNX Runtime rejects it"
     per_axis = "(float[4,6] x) => (float[4,6] y) { d = DequantizeLinear <axis = 0> (w, s) y = Add(x, d) }"
     assert not apply(STEP, tiny(per_axis, opset=21, w=W, s=np.ones(4, np.float32))).rewrites
