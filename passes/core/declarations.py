@@ -217,7 +217,7 @@ def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
     if parameter.final is None:
         return
     shape = parameter.value.shape
-    lead = None if source is None else [source[axis] for axis in parameter.removed]
+    lead = None if source is None or shape is None else [source[axis] for axis in parameter.removed]
     parameter.final.shape = None if shape is None or lead is None else ir.Shape([*lead, *shape])
 
 
@@ -233,7 +233,7 @@ def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol
 
 
 def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:
-    if source is None or any(axis >= len(source) for axis in parameter.removed):
+    if source is None or not all(-len(source) <= axis < len(source) for axis in parameter.removed):
         return None
     removed = {axis % len(source) for axis in parameter.removed}
     return ir.Shape([dim for axis, dim in enumerate(source) if axis not in removed])

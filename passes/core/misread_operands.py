@@ -5,7 +5,8 @@
     axes of Resize that are negative               ONNX keeps no aspect ratio along them
     Slice with a negative step to the number that  ONNX says that there is nothing before it, and ONNX Runtime
     stands for the end                             goes to the beginning
-    Slice along more axes than there can be        ONNX makes a list of them, and ONNX Runtime refuses it
+    Slice and Expand of more axes than there can   ONNX makes a list of them, and ONNX Runtime refuses it
+    be
     pooling with pads and with auto_pad            ONNX takes the pads, and ONNX Runtime chooses its own
     noop_with_empty_axes of 2 or -1                ONNX takes it for 1, and ONNX Runtime for 0
     STFT without onesided                          ONNX takes it for 0, and its definition says 1
@@ -44,15 +45,18 @@ def write(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
 
 
 def _write_slice(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
-    lengths = [value.shape for value in node.inputs[1:] if value is not None and value.shape is not None]
-    if any(isinstance(size, int) and size > MAX_RANK for shape in lengths for size in shape):
-        _open(proto)
-        return
+    _write_expand(node, proto, scope)
     steps = (ints(scope.constant(node.inputs[_STEPS])) or ()) if len(node.inputs) > _STEPS else ()
     if min(steps, default=0) < 0:
         ends = ints(scope.constant(node.inputs[_ENDS])) or ()
         if any(step < 0 and end in _END for step, end in zip(steps, ends, strict=False)):
             _open(proto)
+
+
+def _write_expand(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
+    shapes = (value.shape for value in node.inputs[1:] if value is not None and value.shape is not None)
+    if any(isinstance(size, int) and size > MAX_RANK for shape in shapes for size in shape):
+        _open(proto)
 
 
 def _write_axes(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
@@ -109,6 +113,7 @@ def _open(proto: onnx.NodeProto) -> None:
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGES: dict[str, Callable[[ir.Node, onnx.NodeProto, Scope], None]] = {
+    "Expand": _write_expand,
     "Slice": _write_slice,
     "Squeeze": _write_axes,
     "Unsqueeze": _write_axes,

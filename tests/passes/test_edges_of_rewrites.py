@@ -235,11 +235,21 @@ def test_a_slice_backwards(end: int) -> None:
     cleaned(proto, x=np.arange(4, dtype=np.float32))
 
 
-def test_a_slice_along_more_axes_than_there_can_be() -> None:
-    """ONNX makes a list of as many axes as there are starts."""
-    text = f"g (float[2,3] x, int64[{2**40}] s, int64[{2**40}] e) => (float y) {{ y = Slice(x, s, e) }}"
-    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}'))
+@pytest.mark.parametrize("node", ["Slice(x, s, s)", "Expand(x, s)"])
+def test_more_axes_than_there_can_be(node: str) -> None:
+    """ONNX makes a list of as many axes as an operand has elements."""
+    text = f"g (float[2,3] x, int64[{2**40}] s) => (float y) {{ y = {node} }}"
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 10]> {text}'))
     model.graph.outputs[0].shape = None
     infer_node(model.graph[0], Scope(model, model.graph))
     settled = Pipeline.parse("infer-shapes").run(model)[-1].result.model
     assert [each.graph[0].outputs[0].shape for each in (model, settled)] == [None, None]
+
+
+def test_a_scan_of_opset_8_whose_state_has_no_batch() -> None:
+    """ONNX Runtime rejects it; so it is left as it is."""
+    body = "b (float a, float[2] i) => (float c, float[2] d) { c = Neg(a) d = Relu(i) }"
+    text = f"y, z = Scan<num_scan_inputs = 1, body = {body}>(, x, s)"
+    proto = parsed(text, opset=8, inputs="float x, float[1,3,2] s", outputs="float y, float[1,3,2] z")
+    model = Pipeline.parse("default").run(ir.from_proto(proto))[-1].result.model
+    assert [node.op_type for node in model.graph] == ["Scan"]

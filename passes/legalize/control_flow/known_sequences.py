@@ -13,6 +13,8 @@ from passes.core.edit import Edit
 from passes.core.graphs import ints
 
 Elements = tuple[ir.Value, ...]
+_MOST_PARTS = 2**12
+"""The most elements of a sequence that are written as nodes."""
 
 
 def sequence_at(node: ir.Node, elements: Elements, edit: Edit) -> Sequence[ir.Value | None] | Skip:
@@ -54,19 +56,28 @@ def split_to_sequence(node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | 
     value = node.inputs[0]
     assert value is not None
     shape, axis = edit.scope.shape(value), node.attributes.get_int("axis", 0)
+    if shape is not None and not -len(shape) <= axis < len(shape):
+        return Skip(f"it has no axis {axis}")
     size = shape[axis] if shape is not None else None
     if not isinstance(size, int):
         return Skip("the size of the split axis is unknown: freeze its shape")
     given = node.inputs[1] if len(node.inputs) > 1 else None
-    sizes, squeeze = [1] * size, given is None and not node.attributes.get_int("keepdims", 1)
+    squeeze = given is None and not node.attributes.get_int("keepdims", 1)
+    sizes: list[int] = []
+    length: int | None = 1
     if given is not None:
         tensor = edit.scope.constant(given)
         if tensor is None:
             return Skip("its split sizes are not constant: freeze them with --freeze NAME=VALUE")
         sizes = [int(each) for each in tensor.numpy().ravel()]
-        if not tensor.shape.numpy():
-            whole, rest = divmod(size, sizes[0])
-            sizes = [sizes[0]] * whole + [rest] * (rest > 0)
+        length = None if tensor.shape.numpy() else sizes[0]
+    if length is not None and length < 1:
+        return Skip(f"its parts have the size {length}")
+    if length is not None:
+        whole, rest = divmod(size, length)
+        if whole > _MOST_PARTS:
+            return Skip(f"it splits into {whole:,} parts, and at most {_MOST_PARTS:,} become nodes")
+        sizes = [length] * whole + [rest] * (rest > 0)
     parts: list[ir.Value] = [value]
     if len(sizes) != 1:
         split = edit.constant(np.array(sizes, np.int64))

@@ -248,6 +248,18 @@ class TestSkips:
                 "its split sizes are not constant: freeze them with --freeze NAME=VALUE",
             ),
             (
+                "(float[4] a) => (int64 n) { s = SplitToSequence<axis = 1>(a) n = SequenceLength(s) }",
+                "it has no axis 1",
+            ),
+            (
+                f"(float[{2**40}] a) => (int64 n) {{ s = SplitToSequence(a) n = SequenceLength(s) }}",
+                "1,099,511,627,776 parts",
+            ),
+            (
+                "(float[4] a) => (int64 n) <int64 p = {0}> { s = SplitToSequence(a, p) n = SequenceLength(s) }",
+                "its parts have the size 0",
+            ),
+            (
                 """(float[4] a, int64 p) => (int64 n)
                     { s = SequenceConstruct(a, a) t = SequenceErase(s, p) n = SequenceLength(t) }""",
                 "its position is not constant",
