@@ -348,10 +348,11 @@ class TestAttribution:
 
     @pytest.mark.usefixtures("defective_runtime")
     def test_corrupted_heap_is_attributed_to_its_probe(self, target: Target) -> None:
+        """What is written beyond a tensor may hit what the heap checks, or only the numbers of others."""
         others = [last_node(f"(float[3,{n}] x) => (y) {{ y = Tanh(x) }}") for n in range(1, 9)]
         pad = last_node("(float[1,3,8,8] x) => (y) { y = Pad(x, pads) }", pads=-PADS)
         verdicts = target.verdicts([*others[:4], pad, *others[4:]])
-        assert verdicts[4].status is Status.CRASHES
+        assert verdicts[4].status in (Status.CRASHES, Status.WRONG)
         assert {verdict.status for verdict in (*verdicts[:4], *verdicts[5:])} == {Status.OK}
 
     def test_the_heap_checks_itself(self, target: Target, runtime: Runtime) -> None:
