@@ -298,6 +298,7 @@ def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailur
 
 
 def _out_of_memory(doing: str, limits: Limits, output: str) -> OutOfMemory:
-    limit = f"its limit of {limits.memory / 2**30:.3g} GiB" if limits.memory else "what the machine has"
+    most = limits.memory_of(0)
+    limit = f"its limit of {most / 2**30:.3g} GiB" if most else "what the machine has"
     hint = "give it more with --memory" if limits.memory else None
     return OutOfMemory(f"{doing} needs more memory than {limit}", hint=hint, output=output)

@@ -137,9 +137,9 @@ class Session:
             run = self._session.run if self._plain else self._session.run_with_ort_values
             return run(None, feeds)
         except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
-            failed = OnnxRuntimeError(str(error), where=self._where)
-            if failed.reason is not Reason.DECLARED_SHAPE or not self._reuses_memory:
-                raise failed from error
+            # no local variable for it: with its traceback it would keep this session until garbage is collected
+            if not self._reuses_memory or OnnxRuntimeError(str(error), where=None).reason is not Reason.DECLARED_SHAPE:
+                raise OnnxRuntimeError(str(error), where=self._where) from error
         self._reuses_memory = False
         self._session = self._open(self._model, self._libraries)
         return self._computed(feeds)

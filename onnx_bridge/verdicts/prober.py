@@ -199,7 +199,7 @@ class Prober:
             message["passes"] = {"library": str(self.rehearsal.library), "count": groups}
             message["timeout"] *= _REHEARSED
         worker = workers.shared_with_heap_checks(runtime)
-        with worker.limited(Limits(memory=_MEMORY)):
+        with worker.limited(Limits(growth=_MEMORY)):
             answer, outputs = worker.request("probing", message, tensors)
         found: list[Judgement | None] = []
         for index, (request, each) in enumerate(zip(requests, answer["answers"], strict=True)):

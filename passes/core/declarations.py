@@ -216,9 +216,9 @@ def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
     """Set the shape of the final value of a carried one."""
     if parameter.final is None:
         return
-    shape = parameter.value.shape
-    lead = None if source is None or shape is None else [source[axis] for axis in parameter.removed]
-    parameter.final.shape = None if shape is None or lead is None else ir.Shape([*lead, *shape])
+    shape, parameter.final.shape = parameter.value.shape, None
+    if shape is not None and source is not None:
+        parameter.final.shape = ir.Shape([*(source[axis] for axis in parameter.removed), *shape])
 
 
 def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol | None:

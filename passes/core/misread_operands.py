@@ -45,7 +45,9 @@ def write(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
 
 
 def _write_slice(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
-    _write_expand(node, proto, scope)
+    if _has_long_list(node):
+        _open(proto)
+        return
     steps = (ints(scope.constant(node.inputs[_STEPS])) or ()) if len(node.inputs) > _STEPS else ()
     if min(steps, default=0) < 0:
         ends = ints(scope.constant(node.inputs[_ENDS])) or ()
@@ -54,9 +56,14 @@ def _write_slice(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
 
 
 def _write_expand(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:
-    shapes = (value.shape for value in node.inputs[1:] if value is not None and value.shape is not None)
-    if any(isinstance(size, int) and size > MAX_RANK for shape in shapes for size in shape):
+    if _has_long_list(node):
         _open(proto)
+
+
+def _has_long_list(node: ir.Node) -> bool:
+    """Whether a list of sizes or axes has more elements than there are axes, which inference would read."""
+    shapes = (value.shape for value in node.inputs[1:] if value is not None and value.shape is not None)
+    return any(isinstance(size, int) and size > MAX_RANK for shape in shapes for size in shape)
 
 
 def _write_axes(node: ir.Node, proto: onnx.NodeProto, scope: Scope) -> None:

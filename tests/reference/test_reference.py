@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from onnx_bridge.reference import unknown_operators
 from onnx_bridge.reference.compare import compare
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.session import Session
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "custom": 1]>\n'
 
@@ -357,3 +361,18 @@ def test_a_false_shape_of_an_intermediate_value_does_not_stop_the_reference() ->
     for _ in range(2):
         found = reference.run({"x": x, "past": past})["y"]
         np.testing.assert_allclose(found, np.exp(np.concatenate([x, past])), rtol=1e-6)
+
+
+def test_a_session_that_failed_is_freed_at_once() -> None:
+    """Garbage is collected rarely in its process, and a session holds the weights of its model."""
+    session = Session(proto("g (float[4] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }"))
+    freed = weakref.ref(session)
+    gc.disable()
+    try:
+        for _ in range(2):
+            with contextlib.suppress(InputError):
+                session.run({"x": np.ones(4, np.float32), "i": np.array([9])})
+        del session
+        assert freed() is None
+    finally:
+        gc.enable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -216,8 +216,7 @@ class _Comparison:
         shapes: Mapping[str, Sequence[int]] | None = None,
         by_onnx: bool = False,
     ) -> list[dict[str, Value]]:
-        memory = available_bytes() if self.limits.memory is None else self.limits.memory
-        limits = Limits(self.limits.timeout, memory)
+        limits = self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
         try:
             return evaluations.run_file(path, samples, shapes=shapes, by_onnx=by_onnx, limits=limits)
         except NoReference as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import os
@@ -16,6 +17,9 @@ from passes.core.isolation import deferred, messages
 from passes.core.isolation.messages import Array, Message
 from passes.core.isolation.reused_memory import MOST_MEMORIES, ReusedMemory
 from passes.core.isolation.waiting import Waiting
+
+OUT_OF_MEMORY = errno.ENOMEM
+"""The exit status of a child that had no memory to receive a request, to answer it, or to send the answer."""
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:
@@ -52,9 +56,16 @@ def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str,
 
     Args:
         connection: to the parent.
-        answer: from a request to its answer; what it raises ends the process. It does not keep the arrays of a request
-            in memory that is reused.
+        answer: from a request to its answer; what it raises ends the process, since what it still holds is unknown. It
+            does not keep the arrays of a request in memory that is reused.
     """
+    try:
+        _serve(connection, answer)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+
+
+def _serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str, Array]], Message]) -> None:
     waiting, given = Waiting(connection), ReusedMemory()
     returned = functools.lru_cache(MOST_MEMORIES)(lambda _number: ReusedMemory())
     while True:

@@ -44,7 +44,7 @@ class NativeFailure(BridgeError):
                 what = f"{library} exceeded its time limit of {limits.timeout:g} s and was stopped"
                 hint = "give it more with --timeout"
             case Reason.MEMORY:
-                what = f"{library} needs more memory than its limit of {(limits.memory or 0) / 2**30:.3g} GiB"
+                what = f"{library} needs more memory than its limit of {(limits.memory_of(0) or 0) / 2**30:.3g} GiB"
                 hint = "give it more with --memory"
             case _:
                 how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {status}"

@@ -23,11 +23,18 @@ class Limits:
 
     Attributes:
         timeout: seconds.
-        memory: bytes of anonymous memory of the whole worker process.
+        memory: bytes of anonymous memory of the whole process.
+        growth: bytes of it on top of those that the process has when the request comes.
     """
 
     timeout: float | None = None
     memory: int | None = None
+    growth: int | None = None
+
+    def memory_of(self, held: int) -> int | None:
+        """The limit in bytes for a process that has some already; None is no limit."""
+        grown = None if self.growth is None else held + self.growth
+        return min((each for each in (self.memory, grown) if each is not None), default=None)
 
     @classmethod
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
@@ -47,30 +54,30 @@ def limited(limits: Limits) -> Iterator[None]:
     """Within the block, `current` has these limits: those that the user gave to a verb, before those around it."""
     outer = _current.get()
     timeout = outer.timeout if limits.timeout is None else limits.timeout
-    token = _current.set(Limits(timeout, outer.memory if limits.memory is None else limits.memory))
+    memory = outer.memory if limits.memory is None else limits.memory
+    growth = outer.growth if limits.growth is None else limits.growth
+    token = _current.set(Limits(timeout, memory, growth))
     try:
         yield
     finally:
         _current.reset(token)
 
 
-def current(timeout: float, memory: int | None = None) -> Limits:
+def current(timeout: float) -> Limits:
     """The limits of a request of the verb that runs.
 
     Args:
-        timeout: seconds, where the user gave no limit.
-        memory: bytes, likewise; default: 80 % of what is free.
+        timeout: seconds, where the user gave no limit; of memory it is 80 % of what is free then.
     """
     given = _current.get()
     seconds = timeout if given.timeout is None else given.timeout
-    if given.memory is not None:
-        return Limits(seconds, given.memory)
-    return Limits(seconds, int(available_bytes() * _SHARE) if memory is None else memory)
+    if given.memory is not None or given.growth is not None:
+        return Limits(seconds, given.memory, given.growth)
+    return Limits(seconds, growth=int(available_bytes() * _SHARE))
 
 
-def at_most(timeout: float, memory: int) -> Limits:
+def at_most(timeout: float, growth: int) -> Limits:
     """The limits of a small request, which the user's only make tighter."""
-    found = current(timeout, memory)
+    found = current(timeout)
     assert found.timeout is not None
-    assert found.memory is not None
-    return Limits(min(found.timeout, timeout), min(found.memory, memory))
+    return Limits(min(found.timeout, timeout), found.memory, min(growth, found.growth or growth))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
+
+_CONTROL = Path("/sys/fs/cgroup")
+_CONTROL_GROUPS = (
+    ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+)
+"""Of version 2 and version 1: the folder, its files with the limit and what is used, and what of this is given back as
+soon as it is needed: copies of files, by their names in ``memory.stat``."""
 
 
 def available_bytes() -> int:
@@ -14,14 +21,10 @@ def available_bytes() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    for limit, used in _control_groups():
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(limit.read_text()) - int(used.read_text()))
+    for folder, limit, used, cached in _CONTROL_GROUPS:
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            group = _CONTROL / folder
+            most, taken = (int((group / name).read_text()) for name in (limit, used))
+            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            found.append(most - taken + sum(int(counts[name]) for name in cached))
     return max(0, min(found))
-
-
-def _control_groups() -> Iterator[tuple[Path, Path]]:
-    """The files with limit and use, of version 2 and version 1."""
-    root = Path("/sys/fs/cgroup")
-    yield root / "memory.max", root / "memory.current"
-    yield root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"

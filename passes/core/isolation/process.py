@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passes.core.isolation import messages
+from passes.core.isolation.child import OUT_OF_MEMORY
+from passes.core.isolation.limits import Limits
 from passes.core.isolation.messages import Array, FileRange, Message
 from passes.core.isolation.reused_memory import AnswerMemories, ReusedMemory
 from passes.core.isolation.waiting import Waiting
@@ -130,9 +132,8 @@ class Child:
         self,
         message: Mapping[str, object],
         arrays: Mapping[str, Array | FileRange],
+        limits: Limits = Limits(),
         *,
-        timeout: float | None = None,
-        memory: int | None = None,
         reuse: bool = False,
     ) -> Message:
         """Send a request and wait for its answer.
@@ -140,29 +141,30 @@ class Child:
         Args:
             message: JSON values.
             arrays: what travels with it.
-            timeout: seconds.
-            memory: bytes of anonymous memory of the whole process.
+            limits: of the request.
             reuse: whether arrays travel in memory that is reused, which the child does not keep.
 
         Raises:
             ChildFailure: it has died, or has exceeded a limit and was killed.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None if limits.timeout is None else time.monotonic() + limits.timeout
+        reserved, used = (0, 0) if limits.growth is None else self._memory()
         try:
-            self._limit_memory(memory)
+            self._limit_memory(limits.memory_of(reserved))
             answer = self._answers.free() if reuse else None
             if answer is None:
                 messages.send(self.connection, message, arrays)
             else:
                 messages.send(self.connection, message, arrays, self._given, answer.number)
-            self._wait(end, memory)
+            self._wait(end, limits.memory_of(used))
             return messages.receive(self.connection, answer)
         except (EOFError, ConnectionError, ProcessLookupError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(5)
             output = self.printed()
             self.kill()
-            raise ChildFailure(Reason.DIED, output, self.returncode) from None
+            reason = Reason.MEMORY if self.returncode == OUT_OF_MEMORY else Reason.DIED
+            raise ChildFailure(reason, output, self.returncode) from None
 
     @property
     def returncode(self) -> int | None:
@@ -207,7 +209,7 @@ class Child:
                     self._stop(Reason.TIMEOUT)
             if self._waiting.wait(pause):
                 return
-            if memory is not None and self._anonymous_memory() > memory:
+            if memory is not None and self._memory()[1] > memory:
                 self._stop(Reason.MEMORY)
 
     def _stop(self, reason: Reason) -> None:
@@ -215,12 +217,15 @@ class Child:
         self.kill()
         raise ChildFailure(reason, output)
 
-    def _anonymous_memory(self) -> int:
+    def _memory(self) -> tuple[int, int]:
+        """The bytes of private memory that it has reserved, and of anonymous memory that it uses; 0 once ended."""
+        found = {"VmData": 0, "RssAnon": 0}
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-                if line.startswith("RssAnon:"):
-                    return int(line.split()[1]) << 10
-        return 0
+                name, _, value = line.partition(":")
+                if name in found:
+                    found[name] = int(value.split()[0]) << 10
+        return found["VmData"], found["RssAnon"]
 
 
 _living: set[Child] = set()

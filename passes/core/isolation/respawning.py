@@ -61,7 +61,7 @@ class RespawningChild:
         with self.lock:
             assert self.process is not None
             try:
-                return self.process.exchange(message, arrays, timeout=limits.timeout, memory=limits.memory, reuse=reuse)
+                return self.process.exchange(message, arrays, limits, reuse=reuse)
             except BaseException:
                 self.close()
                 raise

@@ -18,10 +18,7 @@ def main(connection: socket.socket, module: str) -> None:
         named = importlib.import_module(request["module"])
         if "request" not in request:
             return {}, {}
-        try:
-            found: Message = named.answer(request["request"], arrays)
-        except MemoryError:
-            return {"out of memory": True}, {}
+        found: Message = named.answer(request["request"], arrays)
         return found
 
     serve(connection, answer)

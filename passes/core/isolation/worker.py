@@ -14,7 +14,7 @@ from typing import Any
 from passes.core.isolation.failure import NativeFailure
 from passes.core.isolation.limits import Limits
 from passes.core.isolation.messages import Array, FileRange, Message
-from passes.core.isolation.process import Child, ChildFailure, Reason
+from passes.core.isolation.process import Child, ChildFailure
 from passes.core.isolation.respawning import RespawningChild
 
 _START_SECONDS = 120.0
@@ -79,9 +79,6 @@ class Worker:
                 answer, found = self._child.exchange(message, arrays or {}, limits)
             except ChildFailure as failure:
                 raise NativeFailure(library, limits, failure) from None
-            if answer.get("out of memory"):
-                self._child.close()  # what it still holds is unknown
-                raise NativeFailure(library, limits, ChildFailure(Reason.MEMORY, ""))
             return (answer, found), child
 
     def close(self) -> None:

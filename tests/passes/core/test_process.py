@@ -13,11 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from passes.core.isolation.limits import Limits
 from passes.core.isolation.process import Child, ChildFailure, Reason
 
 MODULE = """
 import ctypes, os, sys, time
 from passes.core.isolation.child import serve
+
+kept = []
 
 def main(connection, greeting):
     def answer(message, arrays):
@@ -31,6 +34,8 @@ def main(connection, greeting):
                 time.sleep(60)
             case {"do": "allocate"}:
                 memory = [bytearray(b"x") * (1 << 20) for _ in range(message["MiB"])]
+            case {"do": "keep"}:
+                kept.append(bytearray(message["MiB"] << 20))
         return {"echo": message}, arrays
     serve(connection, answer)
 """
@@ -74,9 +79,9 @@ def test_a_child_that_dies(child: Child, do: str, returncode: int) -> None:
 
 
 def test_timeout(child: Child) -> None:
-    child.exchange({}, {}, timeout=30)
+    child.exchange({}, {}, Limits(30))
     with pytest.raises(ChildFailure) as caught:
-        child.exchange({"do": "sleep"}, {}, timeout=0.2)
+        child.exchange({"do": "sleep"}, {}, Limits(0.2))
     assert caught.value.reason is Reason.TIMEOUT
     assert child.returncode == -signal.SIGKILL
 
@@ -84,10 +89,27 @@ def test_timeout(child: Child) -> None:
 @pytest.mark.slow
 def test_memory(child: Child) -> None:
     """The allocation fails, which ends this child, or the parent ends it for the memory that it has."""
-    child.exchange({"do": "allocate", "MiB": 50}, {}, memory=1 << 30)
+    limits = Limits(memory=1 << 30)
+    child.exchange({"do": "allocate", "MiB": 50}, {}, limits)
     with pytest.raises(ChildFailure) as caught:
-        child.exchange({"do": "allocate", "MiB": 2000}, {}, memory=1 << 30)
-    assert caught.value.reason is Reason.MEMORY or "MemoryError" in caught.value.output
+        child.exchange({"do": "allocate", "MiB": 2000}, {}, limits)
+    assert caught.value.reason is Reason.MEMORY
+
+
+def test_memory_for_the_request_itself(child: Child) -> None:
+    """It lacks what a small message is received in: that is no defect of what would have answered."""
+    child.exchange({}, {})
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({"text": "x" * (32 << 20)}, {}, Limits(memory=1 << 20))
+    assert caught.value.reason is Reason.MEMORY
+
+
+def test_memory_on_top_of_what_it_has(child: Child) -> None:
+    child.exchange({"do": "keep", "MiB": 300}, {})
+    child.exchange({"do": "allocate", "MiB": 50}, {}, Limits(growth=200 << 20))
+    with pytest.raises(ChildFailure) as caught:
+        child.exchange({"do": "allocate", "MiB": 300}, {}, Limits(growth=200 << 20))
+    assert caught.value.reason is Reason.MEMORY
 
 
 def test_a_module_that_cannot_be_imported() -> None:
