@@ -188,13 +188,13 @@ def test_torch_engines(tiny: Path, tmp_path: Path) -> None:
         bench(tiny, engines=["torch"], module=factory(tmp_path, "return torch.nn.Linear(3, 3)", "narrow"), **QUICK)
 
 
-def test_a_factory_is_exported_and_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch._inductor.config as inductor
+def test_a_factory_is_exported_and_compiled(tmp_path: Path) -> None:
+    import torch._inductor.config as inductor  # what `monkeypatch` sets there does not exist afterwards
 
-    monkeypatch.setattr(inductor, "cpp_cache_precompile_headers", False)  # which take longer than this module
-    monkeypatch.setattr(inductor, "compile_threads", 1)  # and so do processes
     name = factory(tmp_path, "return torch.nn.ReLU(), (torch.ones(2, 3),)", "relu_factory")
-    found = bench(name, engines=["ort", "torch", "torch-compile"], **QUICK)
+    # headers that are compiled before, and processes, take longer than this module
+    with inductor.patch(cpp_cache_precompile_headers=False, compile_threads=1):
+        found = bench(name, engines=["ort", "torch", "torch-compile"], **QUICK)
     assert [row.engine for row in found.rows] == ["ort", "torch", "torch-compile"]
     assert found.unavailable == {}
     assert found.model == "make"
@@ -204,19 +204,19 @@ def test_a_factory_is_exported_and_compiled(tmp_path: Path, monkeypatch: pytest.
         bench(factory(tmp_path, "return torch.nn.ReLU()", "bare"), **QUICK)
 
 
-def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path) -> None:
     import torch._inductor.config as inductor
 
-    monkeypatch.setattr(inductor.cpp, "cxx", (str(tmp_path / "no-compiler"),))
-    monkeypatch.setattr(inductor, "force_disable_caches", True)
+    options = {"cpp.cxx": (str(tmp_path / "no-compiler"),), "force_disable_caches": True}
     name = factory(tmp_path, "return torch.nn.Tanh(), (torch.ones(2, 5),)", "tanh_factory")
-    found = bench(name, engines=["ort-rocm", "ort", "torch-compile"], **QUICK)
+    with inductor.patch(options):
+        found = bench(name, engines=["ort-rocm", "ort", "torch-compile"], **QUICK)
     assert [row.engine for row in found.rows] == ["ort"]
     assert set(found.unavailable) == {"ort-rocm", "torch-compile"}
     assert "torch.compile fails" in found.unavailable["torch-compile"]
     assert "ort-rocm: not available, ONNX Runtime has no ROCMExecutionProvider here" in found.sentences()
     assert found.to_json()["unavailable"] == found.unavailable
-    with pytest.raises(InputError, match=r"torch\.compile fails"):
+    with inductor.patch(options), pytest.raises(InputError, match=r"torch\.compile fails"):
         bench(name, engines=["torch-compile"], **QUICK)
 
 
