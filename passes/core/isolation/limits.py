@@ -80,4 +80,5 @@ def at_most(timeout: float, growth: int) -> Limits:
     """The limits of a small request, which the user's only make tighter."""
     found = current(timeout)
     assert found.timeout is not None
-    return Limits(min(found.timeout, timeout), found.memory, min(growth, found.growth or growth))
+    least = growth if found.growth is None else min(growth, found.growth)
+    return Limits(min(found.timeout, timeout), found.memory, least)

@@ -41,6 +41,8 @@ def test_limits_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current(5) == Limits(5, None, 800)
     assert at_most(7, 300) == Limits(7, None, 300)
     assert at_most(7, 900) == Limits(7, None, 800)
+    with limited(Limits(growth=0)):  # nothing is free
+        assert at_most(7, 300) == Limits(7, None, 0)
     with limited(Limits(3, 100)):
         assert current(5) == Limits(3, 100)
         assert at_most(2, 300) == Limits(2, 100, 300)

@@ -97,7 +97,7 @@ def test_memory(child: Child) -> None:
 
 
 def test_memory_for_the_request_itself(child: Child) -> None:
-    """It lacks what a small message is received in: that is no defect of what would have answered."""
+    """There is none to receive it in: that is no defect of what would have answered."""
     child.exchange({}, {})
     with pytest.raises(ChildFailure) as caught:
         child.exchange({"text": "x" * (32 << 20)}, {}, Limits(memory=1 << 20))
