@@ -30,6 +30,8 @@ _MOST_HERE = 2**12
 the caller, where it has no limits."""
 _SECONDS = 300.0
 """The time limit beyond, where the user gives none."""
+_PROPAGATED = 2 << 30
+"""The most bytes that propagating values of shapes may take: what exceeds it are lists that are no shapes."""
 FAILURES = (*onnx_inference.FAILURES, ir.serde.SerdeError)
 """What `run` raises for a model that ONNX's inference rejects, or that `onnx_ir` cannot write: sparse attributes."""
 
@@ -198,6 +200,8 @@ def _infer_isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
     """
     arrays = {"model": value_messages.from_bytes(model.SerializeToString())}
     request, bounds = {"propagate": propagate}, limits.current(_SECONDS)
+    if propagate:
+        bounds = bounds.growing_at_most(_PROPAGATED)
     try:
         (answer, found), _ = worker.shared().call(
             "passes.core.inference_server", request, arrays, limits=bounds, library="ONNX's inference"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from passes.core.errors import InputError
 from passes.core.isolation.memory import available_bytes
@@ -35,6 +35,10 @@ class Limits:
         """The limit in bytes for a process that has some already; None is no limit."""
         grown = None if self.growth is None else held + self.growth
         return min((each for each in (self.memory, grown) if each is not None), default=None)
+
+    def growing_at_most(self, growth: int) -> Limits:
+        """These limits, with a growth of so many bytes or less."""
+        return replace(self, growth=growth if self.growth is None else min(growth, self.growth))
 
     @classmethod
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
@@ -78,7 +82,6 @@ def current(timeout: float) -> Limits:
 
 def at_most(timeout: float, growth: int) -> Limits:
     """The limits of a small request, which the user's only make tighter."""
-    found = current(timeout)
+    found = current(timeout).growing_at_most(growth)
     assert found.timeout is not None
-    least = growth if found.growth is None else min(growth, found.growth)
-    return Limits(min(found.timeout, timeout), found.memory, least)
+    return replace(found, timeout=min(found.timeout, timeout))

@@ -237,6 +237,30 @@ def test_lists_whose_length_only_propagation_tells(place: str) -> None:
     assert output.shape == ir.Shape([2, 1000000])
 
 
+def test_lists_that_exceed_what_propagation_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not take most of the memory that is free, even though the user gives no limit."""
+    exceeded: list[Limits] = []
+    call = worker.Worker.call
+
+    def recorded(*args: Any, limits: Limits, **options: Any) -> Any:
+        try:
+            return call(*args, limits=limits, **options)
+        except NativeFailure as failure:
+            assert failure.reason is Reason.MEMORY
+            exceeded.append(limits)
+            raise
+
+    monkeypatch.setattr(worker.Worker, "call", recorded)
+    text = """g (float[2, 3] x) => (float[N] y, float[A, B] z) <int64[1] s = {1000}>
+        { a = Mul(s, s) b = Mul(a, a) e = ConstantOfShape(b) y = Add(e, e) z = Neg(x) }"""
+    model = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}'))
+    assert not inference.infer(model).error
+    (limits,) = exceeded
+    assert limits.growth is not None
+    assert limits.growth <= 2 << 30
+    assert model.graph.outputs[1].shape == ir.Shape([2, 3])
+
+
 def test_propagation_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it does now and then where memory ends: what is known without it stays known."""
     asked: list[bool] = []
